@@ -36,7 +36,7 @@ class HashAlgorithm(StrEnum):
 
 
 class BlockKeys:
-    """Makes keys for one block size, algorithm and seed."""
+    """Makes block keys."""
 
     def __init__(self, block_size_tokens: int, algorithm: HashAlgorithm = HashAlgorithm.CBOR_FNV, seed: str = "") -> None:
         self.block_size_tokens = block_size_tokens
@@ -113,7 +113,7 @@ def _fnv1a(data: bytes) -> int:
 
 
 def _head(major: int, argument: int) -> bytes:
-    """The head of a CBOR item: its major type, and its argument in the shortest form."""
+    """The head of a CBOR item, in the shortest form."""
     first = major << 5
     if argument < 24:
         return bytes((first | argument,))

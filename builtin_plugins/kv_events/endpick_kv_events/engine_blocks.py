@@ -20,7 +20,7 @@ _DROPPED_SHARE = 16
 
 @dataclass(slots=True)
 class Applied:
-    """Numbers of blocks changed, and of ignored events by cache kind and reason."""
+    """Changed blocks, and ignored events by cache kind and reason."""
 
     admitted: int = 0
     evicted: int = 0
@@ -32,7 +32,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _PartialBlock:
-    """The beginning of one of our blocks: the key before it, its tokens, extras and engine hashes so far."""
+    """The beginning of one of our blocks, and the key before it."""
 
     key: int
     tokens: Tokens
@@ -57,7 +57,7 @@ class EngineBlocks:
         self._copies: dict[tuple[str, int], dict[int, int]] = {}
         self._excluded: dict[int, str] = {}
         self._recent: OrderedDict[int, int] = OrderedDict()
-        """The last stored keys, with their position in the sequence of stores."""
+        """When keys were last stored."""
         self.stores = 0
 
     def __len__(self) -> int:
@@ -189,7 +189,6 @@ class EngineBlocks:
             self._forget(engine_hash)
 
     def _drop_to(self, size: int) -> int:
-        """Drop the oldest blocks, and return how many of the engine's were dropped."""
         dropped = 0
         while self._size > size:
             for engine_hash in list(islice(self._keys, self._size - size)):
@@ -210,7 +209,7 @@ class EngineBlocks:
 def _realigned(
     start: _PartialBlock, event: BlocksStored, spans: Sequence[tuple[int, int]], ours: int, length: int
 ) -> list[tuple[str, ...]]:
-    """Extras of each of our blocks, the partial last one included: those of every engine block that it overlaps."""
+    """Extras of each of our blocks: those of all engine blocks that it overlaps."""
     found: list[dict[str, None]] = [{} for _ in range(-(-length // ours) + 1)]
     found[0].update(dict.fromkeys(start.extras))
     for extras, (begin, end) in zip(event.extras, spans, strict=False):

@@ -22,7 +22,7 @@ _WILDCARD = re.compile(r"^(tcp://)(\*|0\.0\.0\.0|\[::\])(:\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """ZeroMQ addresses of one rank's publisher; `replay` is empty if past messages cannot be fetched."""
+    """ZeroMQ addresses of one publisher; `replay` may be empty."""
 
     events: str
     replay: str = ""
@@ -37,7 +37,7 @@ _DECODER = msgspec.json.Decoder(dict[str, _Rank])
 
 
 async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """Addresses of a rank's publisher; None if the server does not know or does not answer within a minute."""
+    """Addresses of a rank's publisher; None if the server does not answer within a minute."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -53,7 +53,7 @@ async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: 
 
 
 def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """The entry of one rank in a server's answer, a JSON object by rank; a server that runs a single rank lists only that one."""
+    """One rank's entry in a server's answer; a single entry counts for any rank."""
     try:
         ranks = _DECODER.decode(answer)
     except msgspec.DecodeError:

@@ -53,7 +53,6 @@ class KvIntake:
     def __init__(
         self, parameters: KvEventsParameters, new_blocks: Callable[[str], EngineBlocks], metrics: KvMetrics, logger: logging.Logger
     ) -> None:
-        """`new_blocks` makes the blocks of an endpoint, by its name."""
         self._parameters, self._new_blocks, self._metrics, self._logger = parameters, new_blocks, metrics, logger
         self._publishers: dict[str, _Publisher] = {}
         self._by_address: dict[str, _Publisher] = {}
@@ -73,7 +72,7 @@ class KvIntake:
         return sum(publisher.stream.held for publisher in self._publishers.values())
 
     def blocks_of(self, name: str) -> EngineBlocks | None:
-        """The blocks that an endpoint reported; None for an unknown endpoint."""
+        """The blocks of an endpoint, or None."""
         publisher = self._publishers.get(name)
         return None if publisher is None else publisher.stream.blocks
 
@@ -114,7 +113,7 @@ class KvIntake:
         await self._session.close()
 
     def follow(self, members: Iterable[Endpoint]) -> None:
-        """Subscribe to the publishers of these endpoints and no others; cheap if `members` is the same object as before."""
+        """Subscribe to these endpoints only; cheap for the same object as before."""
         if members is self._members or not self._is_running:
             return
         self._members = members
@@ -175,7 +174,6 @@ class KvIntake:
             self._logger.warning("cannot subscribe to %s for KV events of %s: %s", address, publisher.endpoint.name, problem)
 
     async def _addresses(self, endpoint: Endpoint) -> tuple[str, str]:
-        """Addresses for events and replay: from the server, or the configured ports plus the rank."""
         discovery, rank = self._parameters.pod_discovery, _rank(endpoint)
         host = bracketed(endpoint.host)
         events = f"tcp://{host}:{discovery.socket_port + rank}"
@@ -218,7 +216,6 @@ class KvIntake:
         return True
 
     def _receive_from_anyone(self, frames: Sequence[bytes]) -> None:
-        """Handle a message of a publisher that connected: its topic names the endpoint."""
         pod, _ = _topic(frames)
         publisher = self._find(pod)
         if publisher is None:  # it may have joined since the pool was last read
@@ -230,7 +227,7 @@ class KvIntake:
             self._receive(publisher, frames)
 
     def _find(self, pod: str) -> _Publisher | None:
-        """By address, or by host if only one endpoint has it."""
+        """Some publishers name only their host."""
         if pod in self._by_address:
             return self._by_address[pod]
         found = [publisher for publisher in self._publishers.values() if publisher.endpoint.host == pod]

@@ -82,7 +82,6 @@ class _Stored(msgspec.Struct):
     kv_cache_spec_kind: str | None = None
 
     def event(self) -> BlocksStored:
-        """Raises ValueError: the tokens or extra keys do not fit the blocks."""
         tokens, blocks, adapter = self.token_ids or [], len(self.block_hashes), self.lora_name or ""
         if self.block_size < 1 or (tokens and len(tokens) != blocks * self.block_size):
             raise ValueError(f"{len(tokens)} tokens do not fill {blocks} blocks of {self.block_size}")
@@ -188,7 +187,6 @@ def _extras(keys: Sequence[Any], adapter: str) -> tuple[str, ...]:
 
 
 def _extra(key: object) -> str:
-    """An identifier, or the first item of `[identifier, offset]`."""
     if isinstance(key, list):
         key = key[0] if key else None
     if isinstance(key, bytes):

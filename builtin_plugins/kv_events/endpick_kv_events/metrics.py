@@ -35,7 +35,7 @@ class KvMetrics:
     def __init__(
         self, registry: CollectorRegistry | None, subscribers: Callable[[], int], blocks: Callable[[], int], held: Callable[[], int]
     ) -> None:
-        """The callables return subscriptions, blocks in the index and held messages when metrics are collected."""
+        """The callables are called on collection."""
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
@@ -81,7 +81,7 @@ class KvMetrics:
         self._prompt_tokens = tokens("prompt_tokens", "Prompt tokens in full blocks.")
 
     def looked_up(self, best: float, seconds: float) -> None:
-        """Count one lookup, with the matched blocks of the best endpoint and the time it took."""
+        """Count a lookup; `best` is the longest match."""
         self._lookups.inc()
         self._lookup_seconds.observe(seconds)
         if best > 0:
@@ -89,7 +89,7 @@ class KvMetrics:
             self._best.inc(best)
 
     def sent(self, role: str, cached_tokens: float, prompt_tokens: int) -> None:
-        """Count a request sent to an endpoint in the role `prefill` or `decode`."""
+        """Count a request."""
         self._cached_tokens.labels(role).observe(cached_tokens)
         self._prompt_tokens.labels(role).observe(prompt_tokens)
 

@@ -92,7 +92,7 @@ class PrecisePrefixCacheProducer(
         state.put_column(PREFIX_MATCH_SHARE, endpoints, np.minimum(matched / max(total, 1), 1.0))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note the picked endpoints of the primary and the prefill profile."""
+        """Note the picked endpoints."""
         lookup = state.private.get("lookup")
         if not isinstance(lookup, Lookup) or not lookup.keys:
             return
@@ -106,7 +106,7 @@ class PrecisePrefixCacheProducer(
                     state.private["sent"] = sent
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
-        """Drop the promise if another endpoint served, or the request failed."""
+        """Drop the promise if the picked endpoint did not serve."""
         sent = state.private.get("sent")
         if isinstance(sent, Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
             del state.private["sent"]
@@ -134,7 +134,7 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
 
     @classmethod
     def subscriptions(cls, parameters: PrecisePrefixCacheParameters) -> Subscriptions:
-        """Those of a producer if there are parameters, else those of a scorer."""
+        """A producer's with parameters, else a scorer's."""
         if not parameters.model_fields_set:
             return Subscriptions(cls.consumes)
         return Subscriptions(PrecisePrefixCacheProducer.consumes, (), PrecisePrefixCacheProducer.produces)

@@ -44,7 +44,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request in flight: the promise of the index, and the engine's count of stores when it was sent."""
+    """A request in flight, and `EngineBlocks.stores` when it was sent."""
 
     lookup: Lookup
     promise: Promise
@@ -142,7 +142,7 @@ class PrecisePrefixCache:
         return Sent(lookup, Promise(endpoint, cached, lookup.total), 0 if blocks is None else blocks.stores)
 
     def judge(self, sent: Sent, end: ResponseEnd) -> None:
-        """Compare the promise with the cached tokens that the server reports, and forget blocks that it did not hold."""
+        """Compare the promise with the server's report, and drop disproved blocks."""
         promise, blocks = sent.promise, self._blocks_of(sent.promise.endpoint)
         if self._check is None or end.cause is not TerminationCause.NATURAL or end.usage is None:
             return
@@ -178,7 +178,7 @@ class PrecisePrefixCache:
 
 
 def block_extras(prompt: PromptTokens, cache_salt: str, block_size_tokens: int) -> Extras:
-    """For each full block the media that overlap it, in order of their offsets; the first one also has the salt."""
+    """Media that overlap each full block, in order; the first block also has the salt."""
     blocks = len(prompt.token_ids) // block_size_tokens
     if not blocks or not (prompt.media or cache_salt):
         return ()

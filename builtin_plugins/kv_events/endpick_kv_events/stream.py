@@ -96,7 +96,7 @@ class KvStream:
         return len(self._held)
 
     def begin_replay(self, number: int) -> bool:
-        """Replay from this number on and hold published messages meanwhile; False if impossible now."""
+        """Replay from this number on; False if impossible now."""
         if self._phase is Phase.REPLAYING or not self._start_replay(number):
             return False
         self._phase, self._expected = Phase.REPLAYING, number
@@ -119,7 +119,7 @@ class KvStream:
             self._apply(message)
 
     def replayed(self, message: Message) -> None:
-        """Handle a replayed message; if older ones are gone from the publisher's buffer, blocks may have been evicted unseen."""
+        """Handle a replayed message; after a gap, blocks may have been evicted unseen."""
         if message.number > self._expected:
             self.blocks.clear()
         if message.number >= self.next_number:

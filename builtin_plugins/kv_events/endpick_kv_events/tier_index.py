@@ -12,14 +12,14 @@ from endpick.api import FloatArray, RowArray
 from endpick_builtin.producers.endpoint_slots import ALL_SLOTS, EndpointSlots, chosen, credit
 
 SPECULATIVE = "speculative"
-"""Tier of the blocks of requests in flight that the engine has not reported yet."""
+"""Tier of unconfirmed blocks of requests in flight."""
 DEFAULT_TIER = "gpu"
 _UNLISTED_WEIGHT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TierMatch:
-    """Leading blocks of a prompt at each slot: in any tier, weighted by the best tier, and by tier. Shape `(slots,)`."""
+    """Leading blocks in any tier, weighted by the best tier, and by tier; shape `(slots,)`."""
 
     blocks: FloatArray
     weighted: FloatArray
@@ -27,16 +27,16 @@ class TierMatch:
 
 
 class TierIndex:
-    """The set of endpoints that hold a block, by tier and block key, as an integer with one bit per endpoint slot."""
+    """Sets of endpoints by tier and block key."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
-        """`weights` gives the value of a block by lower-case tier name; unlisted tiers weigh 1."""
+        """`weights` by lower-case tier name; others weigh 1."""
         self._weights = weights
         self._holders: dict[str, dict[int, int]] = {}
         self._slots = EndpointSlots()
 
     def slots(self, names: Iterable[str]) -> RowArray:
-        """The slots of these endpoints; an endpoint keeps its slot until `release`."""
+        """The slots of these endpoints."""
         return np.array([self._slots.of(name) for name in names], dtype=np.intp)
 
     def slot(self, name: str) -> int:
@@ -44,7 +44,7 @@ class TierIndex:
         return self._slots.of(name)
 
     def release(self, name: str) -> None:
-        """Free the slot of an endpoint; its blocks must have been discarded."""
+        """Free the slot of an endpoint without blocks."""
         self._slots.release(name)
 
     @property
@@ -63,7 +63,7 @@ class TierIndex:
             holders[key] = after
 
     def discard(self, slot: int, tier: str, keys: Iterable[int]) -> None:
-        """Record that the endpoint no longer holds these blocks."""
+        """The endpoint no longer holds these blocks."""
         holders, keep = self._holders.get(tier, {}), ~(1 << slot)
         for key in keys:
             held = holders.get(key, 0)
@@ -74,7 +74,7 @@ class TierIndex:
                 del holders[key]
 
     def discard_everywhere(self, slot: int, keys: Sequence[int]) -> None:
-        """Record that the endpoint holds these blocks in no tier."""
+        """The endpoint holds these blocks in no tier."""
         for tier in self._holders:
             self.discard(slot, tier, keys)
 
@@ -118,7 +118,6 @@ class TierIndex:
 
 
 def _leading(keys: Sequence[int], tiers: Sequence[Mapping[int, int]], size: int) -> FloatArray:
-    """Leading blocks that the endpoint of each slot holds in any tier."""
     counts, alive = np.zeros(size), ALL_SLOTS
     if not tiers:
         return counts

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One request of a burst, with the chained block hashes of its prompt and the endpoints that may serve it."""
+    """One request of a burst, with chained block hashes of its prompt."""
 
     hashes: tuple[int, ...]
     candidates: frozenset[str]
@@ -82,7 +82,7 @@ class _Burst:
         self._bits = {name: 1 << place for place, name in enumerate(names)}
         self._names = names
         self._holders: dict[int, int] = {}
-        """Endpoints that were assigned a block, as bits."""
+        """Endpoints by block, as bits."""
         self._running = running
         self._min_colocate_blocks = min_colocate_blocks
         self._fair_share = fair_share

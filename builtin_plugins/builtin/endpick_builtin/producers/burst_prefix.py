@@ -30,7 +30,7 @@ from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 
 MAX_BLOCKS = 2048
 MAX_STEPS = 200_000
-"""Work of placing one window, 40 ms: one step for each block, and three for each candidate of a request."""
+"""Bounds the work of one window to 40 ms."""
 GRACE_SECONDS = 0.3
 _STEPS_PER_ENDPOINT = 3
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -127,7 +127,6 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         return await waiting.placed
 
     def _flush(self) -> None:
-        """End the window and place its requests, except those that were cancelled."""
         window, self._window = [one for one in self._window if not one.placed.done()], []
         self._steps = 0
         if self._end is not None:

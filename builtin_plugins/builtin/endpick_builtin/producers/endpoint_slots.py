@@ -13,7 +13,7 @@ _MANY: Final = 12
 
 
 class EndpointSlots:
-    """Assigns a bit position to each known endpoint."""
+    """Bit positions of endpoints."""
 
     def __init__(self) -> None:
         self.slot_of: dict[str, int] = {}
@@ -21,7 +21,7 @@ class EndpointSlots:
         self._free: list[int] = []
 
     def of(self, name: str) -> int:
-        """The endpoint's slot; it keeps the slot until `release`."""
+        """The endpoint's slot, which it keeps until `release`."""
         slot = self.slot_of.get(name)
         if slot is None:
             if self._free:
@@ -33,7 +33,7 @@ class EndpointSlots:
         return slot
 
     def release(self, name: str) -> int | None:
-        """Free the endpoint's slot for another one, and return it."""
+        """Free the endpoint's slot, and return it."""
         slot = self.slot_of.pop(name, None)
         if slot is not None:
             self._free.append(slot)
@@ -41,7 +41,7 @@ class EndpointSlots:
 
 
 def credit(counts: FloatArray, slots: int, blocks: float) -> None:
-    """Set `counts` to `blocks` at all slots of a set."""
+    """Set `counts` to `blocks` at these slots."""
     if slots.bit_count() > _MANY:
         counts[chosen(slots, len(counts))] = blocks
         return

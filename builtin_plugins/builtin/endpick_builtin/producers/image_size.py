@@ -7,9 +7,9 @@ import binascii
 from struct import unpack_from
 
 _HEAD_BYTES = 48 * 1024
-"""Bytes searched: a JPEG may have a preview before its size."""
+"""A JPEG may have a preview before its size."""
 _MOST_SEGMENTS = 32
-"""Segments of a JPEG searched: cameras write about ten before the size; a hostile client could write thousands."""
+"""Cameras write about ten segments before the size."""
 _ENCODING = "base64,"
 _LONGEST_TYPE = 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -18,7 +18,7 @@ _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Width and height in pixels of a PNG, GIF or JPEG in a base64 `data:image/` URL; None for anything else."""
+    """Width and height of a PNG, GIF or JPEG in a base64 `data:image/` URL, else None."""
     if not url.startswith("data:image/"):
         return None
     start = url.find(_ENCODING, 0, _LONGEST_TYPE) + len(_ENCODING)

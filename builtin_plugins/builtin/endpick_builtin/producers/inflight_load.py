@@ -60,8 +60,6 @@ class _Load:
 
 @dataclass(slots=True, eq=False)
 class _Charge:
-    """One request's share of a load; empty once released."""
-
     load: _Load
     flow: _Flow
     requests: int
@@ -70,8 +68,6 @@ class _Charge:
 
 
 class _LoadLedger:
-    """Loads by endpoint. Releasing a charge of a removed endpoint has no effect."""
-
     def __init__(self, publish: Callable[[_Load], None]) -> None:
         self._publish = publish
         self._loads: dict[str, _Load] = {}
@@ -119,8 +115,6 @@ class _LoadLedger:
 
 
 class _InflightGauges(Collector):
-    """Requests and tokens in flight by endpoint, fairness id and priority; series without requests are absent."""
-
     def __init__(self, producer_name: str, ledger: _LoadLedger) -> None:
         self._producer_name = producer_name
         self._ledger = ledger
@@ -147,7 +141,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens of all prompts as a token-producer counted them, or else a quarter of the prompt's (or body's) bytes."""
+    """Tokens from a token-producer, or a quarter of the prompt's or body's bytes."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
@@ -217,7 +211,7 @@ class InflightLoadProducer(
             context.registry.register(_InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Compute the uncached tokens, and publish the load of endpoints that joined the pool."""
+        """Compute the uncached tokens."""
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -241,7 +235,7 @@ class InflightLoadProducer(
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """Release the prompt tokens, and the endpoints that only prepared the prompt."""
+        """Release the prompt tokens, and prefill endpoints."""
         for profile, charge in _charges(state).items():
             if profile == state.private["primary"]:
                 self._ledger.release_prompt(charge)

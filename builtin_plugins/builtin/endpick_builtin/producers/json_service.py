@@ -1,4 +1,4 @@
-"""Client of a JSON-over-HTTP service, such as a prompt renderer or a latency predictor."""
+"""Client of a JSON-over-HTTP service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why the URL is unusable, or None; the URL is not repeated because it may contain a password."""
+    """Why the URL is unusable, or None; never repeats the URL, which may contain a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -50,7 +50,6 @@ class JsonService:
     """One service; `open` and `close` it within the event loop."""
 
     def __init__(self, url: str) -> None:
-        """`url` must have passed `problem_with_url`; paths are appended to it."""
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 

@@ -1,18 +1,15 @@
-"""Latency objectives of requests, and the requests that each endpoint is streaming."""
+"""Latency objectives, and requests in flight."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count
+from dataclasses import dataclass, field
 
 from endpick_builtin.producers.latency_service import Features, Prediction
 
 TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-_SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class Objectives:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Objectives:
-        """Read from headers in milliseconds; invalid and negative values count as absent."""
+        """Read from headers in milliseconds; invalid values are 0."""
         return cls(_milliseconds(headers, TTFT_HEADERS) / 1000, _milliseconds(headers, TPOT_HEADERS) / 1000)
 
 
@@ -39,7 +36,7 @@ def _milliseconds(headers: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One request in flight; `prefill_row` has the features of a separate prefill endpoint."""
+    """One request in flight; `prefill_row` belongs to a separate prefill endpoint."""
 
     endpoint: str
     row: Features
@@ -48,7 +45,7 @@ class Served:
     prefill_row: Features | None = None
 
     def samples(self, ttft_ms: float, tpot_ms: float, timestamp: str) -> list[Features]:
-        """Training samples; a separate prefill endpoint gets the time to the first token."""
+        """Training samples of all endpoints involved."""
 
         def sample(row: Features, ttft: float, tpot: float) -> Features:
             return {**row, "actual_ttft_ms": ttft, "actual_tpot_ms": tpot, "timestamp": timestamp}
@@ -59,40 +56,25 @@ class Served:
         return [prefill, decode] if tpot_ms > 0 else [prefill]
 
 
+@dataclass(slots=True)
 class _Running:
-    __slots__ = ("objectives", "requests", "tokens")
-
-    def __init__(self) -> None:
-        self.requests: dict[Served, int] = {}
-        """Prompt tokens of each request whose answer has begun, else 0."""
-        self.tokens = 0
-        self.objectives: list[tuple[float, int, Served]] = []
-        """A heap by objective per token; ended requests are removed lazily."""
-
-    def strictest(self) -> float:
-        while self.objectives and self.objectives[0][2] not in self.requests:
-            heappop(self.objectives)
-        return self.objectives[0][0] if self.objectives else math.inf
-
-    def tidy(self) -> None:
-        if len(self.objectives) > 2 * len(self.requests) + _SLACK:
-            self.objectives = [each for each in self.objectives if each[2] in self.requests]
-            heapify(self.objectives)
+    requests: dict[Served, int] = field(default_factory=dict)
+    """Prompt tokens of each request whose answer has begun, else 0."""
+    tokens: int = 0
+    strictest: float = math.inf
 
 
 class DecodeLedger:
-    """Requests at each endpoint, and the prompt tokens of those whose answer has begun."""
+    """Requests in flight by endpoint."""
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
-        self._numbers = count()
 
     def begin(self, served: Served) -> None:
-        """Add a request, whose prompt is processed first."""
+        """Add a request."""
         running = self._running.setdefault(served.endpoint, _Running())
         running.requests[served] = 0
-        if served.objectives.tpot > 0:
-            heappush(running.objectives, (served.objectives.tpot, next(self._numbers), served))
+        running.strictest = min(running.strictest, served.objectives.tpot or math.inf)
 
     def decode(self, served: Served) -> None:
         """Record that its answer begins."""
@@ -105,22 +87,24 @@ class DecodeLedger:
     def end(self, served: Served) -> None:
         """Remove it; idempotent."""
         running = self._running.get(served.endpoint)
-        if running is not None:
-            running.tokens -= running.requests.pop(served, 0)
-            running.tidy()
-            if not running.requests:
-                del self._running[served.endpoint]
+        if running is None or served not in running.requests:
+            return
+        running.tokens -= running.requests.pop(served)
+        if served.objectives.tpot == running.strictest:
+            running.strictest = min((each.objectives.tpot or math.inf for each in running.requests), default=math.inf)
+        if not running.requests:
+            del self._running[served.endpoint]
 
     def forget(self, endpoint: str) -> None:
         """Forget an endpoint."""
         self._running.pop(endpoint, None)
 
     def tokens(self, endpoint: str) -> int:
-        """Prompt tokens of the requests whose answers the endpoint is streaming."""
+        """Prompt tokens of the answers in progress."""
         running = self._running.get(endpoint)
         return 0 if running is None else running.tokens
 
     def strictest(self, endpoint: str) -> float:
-        """The shortest objective per token at the endpoint, in seconds; infinite if there is none."""
+        """The shortest objective per token, in seconds; infinite without any."""
         running = self._running.get(endpoint)
-        return math.inf if running is None else running.strictest()
+        return math.inf if running is None else running.strictest

@@ -11,7 +11,7 @@ from endpick_builtin.producers.latency_ledger import Objectives
 from endpick_builtin.producers.latency_service import Prediction
 
 MAX_MODEL_PAIRS = 50
-"""Pairs of requested and target model, each with 200 lines on the page; clients may choose both."""
+"""Each pair has 200 lines on the page, and clients choose both names."""
 _PREFIX = "llm_d_epp_"
 _OTHERS = ("other", "other")
 _MODELS = ("model_name", "target_model_name")

@@ -209,7 +209,7 @@ class Trainer:
         await self._service.close()
 
     def add(self, sample: Features) -> None:
-        """Add a sample to the next flush; if there are too many, a uniform random subset is kept."""
+        """Add a sample; of too many, a random subset is kept."""
         self._seen += 1
         if len(self._samples) < self._settings.sample_size:
             self._samples.append(sample)

@@ -69,7 +69,7 @@ class MediaCacheParameters(Parameters):
 
 
 def media_of(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> Mapping[str, Modality]:
-    """The distinct media of a request, identified by its tokenizer or else by content."""
+    """Distinct media, identified by the tokenizer or by content."""
     if tokenized is not None and any(prompt.media for prompt in tokenized):
         return {place.identifier: place.modality for prompt in tokenized for place in prompt.media}
     return {identifier_of(media): media.modality for media in request.prompt.media}
@@ -143,6 +143,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
             held.popitem(last=False)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint; a successor of the same name starts with an empty cache."""
+        """Forget the endpoint."""
         self._held.pop(name, None)
         self._pool = None

@@ -123,7 +123,7 @@ class VideoEstimate(Parameters):
     max_video_tokens: Annotated[int, Field(alias="maxVideoTokens", ge=0, description="Maximum tokens per video; 0: no limit.")] = 0
 
     def tokens(self, headers: Mapping[str, str]) -> int:
-        """Tokens of each video of a request with these headers."""
+        """Tokens of each video of a request."""
         seconds = _positive(headers.get(VIDEO_DURATION)) or self.default_duration
         tokens = self.frames.frames(seconds, _positive(headers.get(VIDEO_FPS))) * self._tokens_per_frame(headers.get(VIDEO_RESOLUTION))
         return max(1, min(tokens, self.max_video_tokens) if self.max_video_tokens else tokens)
@@ -143,7 +143,7 @@ class EstimateParameters(Parameters):
     video: Annotated[VideoEstimate, Field(description="Videos.")] = VideoEstimate()
 
     def tokens(self, media: Media, headers: Mapping[str, str]) -> int:
-        """Tokens of one of the media; max(1, ceil(bytes of data and format / 4)) for audio."""
+        """Tokens of one item; max(1, ceil(bytes / 4)) for audio."""
         match media.modality:
             case Modality.IMAGE:
                 return self.image.tokens(media.content)
@@ -154,7 +154,6 @@ class EstimateParameters(Parameters):
 
 
 def _positive(text: str | None) -> float | None:
-    """A positive finite number from a header; None for anything else."""
     try:
         number = float(text) if text else 0.0
     except ValueError:

@@ -200,7 +200,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """One row of features per candidate. Shares are clamped, because the predictor refuses a question with one above 1."""
+        """Shares are clamped: the predictor refuses a question with one above 1."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
@@ -255,7 +255,7 @@ class PredictedLatencyProducer(
             self._ledger.decode(served)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Train with the measured latencies, if the request succeeded."""
+        """Train with the measured latencies."""
         served = state.private.get("served")
         if not isinstance(served, Served):
             return

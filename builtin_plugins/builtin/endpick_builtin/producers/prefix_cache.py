@@ -54,7 +54,7 @@ _NO_SIZES: Final[Sizes] = (0.0, [])
 
 
 def _sizes(reported: FloatArray) -> Sizes:
-    """Of equally frequent block sizes the largest wins; implausible ones count as not reported."""
+    """Prefers the largest of equally frequent block sizes."""
     usual, counts = np.unique(np.where((reported >= 1) & (reported <= _MAX_BLOCK_TOKENS), reported, 0.0), return_counts=True)
     return float(usual[counts == counts.max()].max()) if len(usual) else 0.0, reported.tolist()
 
@@ -84,10 +84,9 @@ class _Sent:
     promise: Promise
     prompts: Sequence[bytes]
     uses: Sequence[tuple[int, int]]
-    """Stretches of held blocks: how many, and the last insertion that used them."""
+    """Runs of held blocks: length, and the last insertion that used them."""
 
     def use_of(self, position: int) -> int:
-        """The last insertion that used the matched block at this position; 0 if there is none."""
         for blocks, insertion in self.uses:
             if position < blocks:
                 return insertion
@@ -187,14 +186,14 @@ class ApproxPrefixCacheProducer(
                 self._index.insert(endpoint.name, prompt, capacity)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
-        """Drop the promise if another endpoint served, or the request failed."""
+        """Drop the promise if the picked endpoint did not serve."""
         if self._usage_reported:
             sent = state.private.get("sent")
             if isinstance(sent, _Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
                 del state.private["sent"]
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Compare the promise with the cached tokens that the server reports."""
+        """Check the promise."""
         if end.usage is None or end.usage.cached_tokens is None:
             return
         self._usage_reported = True
@@ -205,7 +204,7 @@ class ApproxPrefixCacheProducer(
                 self._purge(sent, sent.promise.found_blocks(end.usage), finding)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint; a successor of the same name starts with an empty cache."""
+        """Forget the endpoint."""
         self._index.remove(name)
         if self._check is not None:
             self._check.forget(name)

@@ -38,7 +38,7 @@ class _Branch:
         self.uses: dict[int, int] = {}
 
     def common(self, prompt: bytes, start: int) -> int:
-        """Leading blocks shared with the prompt from byte `start` on; the first matches, the last does not."""
+        """Number of shared blocks; the first is known to match, the last not to."""
         least, most = 1, min(self.length, (len(prompt) - start) // FINGERPRINT_BYTES)
         while least < most:
             middle = (least + most + 1) // 2
@@ -65,7 +65,6 @@ class _Branch:
             self.partly[slot] = blocks
 
     def release(self, slot: int) -> int:
-        """Record that the endpoint holds none of the blocks; returns how many it held."""
         blocks = self.held(slot)
         self.holders &= ~(1 << slot)
         if self.partly is not None:
@@ -114,7 +113,7 @@ class PrefixTree:
         return self._slots.count
 
     def slots(self, names: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """The slots of these endpoints; an endpoint keeps its slot until `remove`."""
+        """The slots of these endpoints."""
         found = [self._slots.of(name) for name in names]
         for slot in found:
             if slot not in self._holdings:
@@ -122,7 +121,7 @@ class PrefixTree:
         return np.array(found, dtype=np.intp)
 
     def match(self, prompt: bytes) -> FloatArray:
-        """Leading blocks of the prompt that the endpoint of each slot holds; shape `(slots,)`."""
+        """Leading blocks that each slot's endpoint holds; shape `(slots,)`."""
         counts = np.zeros(self._slots.count)
         branch, start, depth, alive = self._root, 0, 0, ALL_SLOTS
         while alive:
@@ -146,7 +145,7 @@ class PrefixTree:
         return counts
 
     def insert(self, name: str, prompt: bytes, capacity: int) -> None:
-        """Record that the endpoint holds this prompt, and drop its least recently used blocks beyond `capacity`."""
+        """Record a prompt, and drop the least recently used blocks beyond `capacity`."""
         slot = self._slots.slot_of.get(name)
         if slot is None:
             return
@@ -181,7 +180,7 @@ class PrefixTree:
             self._trim(slot, holdings, capacity)
 
     def uses(self, name: str, prompt: bytes) -> list[tuple[int, int]]:
-        """The stretches of a prompt that the endpoint holds: number of blocks, and the insertion that last used them."""
+        """Runs of blocks that the endpoint holds: length, and the last insertion that used them."""
         slot = self._slots.slot_of.get(name)
         found: list[tuple[int, int]] = []
         branch, start = self._root, 0
@@ -197,7 +196,7 @@ class PrefixTree:
         return found
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
-        """Drop the endpoint's blocks last used by this insertion or earlier; returns how many."""
+        """Drop blocks last used by this insertion or earlier; returns how many."""
         slot = self._slots.slot_of.get(name)
         if slot is None:
             return 0
@@ -211,7 +210,7 @@ class PrefixTree:
         return before - holdings.blocks
 
     def forget(self, name: str, prompt: bytes, position: int) -> int:
-        """Drop the endpoint's blocks of a prompt from this position on, and all that follow them; returns how many."""
+        """Drop the blocks of a prompt from this position on, and all after them; returns how many."""
         slot = self._slots.slot_of.get(name)
         branch, start, left = self._root, 0, position
         while slot is not None:
@@ -267,7 +266,6 @@ class PrefixTree:
                 holdings.blocks -= excess
 
     def _drop(self, end: _Branch, slot: int, holdings: _Holdings) -> None:
-        """Drop the deepest branch that an insertion used last."""
         use, parent = end.uses[slot], end.parent
         assert parent is not None
         holdings.blocks -= end.release(slot)
@@ -289,6 +287,5 @@ class PrefixTree:
         return before - holdings.blocks
 
     def _prune(self, branch: _Branch) -> None:
-        """Remove a branch that no endpoint holds; its descendants are gone already."""
         if not branch.uses and branch.parent is not None:
             del branch.parent.children[branch.blocks[:FINGERPRINT_BYTES]]

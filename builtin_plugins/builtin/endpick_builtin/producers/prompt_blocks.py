@@ -14,14 +14,14 @@ BYTES_PER_TOKEN: Final = 4
 FINGERPRINT_BYTES: Final = 8
 
 _ONE_BY_ONE: Final = 16
-"""Leading blocks hashed one at a time, which is faster for short prompts."""
+"""Hashing blocks one at a time is faster for short prompts."""
 _SEED: Final = secrets.randbits(64)
 """Random, so that clients cannot construct colliding blocks."""
 
 
 @lru_cache(maxsize=1024)
 def chain_root(model: str, cache_salt: str) -> int:
-    """The start of a chain; prompts for different models or salts never match."""
+    """The start of a chain; differs by model and salt."""
     return xxh64_intdigest(model.encode() + cache_salt.encode())
 
 

@@ -25,7 +25,7 @@ _CHAT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request to the renderer; content in parts may be media, which take longer."""
+    """A request to the renderer."""
 
     path: str
     body: JSONObject
@@ -85,7 +85,6 @@ def _prompt(rendered: object) -> PromptTokens:
 
 
 def _places(features: object, tokens: int) -> tuple[MediaPlace, ...]:
-    """The media by offset; none if they are malformed."""
     if not isinstance(features, dict):
         return ()
     try:

@@ -35,7 +35,7 @@ SELF_CHECK: TypeAlias = Annotated[
 
 LOWEST_FACTOR = 0.25
 UNRELIABLE = 0.5
-"""Endpoints below this factor do not even keep the prompts they just computed."""
+"""Endpoints below this do not even keep the prompts they just computed."""
 _STEP = 0.05
 _KEPT = 0.5
 _BLOCKS_MISSING = 2
@@ -54,14 +54,14 @@ class Finding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The predicted match of one request at the endpoint it was sent to."""
+    """The predicted match of one request."""
 
     endpoint: Endpoint
     matched: float
     total: int
 
     def found_blocks(self, usage: Usage) -> int:
-        """Blocks of the prompt that the server had cached, according to its report."""
+        """Blocks that the server had cached."""
         return min(self.total, int(self.total * (usage.cached_tokens or 0) / max(usage.prompt_tokens, 1)))
 
 
@@ -105,7 +105,7 @@ class SelfCheck:
             registry.register(_Records(self._records))
 
     def factors(self, members: Sequence[Endpoint]) -> FloatArray:
-        """Factors for the matches of these endpoints, shape `(len(members),)`; cached for the same sequence."""
+        """Factors of these endpoints, shape `(len(members),)`."""
         known, factors = self._factors
         if known is not members:
             factors = np.array([self._records[one.name].factor if one.name in self._records else 1.0 for one in members])
@@ -113,7 +113,7 @@ class SelfCheck:
         return factors
 
     def judge(self, promise: Promise, usage: Usage | None) -> Finding:
-        """Compare a match with a report; has no effect if the server reports no cached tokens."""
+        """Compare a match with a server's report."""
         if usage is None or usage.cached_tokens is None or usage.prompt_tokens <= 0 or not promise.total:
             return Finding.KEPT
         promised = min(promise.matched / promise.total, 1.0)

@@ -24,7 +24,7 @@ SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id
 
 
 def cookie(header: str, name: str) -> str:
-    """The value of a cookie in a `Cookie` header, without quotes; empty if there is none."""
+    """The unquoted value of a cookie; empty if absent."""
     found = re.search(rf"(?:^|;)\s*{re.escape(name)}\s*=([^;]*)", header)
     value = found[1].strip() if found else ""
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value

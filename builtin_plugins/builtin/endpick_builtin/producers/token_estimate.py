@@ -1,4 +1,4 @@
-"""Tokens without a tokenizer: four bytes of text each, and an image's hash once for each of its tokens."""
+"""Estimates tokens without a tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from endpick_builtin.producers.media_tokens import EstimateParameters
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
 MAX_MEDIA_TOKENS = 1 << 18
-"""Tokens of all media of a request: headers and image sizes can claim any number."""
+"""Clients can claim any size of media."""
 _TOKEN_TYPE = np.dtype("<u4")
 _LOW_32_BITS = 0xFFFFFFFF
 

@@ -112,7 +112,7 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             self.produce = self._produce_rendered  # type: ignore[method-assign, assignment]
 
     async def start(self) -> None:
-        """Connect to the renderer, which may still be loading its model."""
+        """Connect to the renderer."""
         if self._service is not None:
             self._service.open()
             self._warming = asyncio.create_task(self._warm_up(self._service))
@@ -133,7 +133,6 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             state.put(TOKENIZED_PROMPT, tokens)
 
     async def _produce_rendered(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Raises Unavailable: the renderer does not answer as it should."""
         service, question = self._service, question_of(request, self.parameters.model_name)
         if has_tokens(request):
             self._sent.inc()
