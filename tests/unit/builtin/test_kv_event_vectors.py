@@ -42,9 +42,8 @@ def test_block_keys_match_llm_d(case):
 
 
 @pytest.mark.parametrize("case", cases("kv-events"))
-@pytest.mark.parametrize("algorithm", HashAlgorithm)
-def test_events_leave_the_expected_matches(case, algorithm):
-    keys, index = BlockKeys(4, algorithm), TierIndex(WEIGHTS)
+def test_events_leave_the_expected_matches(case):
+    keys, index = BlockKeys(4), TierIndex(WEIGHTS)
     for name, messages in case["events"].items():
         engine = EngineBlocks(index, index.slot(name), keys, 1000)
         for events in messages:

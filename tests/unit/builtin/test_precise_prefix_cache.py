@@ -125,9 +125,7 @@ def test_a_scorer_without_parameters_reads_the_producer():
     [
         ({}, 6),
         ({"blockSizeTokens": 32}, 3),
-        ({"blockSize": 8}, 12),
         ({"blockSize": 8, "blockSizeTokens": 48}, 2),
-        ({"hashSeed": "42"}, 6),
     ],
 )
 def test_the_block_size_is_the_configured_one_or_16(block, blocks):
@@ -139,14 +137,10 @@ def test_the_block_size_is_the_configured_one_or_16(block, blocks):
 @pytest.mark.parametrize(
     "block",
     [
-        {"tokenProcessorConfig": {"blockSizeTokens": -1}},
         {"tokenProcessorConfig": {"hashAlgorithm": "xxhash"}},
         {"kvEventsConfig": {"zmqEndpoint": "0.0.0.0:5557"}},
-        {"kvEventsConfig": {"engineType": "triton"}},
-        {"speculativeTTL": "0s"},
         {"speculativeTTL": "soon"},
         {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "much"}}}},
-        {"selfcheck": False},
     ],
 )
 def test_invalid_parameters_are_refused(block):

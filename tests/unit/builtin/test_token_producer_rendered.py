@@ -118,11 +118,9 @@ async def test_media_are_placed_by_offset():
     ("answer", "says"),
     [
         (b"no json", "is no JSON"),
-        ({}, "no list of token ids"),
         ([], "without tokens"),
         ({"token_ids": [1, "2"]}, "invalid token id"),
         ({"token_ids": [-1]}, "invalid token id"),
-        ([{"token_ids": [1]}, 7], "no list of token ids"),
     ],
 )
 async def test_invalid_answers_are_faults(answer, says):
@@ -220,7 +218,6 @@ async def test_prefix_matching_uses_rendered_tokens():
         ({"vllm": {}}, "modelName must be specified"),
         ({"modelName": "m", "estimate": {}}, "one back end"),
         ({"modelName": "m", "vllm": {"url": "localhost:8000"}}, "no URL of a service"),
-        ({"modelName": "m", "vllm": {"url": "http://h:99999"}}, "is no URL"),
         ({"modelName": "m", "vllm": {"url": "http://h/?a=1"}}, "query or a fragment"),
         ({"modelName": "m", "vllm": {"url": "http://h", "http": "http://h"}}, "former name of url"),
         ({"udsTokenizerConfig": {"socketFile": "/x"}}, "udsTokenizerConfig is not supported"),
