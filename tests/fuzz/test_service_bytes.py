@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +20,6 @@ from endpick_builtin.kubernetes.client import ApiError, read_event
 from endpick_builtin.kubernetes.kubeconfig import read_kubeconfig
 from endpick_builtin.kubernetes.objects import PoolName, endpoints_of, read_objective, read_pod, read_pool, read_rewrites, rules_in_order
 from endpick_builtin.producers.latency_service import predictions_in
-from endpick_builtin.producers.precise.kv_events import UnreadableError, read_batch
 from endpick_builtin.producers.render import prompts_in
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
@@ -86,46 +83,6 @@ def test_a_document_about_the_pool_is_read_or_unavailable(body, steps):
 def test_a_report_of_load_is_numbers_or_nothing(header):
     load = bounded(lambda sent: read_load(sent.decode("latin-1")), header)
     assert all(isinstance(value, float) for value in load.values())
-
-
-EVENTS = documents("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name", "extra_keys", "group_idx", "medium")
-
-
-@given(
-    st.one_of(
-        st.binary(max_size=60),
-        st.tuples(
-            st.floats(),
-            st.lists(EVENTS | st.lists(st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared", [1], None]) | EVENTS)),
-        ).map(lambda batch: msgspec.msgpack.encode([batch[0], shortened(batch[1])])),
-    )
-)
-def test_events_of_a_cache_are_read_or_passed_over(frame):
-    with suppress(*UNUSABLE):
-        batch = bounded(lambda sent: read_batch(msgspec.msgpack.Decoder().decode(sent)), frame)
-        assert batch.garbage + batch.unknown + len(batch.events) >= 0
-        assert not math.isnan(batch.time)
-
-
-UNUSABLE = (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the intake of events takes for garbage."""
-
-
-def shortened(value: object) -> object:
-    """What MessagePack has room for."""
-    match value:
-        case dict():
-            return {shortened(key): shortened(each) for key, each in value.items()}
-        case list():
-            return [shortened(each) for each in value]
-        case bool() | None:
-            return value
-        case int():
-            return value % 2**64
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case _:
-            return value
 
 
 ANSWERS = documents(

@@ -93,7 +93,7 @@ async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
         server = await serve(settings)
     except ImportError as error:
         click.echo(f"error: --kv-events needs {error.name}, which is not installed", err=True)
-        click.echo("help: pip install 'endpick[kv-events]'", err=True)
+        click.echo("help: pip install endpick-kv-events", err=True)
         return ExitCode.FAILED
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror

@@ -28,7 +28,8 @@ from endpick.testing.made_up import make_pool
 from unit.builtin.vectors import FOLDER, cases
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
-INSTALLED = {one.type: one for one in discover() if one.is_builtin}
+OURS = {"endpick", "endpick-kubernetes", "endpick-kv-events"}
+INSTALLED = {one.type: one for one in discover() if one.distribution in OURS}
 OF_ONE_TYPE = {
     "agent_identities": "agent-identity",
     "session_ids": "session-id-producer",

@@ -1,7 +1,8 @@
-"""Which endpoint holds which block in which tier of memory, as the engines say."""
+"""Which endpoint holds which block in which memory tier."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,22 +12,14 @@ from endpick.api import FloatArray, RowArray
 from endpick_builtin.producers.endpoint_slots import ALL_SLOTS, EndpointSlots, chosen, credit
 
 SPECULATIVE = "speculative"
-"""The tier of blocks that a request will bring along, as long as the engine has not said so."""
+"""Tier of unconfirmed blocks of requests in flight."""
 DEFAULT_TIER = "gpu"
 _UNLISTED_WEIGHT = 1.0
-MAX_TIERS = 8
-"""Engines have two or three; names come from outside, and each costs a look-up per block."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierMatch:
-    """How much of a prompt each slot's endpoint holds; all arrays have shape `(slots,)`.
-
-    Attributes:
-        blocks: Leading blocks without a gap, in whatever tier.
-        weighted: The same, each block with the weight of its best tier.
-        by_tier: Of the leading blocks those that are in a tier, for each tier that holds any block at all.
-    """
+    """Leading blocks in any tier, weighted by the best tier, and by tier; shape `(slots,)`."""
 
     blocks: FloatArray
     weighted: FloatArray
@@ -34,55 +27,43 @@ class TierMatch:
 
 
 class TierIndex:
-    """A set of endpoints for each block and tier; an endpoint has a slot while it is known."""
+    """Sets of endpoints by tier and block key."""
 
-    def __init__(self, weights: Mapping[str, float], max_tiers: int = MAX_TIERS) -> None:
-        """`weights`: how much a block in a tier is worth, by the tier's name in lower case; 1 where a tier is not listed."""
-        self._weights, self._max_tiers = weights, max_tiers
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        """`weights` by lower-case tier name; others weigh 1."""
+        self._weights = weights
         self._holders: dict[str, dict[int, int]] = {}
         self._slots = EndpointSlots()
 
     def slots(self, names: Iterable[str]) -> RowArray:
-        """The slot of each of these endpoints; unknown ones get one, and keep it until `release`."""
+        """The slots of these endpoints."""
         return np.array([self._slots.of(name) for name in names], dtype=np.intp)
 
     def slot(self, name: str) -> int:
-        """The same for one endpoint."""
+        """The slot of one endpoint."""
         return self._slots.of(name)
 
     def release(self, name: str) -> None:
-        """The endpoint has left. Its blocks must have been discarded."""
+        """Free the slot of an endpoint without blocks."""
         self._slots.release(name)
-
-    def retire(self, name: str) -> None:
-        """The endpoint has left, and its blocks are still to be discarded: no other gets its slot before `free`."""
-        self._slots.retire(name)
-
-    def free(self, slot: int) -> None:
-        """The blocks of an endpoint that was retired have been discarded."""
-        self._slots.free(slot)
 
     @property
     def size(self) -> int:
-        """Different blocks held, counted once for each tier."""
+        """Distinct blocks held, counted once per tier."""
         return sum(map(len, self._holders.values()))
 
-    def admits(self, tier: str) -> bool:
-        """Whether blocks of this tier can be added: it is known, or one more tier fits."""
-        return tier in self._holders or len(self._holders) < self._max_tiers
-
     def add(self, slot: int, tier: str, keys: Iterable[int]) -> None:
-        """The endpoint holds these blocks."""
-        holders = self._holders.setdefault(tier, {})
-        bit, before, after = 1 << slot, 0, 0
+        """Record that the endpoint holds these blocks."""
+        holders, bit = self._holders.setdefault(tier, {}), 1 << slot
+        before = after = 0
         for key in keys:
             held = holders.get(key, 0)
-            if held != before or not after:
+            if held != before or not after:  # blocks with the same holders share one integer
                 before, after = held, held | bit
             holders[key] = after
 
     def discard(self, slot: int, tier: str, keys: Iterable[int]) -> None:
-        """The endpoint holds these blocks no more; those that it did not hold are ignored."""
+        """The endpoint no longer holds these blocks."""
         holders, keep = self._holders.get(tier, {}), ~(1 << slot)
         for key in keys:
             held = holders.get(key, 0)
@@ -97,29 +78,22 @@ class TierIndex:
         for tier in self._holders:
             self.discard(slot, tier, keys)
 
-    def holds(self, slot: int, tier: str, key: int) -> bool:
-        """Whether the endpoint holds a block in a tier."""
-        return bool(self._holders.get(tier, {}).get(key, 0) >> slot & 1)
-
     def is_held(self, key: int) -> bool:
         """Whether any endpoint holds a block in any tier."""
         return any(key in holders for holders in self._holders.values())
 
     def match(self, keys: Sequence[int]) -> TierMatch:
-        """How much of a prompt's blocks each endpoint holds.
-
-        A tier that does not weigh 1, or a second tier beside the device's, costs a pass of its own over the blocks that matched.
-        """
+        """How many leading blocks of a prompt each endpoint holds."""
         tiers = {tier: holders for tier, holders in self._holders.items() if holders}
         blocks = _leading(keys, list(tiers.values()), self._slots.count)
         weights = {tier: self._weights.get(tier, _UNLISTED_WEIGHT) for tier in tiers}
         if len(tiers) < 2:
             weight = next(iter(weights.values()), _UNLISTED_WEIGHT)
-            return TierMatch(blocks, blocks if weight == 1.0 else blocks * weight, dict.fromkeys(tiers, blocks))
+            return TierMatch(blocks, blocks * weight, dict.fromkeys(tiers, blocks))
         return self._by_tier(keys, blocks, weights)
 
     def _by_tier(self, keys: Sequence[int], blocks: FloatArray, weights: Mapping[str, float]) -> TierMatch:
-        """Counts runs of blocks with the same holders, which prompts consist of, and not single blocks."""
+        """Works on runs of blocks with the same holders, because prompts have few."""
         size, deepest = len(blocks), int(blocks.max(initial=0.0))
         by_tier = {tier: np.zeros(size) for tier in weights}
         weighted, order = np.zeros(size), sorted(weights, key=lambda tier: -weights[tier])
@@ -144,7 +118,6 @@ class TierIndex:
 
 
 def _leading(keys: Sequence[int], tiers: Sequence[Mapping[int, int]], size: int) -> FloatArray:
-    """Leading blocks that the endpoint of each slot holds in any tier."""
     counts, alive = np.zeros(size), ALL_SLOTS
     if not tiers:
         return counts
@@ -163,3 +136,36 @@ def _leading(keys: Sequence[int], tiers: Sequence[Mapping[int, int]], size: int)
     if alive > 0:
         credit(counts, alive, len(keys))
     return counts
+
+
+class Speculation:
+    """Counts the blocks of requests in flight as held, for a limited time."""
+
+    def __init__(self, index: TierIndex, ttl_seconds: float) -> None:
+        self._index, self._ttl_seconds = index, ttl_seconds
+        self._expiry: dict[tuple[int, int], float] = {}
+        self._due: deque[tuple[float, int, Sequence[int]]] = deque()
+
+    def add(self, slot: int, keys: Sequence[int], now: float) -> None:
+        """A request with these blocks goes to the endpoint."""
+        expiry, keys = now + self._ttl_seconds, tuple(dict.fromkeys(keys))
+        self._index.add(slot, SPECULATIVE, keys)
+        self._expiry.update(((slot, key), expiry) for key in keys)
+        self._due.append((expiry, slot, keys))
+
+    def expire(self, now: float) -> None:
+        """Remove expired blocks, unless a later request renewed them."""
+        while self._due and self._due[0][0] <= now:
+            _, slot, keys = self._due.popleft()
+            expired = [key for key in keys if self._expiry.get((slot, key), now + 1.0) <= now]
+            for key in expired:
+                del self._expiry[slot, key]
+            self._index.discard(slot, SPECULATIVE, expired)
+
+    def forget(self, slot: int) -> None:
+        """Remove all blocks of an endpoint."""
+        keys = [key for place, key in self._expiry if place == slot]
+        for key in keys:
+            del self._expiry[slot, key]
+        self._index.discard(slot, SPECULATIVE, keys)
+        self._due = deque(entry for entry in self._due if entry[1] != slot)
