@@ -27,6 +27,8 @@ _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
+_LARGEST = 2**31 - 2
+"""Of an option; with one more connection, grpcio aborts the process."""
 
 
 class GrpcioServer(grpc.GenericRpcHandler):
@@ -227,21 +229,22 @@ def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfigurati
 
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     limits = settings.limits
-    options = [
+    age = limits.max_connection_age_seconds
+    options: list[tuple[str, float]] = [
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: grpcio decompresses before it checks the length
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        ("grpc.server_handshake_timeout_ms", round(limits.handshake_seconds * 1000)),
-        ("grpc.keepalive_time_ms", round(limits.keepalive_idle_seconds * 1000)),
-        ("grpc.keepalive_timeout_ms", round(limits.keepalive_timeout_seconds * 1000)),
+        ("grpc.server_handshake_timeout_ms", limits.handshake_seconds * 1000),
+        ("grpc.keepalive_time_ms", limits.keepalive_idle_seconds * 1000),
+        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_seconds * 1000),
+        ("grpc.http2.ping_timeout_ms", limits.keepalive_timeout_seconds * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_connection_age_grace_ms", round(limits.max_connection_age_grace_seconds * 1000)),
-        ("grpc.so_reuseport", int(settings.reuse_port)),
+        ("grpc.max_connection_age_ms", _LARGEST if age is None else age * 1000),
+        ("grpc.max_connection_age_grace_ms", limits.max_connection_age_grace_seconds * 1000),
+        ("grpc.so_reuseport", settings.reuse_port),
     ]
-    if limits.max_connection_age_seconds is not None:
-        options.append(("grpc.max_connection_age_ms", round(limits.max_connection_age_seconds * 1000)))
-    return options
+    return [(name, min(round(value), _LARGEST)) for name, value in options]
