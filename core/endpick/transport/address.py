@@ -77,11 +77,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listening_socket(settings: ListenSettings) -> socket.socket:
-    """A bound socket that listens.
-
-    Raises:
-        ListenError: the address cannot be bound.
-    """
+    """A bound socket that listens; raises `ListenError`."""
     host = settings.host or "::"
     try:
         return _bound(settings, host, both_families=not settings.host)

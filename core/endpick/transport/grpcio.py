@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -149,7 +150,7 @@ class _Conversation:
         self._session = session
         self._context = context
         self._counters = counters
-        self._reading: asyncio.Task[object] | None = None
+        self._reading: asyncio.Future[Any] | None = None
         self._decision: asyncio.Future[object] | None = None
         self._interrupted: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
@@ -195,9 +196,9 @@ class _Conversation:
 
     def _read(self) -> None:
         # Never cancelled: grpcio frees an operation only when its awaiter sees it end, at the latest with the stream.
-        message: Awaitable[object] = self._context.read()
-        self._reading = asyncio.ensure_future(_awaited(message))
-        self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        reading: asyncio.Future[Any] = asyncio.ensure_future(self._context.read())
+        self._reading = reading
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def _interrupt(self, result: object) -> None:
         if not self._interrupted.done():
@@ -212,10 +213,6 @@ class _Conversation:
                     await self._context.write(whole)
                 except grpc.aio.InternalError as failure:  # the client has reset the stream
                     raise asyncio.CancelledError from failure
-
-
-async def _awaited(message: Awaitable[object]) -> object:
-    return await message
 
 
 async def _abort(context: _Context, status: grpc.StatusCode, message: str) -> None:

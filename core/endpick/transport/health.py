@@ -109,11 +109,7 @@ class WatchSession:
         return self._changed
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """The current status.
-
-        Raises:
-            ProtocolError: the message is not a request, or a second one.
-        """
+        """The current status; raises `ProtocolError` for a second request."""
         if self._end_watch is not None:
             raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a health watch takes one request")
         self._service = self._board.name_for(_requested_service(message))
@@ -130,7 +126,7 @@ class WatchSession:
         return (_response(status),)
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """See `StreamSession`; never called."""
+        """Never called."""
         return ()
 
     def close(self, cause: CloseCause) -> None:

@@ -10,23 +10,23 @@ class Limits:
     """Limits of one gRPC port. The defaults suit Envoy, which opens one connection per worker thread."""
 
     max_connections: int = 1024
-    """Connections beyond this, TLS handshakes included, are closed at once."""
+    """TLS handshakes included; more are closed at once."""
     max_concurrent_streams: int = 4096
-    """Per connection. A stream lives until the model server has answered."""
+    """Per connection."""
     max_message_bytes: int = 64 * 1024 * 1024
-    """Largest gRPC message; twice the largest request body, so that a body that is too large can be answered with 413."""
+    """Twice the largest request body, so that a body that is too large can be answered with 413."""
     max_envelope_bytes: int = 256 * 1024
-    """Largest part of a message outside its body: headers, attributes and metadata."""
+    """Of a message outside its body: headers, attributes and metadata."""
     max_header_bytes: int = 16 * 1024
-    """Largest header block, compressed and decoded."""
+    """Of a header block, compressed and decoded."""
     handshake_seconds: float = 10.0
-    """For the TLS handshake, and again for the client's first SETTINGS."""
+    """For the TLS handshake, and again for the first SETTINGS."""
     keepalive_idle_seconds: float = 60.0
-    """Silence after which the client gets a PING."""
+    """Silence before a PING is sent."""
     keepalive_timeout_seconds: float = 20.0
-    """How long the client may take to answer the PING."""
+    """For the answer to the PING."""
     max_connection_age_seconds: float | None = None
-    """Age at which a connection drains, plus or minus 5 %; None: no limit."""
+    """Plus or minus 5 %; None: no limit."""
     max_connection_age_grace_seconds: float = 60.0
 
 
@@ -47,26 +47,23 @@ class TransportCounters:
     messages_received: int = 0
     messages_sent: int = 0
     session_faults: int = 0
-    """Sessions that failed unexpectedly: a bug in endpick."""
+    """Failed sessions: a bug in endpick."""
     session_refusals: int = 0
-    """Streams that endpick ended because of what the gateway sent."""
+    """Streams ended because of a wrong message."""
     deadlines_exceeded: int = 0
     unknown_methods: int = 0
     not_grpc: int = 0
     """HTTP/2 requests that are not gRPC, answered with 405 or 415."""
 
     connections_refused: int = 0
-    """Beyond `max_connections`."""
     accept_pauses: int = 0
-    """Accepting paused because the process had no file descriptor left."""
+    """No file descriptor was left."""
     tls_handshake_failures: int = 0
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0
     connection_errors: int = 0
-    """Connections ended by a GOAWAY with an error."""
     stream_errors: int = 0
-    """Streams ended by a RST_STREAM with an error."""
     handshake_timeouts: int = 0
     header_timeouts: int = 0
     header_floods: int = 0
@@ -74,7 +71,7 @@ class TransportCounters:
     """Beyond `max_concurrent_streams`, or opened while draining."""
     reset_floods: int = 0
     frame_floods: int = 0
-    """Connections closed for too many PING, SETTINGS, empty DATA or other control frames."""
+    """Too many PING, SETTINGS, empty DATA or other control frames."""
     stream_error_floods: int = 0
     slow_readers: int = 0
     messages_too_large: int = 0

@@ -33,16 +33,7 @@ class Listener:
         new_protocol: Callable[[], Any],
         certificate: CertificateWatch | None = None,
     ) -> None:
-        """Create a listener that is not started.
-
-        Args:
-            bound: A listening socket; the listener closes it.
-            max_connections: Connections beyond this, handshakes included, are closed at once.
-            handshake_seconds: For one TLS handshake.
-            counters: Incremented per event.
-            new_protocol: Makes the asyncio protocol of a connection.
-            certificate: None for plain text.
-        """
+        """Take over a listening socket; without a certificate, connections are plain text."""
         self._socket = bound
         self._max_connections = max_connections
         self._handshake_seconds = handshake_seconds

@@ -52,11 +52,11 @@ class ReplySession:
         return (self._reply(message),)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """See `StreamSession`; never called."""
+        """Never called."""
         return ()
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """See `StreamSession`; never called."""
+        """Never called."""
         return ()
 
     def close(self, cause: CloseCause) -> None:

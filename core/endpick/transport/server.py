@@ -23,12 +23,7 @@ class Server(Protocol):
         """Connected clients."""
 
     async def start(self) -> int:
-        """Bind and serve; returns the port.
-
-        Raises:
-            ListenError: the address is in use, or not one of this host.
-            TlsError: the certificate is not usable.
-        """
+        """Bind and serve; returns the port. Raises `ListenError` or `TlsError`."""
 
     async def drain(self, grace_seconds: float) -> None:
         """Refuse new streams, wait up to `grace_seconds` for open ones, then close everything."""

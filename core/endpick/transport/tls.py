@@ -40,13 +40,12 @@ class TlsSettings:
     certificate_file: Path | None = None
     key_file: Path | None = None
     client_ca_file: Path | None = None
-    """If set, clients must show a certificate signed by this authority."""
+    """Clients must show a certificate signed by this authority."""
     modern_only: bool = False
     """TLS 1.3 only."""
     ciphers: str = ""
     """TLS 1.2 suites in OpenSSL's format, from `cipher_list`; empty: OpenSSL's defaults."""
     reload: bool = True
-    """Use new files when they change."""
     protocol: str = "h2"
     """The ALPN protocol."""
 
@@ -78,11 +77,7 @@ class CertificateWatch:
     """A TLS context that follows its files; files that are not usable are reported and the last good ones stay."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Load the files.
-
-        Raises:
-            TlsError: they are not usable.
-        """
+        """Load the files; raises `TlsError`."""
         self._settings = settings
         self._paths = [path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None]
         self._stamp = self._look()
@@ -130,11 +125,7 @@ class CertificateWatch:
 
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
-    """Read the files, or make a self-signed certificate.
-
-    Raises:
-        TlsError: a file cannot be read.
-    """
+    """Read the files, or make a self-signed certificate; raises `TlsError`."""
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
         certificate, key = make_self_signed()
@@ -150,11 +141,7 @@ def _read(path: Path) -> bytes:
 
 
 def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:
-    """A server context with these files.
-
-    Raises:
-        TlsError: OpenSSL rejects the certificate, key, CA or ciphers.
-    """
+    """A server context with these files; raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.modern_only else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -169,11 +156,7 @@ def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLCon
 
 
 def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Load files into a context.
-
-    Raises:
-        TlsError: OpenSSL rejects them.
-    """
+    """Load files into a context; raises `TlsError`."""
     try:
         with _temporary_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
             context.load_cert_chain(pair, password="")  # otherwise OpenSSL asks for the password of an encrypted key on the terminal
@@ -187,7 +170,7 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
 
 @contextmanager
 def _temporary_file(content: bytes) -> Iterator[str]:
-    """A path with this content: the ssl module loads certificates from files only."""
+    """The ssl module loads certificates from files only."""
     with NamedTemporaryFile(prefix="endpick-tls-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as file:
         file.write(content)
         file.flush()
@@ -222,11 +205,7 @@ _ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_
 
 
 def cipher_list(given: Sequence[str]) -> str:
-    """OpenSSL's cipher string for comma-separated IANA names; TLS 1.3 suites are always on.
-
-    Raises:
-        TlsError: a name is unknown to Go.
-    """
+    """OpenSSL's cipher string for comma-separated IANA names; raises `TlsError` for names unknown to Go."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     for name in names:
         if name not in _SUITES and name not in _ALWAYS_ON:

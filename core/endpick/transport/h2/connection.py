@@ -43,7 +43,6 @@ class Connection:
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, spawn: Spawn, now: float) -> None:
         self._counters = counters
         self._start = b""
-        """The first bytes, until the preface is complete."""
         self._partial = PartialFrame()
         self.streams = Streams(methods, counters, spawn)
         self.outbox = self.streams.outbox
@@ -123,11 +122,7 @@ class Connection:
         self.streams.close_all()
 
     def _take_preface(self, data: bytes) -> bytes:
-        """The bytes after the preface; none while it is incomplete.
-
-        Raises:
-            H2ConnectionError: the client does not speak HTTP/2.
-        """
+        """The bytes after the preface; none while it is incomplete."""
         start = self._start = self._start + data
         if start.startswith(PREFACE):
             self._start = b""

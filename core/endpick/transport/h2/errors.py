@@ -44,18 +44,11 @@ class H2ConnectionError(Exception):
     def count(self, counters: TransportCounters) -> None:
         """Increment the counters of this error."""
         counters.connection_errors += 1
-        if self.counter is not None:
-            setattr(counters, self.counter, getattr(counters, self.counter) + 1)
+        _increment(counters, self.counter)
 
 
 class H2StreamError(Exception):
-    """The client broke a rule of one stream: answer RST_STREAM; the connection continues.
-
-    Attributes:
-        stream_id: The stream.
-        code: Error code of the RST_STREAM.
-        counter: Field of `TransportCounters` to increment besides `stream_errors`.
-    """
+    """The client broke a rule of one stream: answer RST_STREAM; the connection continues."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -66,8 +59,12 @@ class H2StreamError(Exception):
     def count(self, counters: TransportCounters) -> None:
         """Increment the counters of this error."""
         counters.stream_errors += 1
-        if self.counter is not None:
-            setattr(counters, self.counter, getattr(counters, self.counter) + 1)
+        _increment(counters, self.counter)
+
+
+def _increment(counters: TransportCounters, name: str | None) -> None:
+    if name is not None:
+        setattr(counters, name, getattr(counters, name) + 1)
 
 
 class InvalidTransitionError(Exception):
@@ -80,8 +77,6 @@ class RateBudget:
     It refills only when empty, which keeps the usual call cheap; at worst it lets two bursts pass.
     """
 
-    __slots__ = ("_burst", "_counter", "_filled_at", "_left", "_per_second", "_subject")
-
     def __init__(self, burst: int, per_second: int, subject: str, counter: str, now: float) -> None:
         self._burst = float(burst)
         self._left = float(burst)
@@ -91,11 +86,7 @@ class RateBudget:
         self._filled_at = now
 
     def spend(self, now: float, cost: float = 1.0) -> None:
-        """Take `cost` tokens.
-
-        Raises:
-            H2ConnectionError: ENHANCE_YOUR_CALM if too few are left.
-        """
+        """Take `cost` tokens, or raise ENHANCE_YOUR_CALM as an `H2ConnectionError`."""
         if self._left < cost:
             self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
             self._filled_at = now

@@ -64,8 +64,6 @@ CONTINUATION: Final = 0x9
 class PartialFrame:
     """The beginning of a frame whose end has not arrived."""
 
-    __slots__ = ("_bytes",)
-
     def __init__(self) -> None:
         self._bytes = bytearray()
 
@@ -77,11 +75,7 @@ class PartialFrame:
         self._bytes += memoryview(data)[position:]
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """Add the bytes that the frame lacks.
-
-        Returns:
-            The frame, empty if it is still incomplete, and the position in `data` after it.
-        """
+        """Add the bytes that the frame lacks; returns it, empty if still incomplete, and the position in `data` after it."""
         partial = self._bytes
         position = max(0, FRAME_HEAD_BYTES - len(partial))
         partial += data[:position]
@@ -98,11 +92,7 @@ class PartialFrame:
 
 
 def checked_length(length: int) -> int:
-    """The payload length of a frame.
-
-    Raises:
-        H2ConnectionError: it exceeds the announced maximum.
-    """
+    """The payload length of a frame."""
     if length > MAX_FRAME_BYTES:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the maximum is {MAX_FRAME_BYTES}")
     return length
@@ -166,11 +156,7 @@ def announced_settings(limits: Limits) -> dict[int, int]:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifiers and values, unknown ones included; the last value of a repeated setting wins.
-
-    Raises:
-        H2ConnectionError: the length is not a multiple of six, or a value is out of range.
-    """
+    """Identifiers and values, unknown ones included; the last value of a repeated setting wins."""
     if len(payload) % _SETTING.size:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     values = list(_SETTING.iter_unpack(payload))

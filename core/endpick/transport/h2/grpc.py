@@ -24,7 +24,6 @@ __all__ = [
 ]
 
 MESSAGE_HEAD: Final = Struct(">BI")
-"""Compressed flag, length."""
 MESSAGE_HEAD_BYTES: Final = 5
 
 RESPONSE_HEADERS: Final = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
@@ -53,7 +52,6 @@ class MessageAssembler:
         """Bytes that the current message lacks; -1 between messages."""
         self._message = bytearray()
         self._long: LongMessageReader | None = None
-        """Takes a message of more than `max_envelope_bytes`."""
 
     @property
     def is_empty(self) -> bool:
@@ -64,9 +62,8 @@ class MessageAssembler:
         """The messages that `buffer[start:stop]` completes.
 
         Raises:
-            MessageTooLargeError: as soon as the length is known.
-            CompressedMessageError: the compressed flag is set.
-            EnvelopeError: a long message has too much outside its body, or is not protobuf.
+            MessageTooLargeError, CompressedMessageError: the head of a message is unacceptable.
+            EnvelopeError: a long message has too much outside its body.
         """
         messages: list[Message] = []
         position = start

@@ -46,14 +46,9 @@ class HeaderDecoder:
         self.repeatable = b""
         """The last block if it left the dynamic table unchanged: the same bytes then mean the same fields."""
         self.repeated: Fields = []
-        """Fields of `repeatable`."""
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of one block. Callers compare it with `repeatable` first: gateways repeat one block for every stream.
-
-        Raises:
-            H2ConnectionError: the block is malformed or its header list too long; the decoder is unusable afterwards.
-        """
+        """The fields of one block. Callers compare it with `repeatable` first: gateways repeat one block for every stream."""
         try:
             # jh2 panics on literals that reach beyond the block, and accepts a late table resize and zero padding.
             coded, keeps_table = scan(block)
@@ -71,14 +66,7 @@ class HeaderDecoder:
 
 
 def scan(block: bytes) -> tuple[list[CodedString], bool]:
-    """Parse the structure of a block without decoding its strings.
-
-    Returns:
-        The Huffman-coded strings in order, and whether the block leaves the dynamic table unchanged.
-
-    Raises:
-        MalformedBlockError: a field does not end within the block, or a table resize follows a field.
-    """
+    """The Huffman-coded strings of a block, and whether it leaves the dynamic table unchanged."""
     coded: list[CodedString] = []
     keeps_table = True
     position = field = 0
@@ -117,7 +105,6 @@ def scan(block: bytes) -> tuple[list[CodedString], bool]:
 
 
 def _representation(first: int) -> tuple[int, int]:
-    """The index mask of a field's first byte, and the number of strings that follow."""
     if first >= 0x80:
         return 0x7F, 0
     if first >= 0x40:

@@ -47,12 +47,10 @@ _TRANSITIONS: Final[dict[ConnectionState, tuple[ConnectionState, ...]]] = {
 
 _DRAIN_PING: Final = b"draining"
 _DRAIN_PING_SECONDS: Final = 1.0
-"""How long the client may take to answer the PING after the first GOAWAY."""
 _KEEPALIVE_PING: Final = b"is there"
 _LAST_REPLIES_SECONDS: Final = 1.0
 """How long the last replies may take to be read after the grace period."""
 MAX_IDLE_SECONDS: Final = 3600.0
-"""A connection without streams for this long drains."""
 
 
 class Lifetime:
@@ -65,13 +63,10 @@ class Lifetime:
         self._outbox = streams.outbox
         self.state: ConnectionState = WAITING_FOR_PREFACE
         self.closing = False
-        """True in CLOSING and CLOSED."""
         self.heard_at = now
-        """When bytes arrived last."""
         self._began_at = now
         self._busy_at = now
         self._busy_id = 0
-        """The last stream id at `_busy_at`."""
         self._pinged_at = now
         self._max_age = limits.max_connection_age_seconds
         if self._max_age is not None:
@@ -80,11 +75,7 @@ class Lifetime:
         self._drain_ends_at = 0.0
 
     def enter(self, state: ConnectionState) -> None:
-        """Change the state.
-
-        Raises:
-            InvalidTransitionError: `state` may not follow the current one.
-        """
+        """Change the state."""
         if state not in _TRANSITIONS[self.state]:
             raise InvalidTransitionError(f"{state.name} after {self.state.name}")
         self.state = state
@@ -128,11 +119,7 @@ class Lifetime:
         return stream_id > self._streams.last_id and self.state < LAST_CALL
 
     def tick(self, now: float) -> None:
-        """Apply the timers.
-
-        Raises:
-            H2ConnectionError: the client does not answer PING, or did not send SETTINGS in time.
-        """
+        """Apply the timers."""
         if self.state <= WAITING_FOR_SETTINGS and now - self._began_at > self._limits.handshake_seconds:
             raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS received", "handshake_timeouts")
         self._keep_alive(now)

@@ -20,20 +20,15 @@ MAX_PAYLOAD_BYTES: Final = 4096
 class Passage:
     """The bytes around a piece in DATA payloads of one length."""
 
-    __slots__ = ("before", "before_bytes", "frame_head", "instead", "size")
-
     def __init__(self, payload_bytes: int) -> None:
         before, before_bytes, instead = passage(payload_bytes - MESSAGE_HEAD_BYTES)
         message_bytes = len(instead) + payload_bytes - MESSAGE_HEAD_BYTES - before_bytes
         self.before = MESSAGE_HEAD.pack(0, payload_bytes - MESSAGE_HEAD_BYTES) + before
-        """The beginning of the received payload."""
         self.before_bytes = len(self.before)
         self.size = MESSAGE_HEAD_BYTES + message_bytes if instead else 0
         """Payload size of the reply; 0 if no piece has this length."""
         self.frame_head = FRAME_HEAD.pack(self.size >> 8, self.size & 0xFF, DATA, 0, 0)[:5]
-        """The frame head of the reply up to its stream id."""
         self.instead = MESSAGE_HEAD.pack(0, message_bytes) + instead
-        """The beginning of the reply's payload."""
 
 
 _PASSAGES: Final[list[Passage | None]] = [None] * (MAX_PAYLOAD_BYTES + 1)

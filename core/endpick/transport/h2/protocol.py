@@ -18,9 +18,7 @@ from endpick.transport.methods import Methods
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes in asyncio's write buffer before replies wait at their streams."""
 _WRITE_STALL_SECONDS: Final = 30.0
-"""How long a client may read nothing while bytes wait for it."""
 _LINGER_SECONDS: Final = 1.0
-"""How long the client may take to read the last bytes and close its side."""
 _now: Final = time.monotonic
 
 

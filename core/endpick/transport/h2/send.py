@@ -26,7 +26,6 @@ from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 MAX_PENDING_BYTES: Final = 32 * 2**20
 """Replies of one stream that may wait for the client to read them."""
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
-"""Frame head and message head of a DATA frame with one message."""
 _LONG_BYTES: Final = 4096
 """A frame of this size is cheaper to write separately than to copy into a joined buffer."""
 _SHORT_BYTES: Final = 2048
@@ -58,7 +57,6 @@ class Outbox:
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
-        """The initial window of a new stream."""
         self.max_frame_bytes = DEFAULT_FRAME_BYTES
         self.writable = True
 
@@ -85,11 +83,7 @@ class Outbox:
         self._frames.append(frame)
 
     def send_messages(self, stream: Stream, messages: Sequence[Reply]) -> None:
-        """Send gRPC messages, preceded by the response headers if these are the first.
-
-        Raises:
-            H2StreamError: the client reads too little of what it is sent.
-        """
+        """Send gRPC messages, preceded by the response headers if these are the first."""
         if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
@@ -164,11 +158,7 @@ class Outbox:
         stream.pending.clear()
 
     def apply_settings(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
-        """Apply the client's SETTINGS to this connection and its open streams.
-
-        Raises:
-            H2ConnectionError: a window exceeds 2^31-1.
-        """
+        """Apply the client's SETTINGS to this connection and its open streams."""
         for setting, value in settings:
             if setting == Setting.MAX_FRAME_SIZE:
                 self.max_frame_bytes = value
@@ -183,22 +173,14 @@ class Outbox:
                         self._push(stream)
 
     def grow_window(self, increment: int) -> None:
-        """Apply a WINDOW_UPDATE of the connection.
-
-        Raises:
-            H2ConnectionError: the window exceeds 2^31-1.
-        """
+        """Apply a WINDOW_UPDATE of the connection."""
         self.window += increment
         if self.window > MAX_WINDOW_BYTES:
             raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the connection's window")
         self.push_ready()
 
     def grow_stream_window(self, stream: Stream, increment: int) -> None:
-        """Apply a WINDOW_UPDATE of a stream.
-
-        Raises:
-            H2StreamError: the window exceeds 2^31-1.
-        """
+        """Apply a WINDOW_UPDATE of a stream."""
         stream.send_window += increment
         if stream.send_window > MAX_WINDOW_BYTES:
             raise H2StreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the stream's window")
@@ -217,7 +199,6 @@ class Outbox:
         self._frames.append(headers(stream.id, block, end_stream=end_stream))
 
     def _push(self, stream: Stream) -> None:
-        """Send as much of one stream as its windows allow."""
         pending = stream.pending
         while pending and self.writable:
             room = min(stream.send_window, self.window, self.max_frame_bytes)
@@ -276,7 +257,6 @@ def _queue_long(stream: Stream, reply: LongReply) -> None:
 
 
 def _joined_short(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The same bytes, with the short pieces between two long ones joined."""
     pieces: list[bytes | memoryview] = []
     short: list[bytes | memoryview] = []
     for frame in frames:

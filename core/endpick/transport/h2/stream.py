@@ -63,7 +63,6 @@ class ResponseState(IntEnum):
 
     AWAITED = 0
     STARTED = 1
-    """The response headers have been sent."""
     COMPLETE = 2
     """Nothing more is added: END_STREAM follows once `Stream.pending` is empty."""
 
@@ -76,27 +75,6 @@ COMPLETE: Final = ResponseState.COMPLETE
 class Stream:
     """One stream, from its HEADERS until it is closed."""
 
-    __slots__ = (
-        "assembler",
-        "body_fields",
-        "content_left",
-        "deadline",
-        "holds_drain",
-        "id",
-        "passing",
-        "pending",
-        "pending_bytes",
-        "receive_window",
-        "refusal",
-        "response",
-        "send_window",
-        "session",
-        "state",
-        "task",
-        "trailers",
-        "wire_id",
-    )
-
     def __init__(self, stream_id: int, receive_window: int, send_window: int) -> None:
         self.id = stream_id
         self.wire_id = stream_id.to_bytes(4, "big")
@@ -107,9 +85,7 @@ class Stream:
         self.passing: PassingBody | None = None
         """Set while pieces of the response body pass unchanged; see `passages`."""
         self.task: asyncio.Future[Any] | None = None
-        """The future that the session waits for; cancelled when the stream closes."""
         self.deadline: float | None = None
-        """Monotonic seconds, from `grpc-timeout`."""
         self.body_fields: frozenset[int] = frozenset()
         self.holds_drain = True
         """False for a stream that never ends by itself; a drain ends it at once."""
@@ -120,7 +96,6 @@ class Stream:
         self.assembler: MessageAssembler | None = None
         """Set while a message is incomplete."""
         self.pending: list[memoryview] = []
-        """Response bytes that wait for a window or the socket."""
         self.pending_bytes = 0
         self.trailers: bytes | None = None
         """Header block that ends the response once `pending` is empty."""
@@ -128,11 +103,7 @@ class Stream:
         """Header block and body that answer a request that is not gRPC, once it has ended."""
 
     def move(self, event: StreamEvent) -> None:
-        """Change the state.
-
-        Raises:
-            InvalidTransitionError: the state does not allow the event; the frame handlers should have refused it.
-        """
+        """Change the state."""
         following = _TRANSITIONS.get((self.state, event))
         if following is None:
             raise InvalidTransitionError(f"{event.name} on a stream that is {self.state.name}")

@@ -54,7 +54,6 @@ class Streams:
         self.forgotten_id = 0
         """Streams up to this id may be missing from `closed`."""
         self.last_id = 0
-        """The highest stream that the client has opened."""
 
     def start(self, stream_id: int, head: RequestHead, now: float, *, ends: bool) -> None:
         """Open a stream and its session, or prepare to refuse it."""
@@ -116,11 +115,7 @@ class Streams:
         self._continue(stream, lambda session: session.fail(exception))
 
     def end_request(self, stream: Stream) -> None:
-        """Handle END_STREAM.
-
-        Raises:
-            H2StreamError: the body is shorter than `content-length`.
-        """
+        """Handle END_STREAM."""
         if stream.content_left:
             raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "the body does not have the length of content-length")
         stream.move(RECV_END_STREAM)
