@@ -179,7 +179,7 @@ class _Conversation:
         session, decision, reading = self._session, self._decision, self._reading
         if decision is not None and decision.done():
             self._decision = None
-            error = decision.exception()
+            error = asyncio.CancelledError() if decision.cancelled() else decision.exception()
             return session.resume(decision.result()) if error is None else session.fail(error)
         if self._interrupted.done():
             result = self._interrupted.result()

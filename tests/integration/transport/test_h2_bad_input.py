@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
 
 from endpick.requests.model import CloseCause
-from endpick.transport.h2 import frames, protocol
+from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
@@ -116,18 +117,21 @@ async def test_rapid_resets_close_their_connection(open_h2):
         await neighbour.close()
 
 
-async def test_client_that_reads_nothing_is_closed(open_h2, monkeypatch):
-    monkeypatch.setattr(protocol, "_WRITE_STALL_SECONDS", 0.2)
+async def test_client_that_reads_nothing_is_closed(open_h2):
     async with open_h2() as serving:
-        neighbour = await RawClient.connect(serving.port)
         client = await RawClient.connect(serving.port, settings={4: 2**31 - 1})
         client.send(frames.window_update(0, 2**31 - 1 - 65_535))
         client.open(1)
         for _ in range(20):
             client.message(1, b"reply:1000000")
+        await serving.log.until_received(20)
+        [connection] = serving.server._connections
+        neighbour = await RawClient.connect(serving.port)
+        assert await neighbour.echo(1, b"before") == b"before"
+        connection.tick(time.monotonic() + 31)
         assert await serving.log.until_closed(1) == [CloseCause.DISCONNECT]
         assert serving.server.counters.slow_readers == 1
-        assert await neighbour.echo(1, b"fine") == b"fine"
+        assert await neighbour.echo(3, b"after") == b"after"
         await client.close()
         await neighbour.close()
 
