@@ -10,7 +10,7 @@ from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS, Rules
 from endpick.flow_control.states import EntryEvent
 from endpick.host.failures import CALL_FAILURES
-from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.model import CODE_OF, Refused
 
 _log = logging.getLogger("endpick.flow_control")
@@ -47,7 +47,7 @@ _TOLD: dict[tuple[EntryEvent, bool], Refused] = {
 class Turns:
     """Timers of one `FlowController`: none while nothing waits."""
 
-    def __init__(self, controller: FlowController, account: MemoryAccount) -> None:
+    def __init__(self, controller: FlowController, account: Memory) -> None:
         """Must be used on one event loop."""
         self.controller = controller
         self._account = account
