@@ -73,9 +73,13 @@ def option(name: str, value: str) -> HeaderValueOption:
 def mutation(own: Mapping[str, str], further: Mapping[str, str], removed: Sequence[str] = ()) -> HeaderMutation:
     """Set endpick's `own` headers and the plugins' `further` ones, and remove those of `removed` that are not set."""
     options = [option(name, value) for name, value in own.items()]
-    options += [option(name.lower(), value) for name, value in further.items() if name.lower() not in NEVER_SET]
-    gone = [name for name in map(str.lower, removed) if name not in further and name not in NEVER_SET] if removed else ()
+    options += [option(name.lower(), value) for name, value in further.items() if _may_change(name.lower())]
+    gone = [name for name in map(str.lower, removed) if name not in further and _may_change(name)] if removed else ()
     return HeaderMutation(set_headers=options, remove_headers=gone)
+
+
+def _may_change(name: str) -> bool:
+    return name not in NEVER_SET and not name.startswith(":")
 
 
 def destination_metadata(destination: str, further: Metadata, scores: Mapping[str, float] | None = None) -> Struct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from endpick.requests.model import CloseCause
 
@@ -128,12 +128,16 @@ class SessionCounters:
 SESSION_FAILURES = Exception
 Message = bytes
 Reply = bytes
-LongBodySession = StreamSession
+LongBodySession = Any
 
 
 class LongMessage:
     """Never created."""
 
 
-class LongReply:
+class LongReply(bytes):
     """Never created."""
+
+    times: int
+    parts: Any
+    whole: Any

@@ -64,7 +64,7 @@ class HeadersForUpstream:
         self._values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
         self._metadata: dict[str, dict[str, MetadataValue]] = {}
 
-    def set_metadata(self, namespace: str, key: str, value: MetadataValue) -> None:
+    def set_metadata(self, namespace: object, key: object, value: object) -> None:
         """See `UpstreamHeaders.set_metadata`."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {shown(namespace)}, {shown(key)} is set to {shown(value)}; it takes strings, numbers and booleans")
@@ -167,7 +167,7 @@ def build_request(
         parsed.cache_salt,
         0 if came is None else len(came),
         incoming.received_at,
-        None if parsed.payload is None else MappingProxyType(parsed.payload),  # type: ignore[arg-type]
+        None if parsed.payload is None else MappingProxyType(parsed.payload),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
 

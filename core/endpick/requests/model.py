@@ -140,8 +140,8 @@ class Exchange(Protocol):
         `end` is True exactly once, for the last chunk, which may be empty. A response that was cut off has no end.
 
         Returns:
-            None to forward the chunk unchanged, else the bytes to send in its place. They may be shorter, to hold back a possible start of a
-            match; with `end`, everything held back must be returned.
+            None to forward the chunk unchanged, else the bytes to send in its place. They may be shorter, to hold back a possible start of
+            a match; with `end`, everything held back must be returned.
         """
 
     def response_metadata(self) -> Metadata:
@@ -246,7 +246,7 @@ LONG_NAME: Final = Refused(
     400, CODE_OF[400], f"the model, the cache salt or the fairness id is longer than {MAX_NAME_CHARACTERS} characters"
 )
 NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
-NOTHING_CACHED: Final = Refused(412, CODE_OF[412], "no endpoint has the prefix of this prompt cached, and the client asked for a cached one")
+NOTHING_CACHED: Final = Refused(412, CODE_OF[412], "no endpoint has the prefix of this prompt cached, but the client requires it")
 EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted")
 
 

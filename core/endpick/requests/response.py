@@ -180,8 +180,6 @@ class TrackedExchange:
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
-        if self.streaming:
-            self.gaps = Distribution(ITL_BUCKETS)
         parser = self._parser
         if parser is not None and parser.usage is not None:
             # Nothing of this exchange is bound: a reference cycle would keep request and response until the next collection.
@@ -214,7 +212,9 @@ class TrackedExchange:
                 self._first_chunk_at = arrived
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._request, self._state)
-            elif self.gaps is not None:
+            elif self.streaming:
+                if self.gaps is None:
+                    self.gaps = Distribution(ITL_BUCKETS)
                 self.gaps.counts[bisect_left(ITL_BUCKETS, arrived - self._last_chunk_at)] += 1
             self._last_chunk_at = arrived
             self._bytes += len(chunk)

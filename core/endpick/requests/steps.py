@@ -47,8 +47,8 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
         refusal = refusal_in(step, step.run(access, request, state))
         if refusal is not None:
             raise refusal
-    identity: object = state.get(AGENT_IDENTITY)
-    if not isinstance(identity, str) or not identity or len(identity) > MAX_NAME_CHARACTERS:
+    identity = state.get(AGENT_IDENTITY)
+    if not identity or len(identity) > MAX_NAME_CHARACTERS:
         return request
     return request if first_of(request.headers, FAIRNESS_ID) is not None else replace(request, fairness_id=identity)
 

@@ -9,7 +9,6 @@ from time import perf_counter
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS, Rules
 from endpick.flow_control.states import EntryEvent
-from endpick.host.failures import CALL_FAILURES
 from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.model import CODE_OF, Refused
 
@@ -107,7 +106,7 @@ class Turns:
                     delay = 0.0
             if self._trims:
                 delay = 0.0
-        except CALL_FAILURES:  # a fault of endpick's own must not keep the others waiting for ever
+        except Exception:  # a fault of endpick's own must not keep the others waiting for ever
             _log.exception("flow control failed in one turn, and goes on")
         if controller.waiting and not self._is_soon:
             self._handle = asyncio.get_running_loop().call_later(delay, self._turn)

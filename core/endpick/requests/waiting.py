@@ -10,6 +10,9 @@ from typing import Any
 class LaterDecision:
     """Never created."""
 
+    deliver: Any
+    cancel: Any
+
 
 def close_with(task: asyncio.Future[Any], waiting: Awaitable[object]) -> None:
     """Close a coroutine when the task that awaits it ends."""

@@ -38,7 +38,6 @@ _SWITCH_SECONDS = 0.0005
 Python's own 5 ms are half of what a pick may take."""
 
 
-
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
     """Serve until SIGTERM or SIGINT. SIGHUP calls `replan`, and its plan replaces the current one.
 

@@ -280,9 +280,7 @@ class _FlowControlCounts:
         return {} if self._begun is None else self._begun.by_outcome()
 
 
-async def _end(
-    control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, gate: FlowGate
-) -> None:
+async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, gate: FlowGate) -> None:
     """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
     control.lifecycle.enter(Phase.DRAINING)
     _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 from endpick.extproc.stream import (
     GrpcStatus,
-    LongBodySession,
-    LongMessage,
     PassingBody,
     ProtocolError,
     Reply,
@@ -68,15 +65,6 @@ class MeasuredSession:
         """See `StreamSession.receive`."""
         try:
             return self._session.receive(message)
-        except ProtocolError as problem:
-            self._code = name_of(problem.status)
-            raise
-
-    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
-        """See `LongBodySession.receive_long`."""
-        of_bodies: LongBodySession = cast("LongBodySession", self._session)
-        try:
-            return of_bodies.receive_long(message)
         except ProtocolError as problem:
             self._code = name_of(problem.status)
             raise

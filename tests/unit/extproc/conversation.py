@@ -148,14 +148,14 @@ class NotedExchange:
         *,
         wants_chunks: bool = True,
         rewrites: bool = True,
-        tells_metadata: bool = True,
+        adds_metadata: bool = True,
         added: Mapping[str, str] | None = None,
         rewrite: Callable[[bytes, bool], bytes | None] = lambda chunk, end: None,
         metadata: Metadata | None = None,
     ) -> None:
         self.wants_chunks = wants_chunks
         self.rewrites = rewrites
-        self.tells_metadata = tells_metadata
+        self.adds_metadata = adds_metadata
         self.added = added or {}
         self.rewrite = rewrite
         self.metadata = metadata or {}

@@ -107,7 +107,7 @@ def test_an_exchange_that_does_not_rewrite_is_not_called_for_an_end_without_byte
 
 
 def test_an_exchange_that_tells_no_metadata_is_not_asked_for_any():
-    exchange = NotedExchange(tells_metadata=False, metadata={"acme": {"cost": 1.0}})
+    exchange = NotedExchange(adds_metadata=False, metadata={"acme": {"cost": 1.0}})
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a", end=True))
     assert answers[-1] == Reply("response_body", body=b"a", end=True)
