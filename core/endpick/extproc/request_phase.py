@@ -14,6 +14,8 @@ from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, Reques
 
 LARGE_BODY_BYTES: Final = 1024 * 1024
 """Memory is measured before a larger body is parsed: between two measurements, a few of them can exceed what is left."""
+_JOINED_CHUNKS: Final = 1024
+"""So many chunks are joined into one: a client may send two bytes at a time, and each chunk has an overhead of forty."""
 
 # Enum members as globals: looking them up in the class takes several times as long.
 _HEADERS: Final = MessagePart.HEADERS
@@ -37,13 +39,14 @@ class RequestPhase:
 
     __slots__ = (
         "_buffered",
+        "_chunks",
         "_held_bytes",
+        "_joined",
         "_max_body_bytes",
         "_memory",
         "_messages",
         "_mode",
-        "_received",
-        "_sees_body",
+                "_sees_body",
         "body",
         "headers",
         "ready",
@@ -56,7 +59,8 @@ class RequestPhase:
         self._max_body_bytes = max_body_bytes
         self._memory = memory
         self._held_bytes = 0
-        self._received: bytes | bytearray = b""  # a bytearray from the second chunk on: a client may send two bytes at a time
+        self._chunks: list[bytes] = []
+        self._joined = 0
         self._messages = 0
         self._buffered = False
         """The gateway buffers the body and its headers are answered: the decision answers the body."""
@@ -70,7 +74,7 @@ class RequestPhase:
         """Give the memory of the body back: the request is decided, or the stream is over."""
         self._memory.held_bytes -= self._held_bytes
         self._held_bytes = 0
-        self._received = b""
+        self._chunks.clear()
         self.body = None
 
     def on_headers(self, headers: dict[str, str], end: bool) -> list[bytes]:
@@ -112,12 +116,11 @@ class RequestPhase:
             raise RequestRefused(Refused(413, CODE_OF[413], limit))
         if not self._memory.hold(size):
             raise RequestRefused(NO_MEMORY)
-        if not self._received:
-            self._received = chunk
-        elif isinstance(self._received, bytearray):
-            self._received += chunk
-        else:
-            self._received = bytearray(self._received) + chunk
+        if chunk:
+            self._chunks.append(chunk)
+            if len(self._chunks) - self._joined >= _JOINED_CHUNKS:
+                self._chunks[self._joined :] = [b"".join(self._chunks[self._joined :])]
+                self._joined += 1
         if last:
             self._complete(is_whole=end or self._mode is not _BUFFERED_PARTIAL)
         return last
@@ -183,8 +186,8 @@ class RequestPhase:
             self._memory.measure()
             self._refuse_if_short_of_memory()
         if is_whole:
-            self.body = bytes(self._received)
-        self._received = b""
+            self.body = b"".join(self._chunks)
+        self._chunks.clear()
         self.ready = True
 
     def _refuse_if_short_of_memory(self) -> None:
