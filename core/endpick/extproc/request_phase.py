@@ -46,7 +46,7 @@ class RequestPhase:
         "_memory",
         "_messages",
         "_mode",
-                "_sees_body",
+        "_sees_body",
         "body",
         "headers",
         "ready",

@@ -18,7 +18,7 @@ from endpick.api.request_control import MetadataValue
 from endpick.data.model_rules import ModelRules, choose_model
 from endpick.host.boundary import Fault
 from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, RequestRefused, refused
-from endpick.requests.parsers import CompiledParser, Parsers
+from endpick.requests.parsers import LARGE_BODY_BYTES, CompiledParser, Parsers
 
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
@@ -174,7 +174,7 @@ def build_request(
 
 def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:
     """Raises RequestRefused when the parser rejects the request."""
-    step = parser.parse
+    step = parser.parse if len(body) <= LARGE_BODY_BYTES else parser.parse_large
     answer = step.run(access, path, MappingProxyType(headers), body)
     if isinstance(answer, ParsedRequest):
         answer.prompt._parser = step

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from endpick.api.request_control import Parser
 from endpick.host.boundary import Step, bind
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
+
+LARGE_BODY_BYTES: Final = 256 * 1024
+
+
+class PatientStep(Step):
+    """A step whose circuit does not open when calls are slow: how long they take depends on the size of the client's body."""
+
+    __slots__ = ()
+
+    def held(self, seconds: float) -> None:
+        """Do not report a slow call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +29,8 @@ class CompiledParser:
 
     Attributes:
         claims: Path suffixes; none for a fallback.
-        parse: Reads a request body.
+        parse: Reads a request body of at most `LARGE_BODY_BYTES`.
+        parse_large: Reads a larger one.
         rewrite_model: Changes the model name in a body.
         usage: Reads token counts from a response; None when the parser reads none, so responses are not inspected.
         usage_mark: See `Parser.usage_mark`.
@@ -25,6 +38,7 @@ class CompiledParser:
 
     claims: tuple[str, ...]
     parse: Step
+    parse_large: Step
     rewrite_model: Step
     usage: Step | None
     usage_mark: bytes
@@ -77,5 +91,7 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse = bind(instance, Parser, "parse", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
+    parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
+    rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
     usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, plugin.usage_mark)
+    return CompiledParser(plugin.claims, parse, parse_large, rewrite_model, usage, plugin.usage_mark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from endpick.extproc.modes import body_modes_of
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest
 from endpick.extproc.headers import MOST_NAMES, read_headers
 from endpick.extproc.heads import _names, header_message
-from endpick.extproc.modes import body_modes_of
 from endpick.extproc.pieces import varint
 from endpick.requests.model import BodyMode
 

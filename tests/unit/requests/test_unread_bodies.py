@@ -6,18 +6,18 @@ import json
 from dataclasses import replace
 
 import pytest
+from endpick.requests.large import BodyRead, ElsewhereError, ParserFailed
+from unit.requests.test_large_bodies import LARGE, Elsewhere
 
 from endpick.api import ModelRewrite, ModelTarget, ParsedRequest, Rejection
 from endpick.data.model_rules import ModelRules
 from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
-from endpick.requests.large import BodyRead, ElsewhereError, ParserFailed
 from endpick.requests.model import CloseCause, Refused, Routed
 from endpick.scheduling.trace import UNREAD, sampled
 from unit.oddities import Own
 from unit.requests.stage import CHAT, JSON_OK, Stage, observer_of, parser_of, producer_of
-from unit.requests.test_large_bodies import LARGE, Elsewhere
 
 PATHS = ("/v1/chat/completions",)
 NO_EXCHANGE = Refused(500, "Internal", "plugin 'odd' failed, and no model can be exchanged in a body that was not read")
