@@ -18,6 +18,7 @@ from endpick.api.state import CycleState
 from endpick.data.model_rules import ModelRules
 from endpick.host.boundary import Fault
 from endpick.host.telemetry import Telemetry
+from endpick.requests.flow_gate import FlowGate
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
@@ -41,11 +42,12 @@ from endpick.requests.model import (
     Decision,
     IncomingRequest,
     Refused,
+    RequestRefused,
     Routed,
     refused,
 )
 from endpick.requests.pipeline import Pipeline, hidden_by_body_modes
-from endpick.requests.producing import Beginnings, Production, after, produce_waiting
+from endpick.requests.producing import Beginnings, Production, after, dispatched, produce_waiting
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
 from endpick.requests.steps import (
     admit,
@@ -58,9 +60,8 @@ from endpick.requests.steps import (
     wants_cached_only,
     was_cached,
 )
-from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_large
-from endpick.scheduling.trace import UNREAD, WAITED
+from endpick.scheduling.trace import UNREAD
 
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight
@@ -87,6 +88,14 @@ class Begun:
     read: ReadElsewhere
 
 
+@dataclass(slots=True)
+class Dispatched:
+    """A request that flow control has dispatched."""
+
+    built: BuiltRequest
+    state: CycleState
+
+
 class Director:
     """Decides about every request of the process; see `endpick.requests.model.Decider`."""
 
@@ -104,7 +113,7 @@ class Director:
         account: MemoryAccount | None = None,
         emits_scores: bool = False,
         rules: ModelRules | None = None,
-        room: WaitingRoom | None = None,
+        gate: FlowGate | None = None,
         max_name_characters: int = MAX_NAME_CHARACTERS,
     ) -> None:
         """Keep what every decision needs.
@@ -121,7 +130,7 @@ class Director:
             account: Told what bodies become; says when to shed.
             emits_scores: Whether decisions tell the gateway what each candidate scored.
             rules: What the discovery says about models.
-            room: Where requests wait while the pool is full; needed for pipelines with flow control.
+            gate: Flow control; required for pipelines that have it.
             max_name_characters: Of a model, a cache salt and a fairness id; requests with longer ones are refused.
         """
         self._pipeline = pipeline
@@ -145,19 +154,18 @@ class Director:
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
         self._exchange_host = ExchangeHost(self._access, telemetry, clock, self._account)
-        self._room = room
+        self._gate = gate
         self._beginnings = Beginnings()
-        if room is not None:
-            room.director = self
-            room.reconfigure(pipeline.flow_control, pipeline.detector)
+        if gate is not None:
+            gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
         self._pipeline = pipeline
-        if self._room is not None:
-            self._room.reconfigure(pipeline.flow_control, pipeline.detector)
+        if self._gate is not None:
+            self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
-    def decide(self, incoming: IncomingRequest, begun: Begun | LetGo | None = None) -> Decision | Awaitable[Decision]:
+    def decide(self, incoming: IncomingRequest, begun: Begun | Dispatched | None = None) -> Decision | Awaitable[Decision]:
         """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
         A decision comes back at once, without a coroutine, unless the request or a producer has to wait, or the body is large.
@@ -170,10 +178,9 @@ class Director:
         access, longest_name = self._access, self._longest_name
         state: CycleState | None = None
         built: BuiltRequest | Refused
-        if isinstance(begun, LetGo):
+        if isinstance(begun, Dispatched):
             pipeline, built = self._pipeline, begun.built
-            state = CycleState(access) if begun.state is None else begun.state
-            state.put(WAITED, begun.waited)
+            state = begun.state
         elif begun is not None:
             pipeline = begun.pipeline
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, longest_name, begun.read, self._rules)
@@ -193,17 +200,21 @@ class Director:
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
-        if pipeline.header_processors and not isinstance(begun, LetGo):
+        if pipeline.header_processors and not isinstance(begun, Dispatched):
             state = CycleState(access)
             processed = process_headers(pipeline.header_processors, built.request, state, access, longest_name)
             if isinstance(processed, Refused):
                 return self.refuse(built, processed)
             built.request = processed
         shedding = built.request.priority < 0 and self._account.stage >= _SHEDDING
-        if pipeline.flow_control is not None and self._room is not None and not shedding and not isinstance(begun, LetGo):
-            held = self._room.hold(incoming, built, state)
-            if held is not None:
-                return held
+        if pipeline.flow_control is not None and self._gate is not None and not shedding and not isinstance(begun, Dispatched):
+            state = CycleState(access) if state is None else state
+            try:
+                waiting = self._gate.enter(built, state)
+            except RequestRefused as refused_now:
+                return self.refuse(built, refused_now.refused)
+            if waiting is not None:
+                return dispatched(waiting, partial(self.decide, incoming, Dispatched(built, state)), partial(self.refuse, built))
 
         if self._whole_pool._generation is not self._pool.generation:
             self._whole_pool = self._pool.view(access)
@@ -290,9 +301,9 @@ class Director:
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, destinations)
         flight: Flight | None = None
-        if pipeline.flow_control is not None and self._room is not None:
-            flight = self._room.track(request, first)
-            exchange.makes_room(self._room.something_changed, flight)
+        if pipeline.flow_control is not None and self._gate is not None:
+            flight = self._gate.track(request, first)
+            exchange.makes_room(self._gate.something_changed, flight)
         if refusal is not None:
             exchange.abandon()
             return self.refuse(built, refusal)

@@ -229,6 +229,14 @@ class Refused:
     """Why the request was dropped: the client's `x-llm-d-request-dropped-reason`, e.g. `rejected-saturated`."""
 
 
+class RequestRefused(Exception):  # noqa: N818 - a decision, not an error
+    """Raised by a step of the pipeline that refuses the request."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
 CODE_OF: Final[Mapping[int, str]] = MappingProxyType(
     {
         400: "BadRequest",

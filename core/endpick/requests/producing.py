@@ -21,7 +21,7 @@ from endpick.host.boundary import Fault
 from endpick.host.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.host.stretches import Timed
 from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
-from endpick.requests.model import Decision
+from endpick.requests.model import Decision, Refused, RequestRefused, Routed
 from endpick.requests.steps import CompiledProducer, produce
 
 MOST_ENDLESS = 32
@@ -60,6 +60,18 @@ class Beginnings:
                 self._begun += candidates
         if self._begun:
             asyncio.get_running_loop().call_soon(self._count_anew)
+
+
+async def dispatched(
+    waiting: Awaitable[None], go_on: Callable[[], Decision | Awaitable[Decision]], refuse: Callable[[Refused], Refused]
+) -> Decision:
+    """Go on with a request when flow control has dispatched it."""
+    try:
+        await waiting
+    except RequestRefused as refusal:
+        return refuse(refusal.refused)
+    decision = go_on()
+    return decision if isinstance(decision, Routed | Refused) else await decision
 
 
 async def after(produce: Callable[[], Coroutine[None, None, Fault | None]], conclude: Callable[[Fault | None], Decision]) -> Decision:

@@ -23,9 +23,9 @@ from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
+from endpick.requests.flow_gate import FlowGate
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
 from endpick.requests.model import MAX_NAME_CHARACTERS
-from endpick.requests.waiting import WaitingRoom
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_limits import AdminLimits
@@ -214,9 +214,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
         waiting = _FlowControlCounts(registry, settings, metrics)
-        room = WaitingRoom(table, access, services.clock, account, waiting.begin)
-        table.on_changed.append(room.something_changed)
-        table.on_delivered.append(room.something_changed)
+        gate = FlowGate(table, access, services.clock, account, waiting.begin)
+        table.on_changed.append(gate.something_changed)
+        table.on_delivered.append(gate.something_changed)
         director = Director(
             deployment.pipeline,
             table,
@@ -228,7 +228,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
             account=account,
             emits_scores=settings.emits_scores,
             rules=table.rules,
-            room=room,
+            gate=gate,
             max_name_characters=settings.max_name_characters,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
@@ -263,7 +263,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
-        await _end(control, settings, server, health, metrics, room)
+        await _end(control, settings, server, health, metrics, gate)
 
 
 def _with_twins(exposition: Exposition) -> LegacyTwins:
@@ -291,9 +291,7 @@ class _FlowControlCounts:
         return {} if self._begun is None else self._begun.by_outcome()
 
 
-async def _end(
-    control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, room: WaitingRoom
-) -> None:
+async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, gate: FlowGate) -> None:
     """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
     control.lifecycle.enter(Phase.DRAINING)
     _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
@@ -301,7 +299,7 @@ async def _end(
     reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
     control.lifecycle.enter(Phase.FINISHING)
     open_streams = server.counters.streams_active
-    told = await room.shut_down()
+    told = await gate.shut_down()
     _log.info(
         "finishing",
         extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
