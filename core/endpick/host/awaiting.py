@@ -7,18 +7,31 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from time import perf_counter
 from types import coroutine
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-from endpick.api.access import Access
+from endpick.api.access import Access, AccessScope
+from endpick.api.fast_metrics import Distribution
+from endpick.host.breaker import Breaker
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother
-
-if TYPE_CHECKING:
-    from endpick.host.boundary import Step
 
 T = TypeVar("T")
 
 
-async def call_awaited(step: Step, access: Access, timeout_seconds: float, arguments: tuple[object, ...]) -> object:
+class _Step(Protocol):
+    """The parts of `boundary.Step` that this module uses."""
+
+    breaker: Breaker
+    call: Callable[..., object]
+    scope: AccessScope
+    timer: Distribution
+
+    def admitted(self) -> bool: ...
+    def left_out(self) -> object: ...
+    def fault(self, problem: BaseException | str) -> object: ...
+    def held(self, seconds: float) -> None: ...
+
+
+async def call_awaited(step: _Step, access: Access, timeout_seconds: float, arguments: tuple[object, ...]) -> object:
     """See `Step.run_async`."""
     if step.breaker.state and not step.admitted():
         return step.left_out()
@@ -38,7 +51,7 @@ async def call_awaited(step: Step, access: Access, timeout_seconds: float, argum
 
 
 @coroutine
-def _confined(step: Step, access: Access, arguments: tuple[object, ...]) -> Generator[object, None, object]:
+def _confined(step: _Step, access: Access, arguments: tuple[object, ...]) -> Generator[object, None, object]:
     """Await the plugin; between two of its waits it holds the event loop, confined to its data keys."""
     awaited = _stretch(step, access, partial(_begin, step, arguments))
     resume: Callable[[], object] = partial(next, awaited)
@@ -54,14 +67,14 @@ def _confined(step: Step, access: Access, arguments: tuple[object, ...]) -> Gene
             resume = partial(awaited.throw, error)
 
 
-def _begin(step: Step, arguments: tuple[object, ...]) -> Generator[object, None, object]:
+def _begin(step: _Step, arguments: tuple[object, ...]) -> Generator[object, None, object]:
     answer = step.call(*arguments)
     if not isinstance(answer, Awaitable):
         raise TypeError(f"returned {type(answer).__name__}, not an awaitable")
     return answer.__await__()
 
 
-def _stretch(step: Step, access: Access, run: Callable[[], T]) -> T:
+def _stretch(step: _Step, access: Access, run: Callable[[], T]) -> T:
     caller, access.scope = access.scope, step.scope
     started = perf_counter()
     try:

@@ -99,8 +99,6 @@ class Step:
         Raises:
             FaultOfAnother: the parser's `onFault` refuses the request.
         """
-        if isinstance(error, FaultOfAnother):
-            raise error
         if isinstance(error, BaseException) and not isinstance(error, PLUGIN_ERRORS):
             raise error
         fault = self.fault(error)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from endpick.flow_control.states import Outcome
+from endpick.flow_control.queues import Outcome
 from endpick.host.throttle import Throttle
 
 _log = logging.getLogger("endpick.limits")

@@ -32,7 +32,6 @@ from endpick.serve.compile import declared_keys
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
-from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
 from endpick.serve.log_lines import LOST
@@ -165,9 +164,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access, settings.max_endpoints)
         pool_log = PoolLog(table, metrics, services.clock)
         stack.callback(pool_log.stop)
-        circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
         table.rules.configure(plan.models)
-        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
+        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, metrics, services.clock)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
@@ -177,7 +175,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         memory = _new_memory(settings.max_memory_bytes)
         overload = OverloadWatch(memory, registry)
         readiness = Readiness(
-            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
+            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *observers.remarks())
         )
         table.on_stand_by.append(readiness.stand_by)
         control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)

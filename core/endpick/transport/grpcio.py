@@ -21,7 +21,6 @@ from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSessi
 from endpick.host.apart import apart
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
-from endpick.requests.waiting import close_with
 from endpick.transport.address import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 from endpick.transport.grpcio_door import Door
@@ -317,7 +316,8 @@ class _Conversation:
     async def _await(self, waiting: Awaitable[object]) -> None:
         """Pass on the messages that arrive until `waiting` resolves, then what it resolved to."""
         decision = asyncio.ensure_future(_contained(waiting))
-        close_with(decision, waiting)
+        if asyncio.iscoroutine(waiting):
+            decision.add_done_callback(lambda _: waiting.close())
         try:
             while not decision.done():
                 watched: set[asyncio.Future[object]] = {decision}

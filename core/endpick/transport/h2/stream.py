@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Final
 
 from endpick.extproc.stream import PassingBody, StreamSession
-from endpick.requests.waiting import LaterDecision
 from endpick.transport.h2.errors import InvalidTransitionError
 from endpick.transport.h2.grpc import MessageAssembler
 
@@ -139,7 +138,7 @@ class Stream:
         """None for a request that is not gRPC, and once the response is complete or the stream is closed."""
         self.passing: PassingBody | None = None
         """What the session lets pass on the short way, see `short_way`."""
-        self.task: asyncio.Task[None] | LaterDecision | None = None
+        self.task: asyncio.Task[None] | None = None
         """Awaits what the session waits for; cancelled when the stream is closed."""
         self.touched = now
         """When something arrived last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 from collections import deque
@@ -14,7 +15,6 @@ from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, LongBodySession
 from endpick.host.tracebacks import for_log
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
-from endpick.requests.waiting import at_once
 from endpick.transport.h2.errors import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import rst_stream, window_update
 from endpick.transport.h2.grpc import OK_TRAILERS, trailers
@@ -304,7 +304,9 @@ class Streams:
     def _interrupt(self, stream: Stream, result: object) -> None:
         """Resume a session that waits for nothing, in the next turn of the event loop."""
         if stream.session is not None and stream.task is None:
-            self._spawn(stream, at_once(result))
+            done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            done.set_result(result)
+            self._spawn(stream, done)
 
     def _settle(self, stream: Stream, step: Callable[[StreamSession], Sequence[Reply]]) -> None:
         """Go on with a session whose wait is over; called outside the reading of frames, so errors of the stream end here."""
