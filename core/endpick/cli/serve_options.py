@@ -43,7 +43,7 @@ PORTS = (
         type=click.Choice(["h2", "grpcio"]),
         default="h2",
         show_default=True,
-        help="Who speaks HTTP/2: endpick itself, or grpcio, beside which hostile clients slow others down (see the threat model).",
+        help="HTTP/2 implementation: endpick's own, or grpcio, which is slower.",
     ),
     boolean("--reuse-port", default=False, help="Share the ext_proc port with other processes that say so, too (SO_REUSEPORT)."),
     boolean("--health-checking", default=True, help="Always on: the ext_proc port answers health checks in any case."),
@@ -191,16 +191,9 @@ LIMITS = (
         type=QUANTITY,
         default="512Mi",
         show_default=True,
-        help="What undecided requests may hold, all together; and again what messages that have not come whole and replies that wait may.",
+        help="What undecided requests may hold, all together.",
     ),
     click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed."),
-    click.option(
-        "--max-connections-share",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=0.5,
-        show_default=True,
-        help="Share of --grpc-max-connections that one address may have, and then of those that others leave; only with --transport h2.",
-    ),
     click.option(
         "--grpc-handshake-timeout",
         type=POSITIVE_DURATION,
@@ -209,36 +202,7 @@ LIMITS = (
         help="How long a TLS handshake may take, and after it as long again the client's first SETTINGS.",
     ),
     click.option(
-        "--tls-max-handshake-size",
-        type=QUANTITY,
-        default="24Ki",
-        show_default=True,
-        help="What a client may send for a TLS handshake, above all its certificates; also on --metrics-port, not with --transport grpcio.",
-    ),
-    click.option(
         "--grpc-max-header-size", type=QUANTITY, default="16Ki", show_default=True, help="Header list of one stream, packed and unpacked."
-    ),
-    click.option(
-        "--grpc-header-timeout",
-        type=POSITIVE_DURATION,
-        default="10s",
-        show_default=True,
-        help="How long the headers of one stream may take to arrive; only with --transport h2.",
-    ),
-    click.option(
-        "--grpc-write-timeout",
-        type=POSITIVE_DURATION,
-        default="30s",
-        show_default=True,
-        help="How long a gateway may take nothing of what waits for it; only with --transport h2.",
-    ),
-    click.option(
-        "--grpc-flood-tolerance",
-        type=click.FloatRange(0.01, 1000),
-        default=1.0,
-        show_default=True,
-        help="So many times as much as usual one connection may send of what costs its sender little: resets, PINGs, SETTINGS, empty and "
-        "other control frames, streams that break the protocol. With --transport grpcio of resets only.",
     ),
     click.option(
         "--max-name-length",
@@ -256,14 +220,6 @@ LIMITS = (
     ),
     click.option("--grpc-health-max-connections", type=_COUNT, default=64, show_default=True, help="Connections to --grpc-health-port."),
     click.option("--metrics-max-connections", type=_COUNT, default=32, show_default=True, help="Connections to --metrics-port."),
-    click.option(
-        "--max-rush-connections",
-        type=_COUNT,
-        default=4,
-        show_default=True,
-        help="Connections of one address in a tenth of a second to --grpc-health-port, or to --metrics-port, while they come faster than "
-        "they can be taken; as many again that say nothing. More are closed.",
-    ),
     click.option(
         "--metrics-header-timeout",
         type=POSITIVE_DURATION,
@@ -285,13 +241,6 @@ LIMITS = (
         default="64Mi",
         show_default=True,
         help="What pages may hold that scrapers have not taken, all together.",
-    ),
-    click.option(
-        "--reserved-descriptors",
-        type=click.IntRange(0),
-        default=128,
-        show_default=True,
-        help="File descriptors that ext_proc connections leave to health, metrics, logs and plugins; at most half of all.",
     ),
     click.option("--grpc-max-concurrent-streams", type=_COUNT, default=4096, show_default=True, help="Requests under way per connection."),
     click.option("--grpc-max-connection-age", type=POSITIVE_DURATION, help="When a gateway is asked to connect anew; default never."),

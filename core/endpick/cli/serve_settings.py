@@ -73,14 +73,8 @@ class ServeOptions(TypedDict):
     max_memory: int | None
     max_held: int
     grpc_max_connections: int
-    max_connections_share: float
     grpc_handshake_timeout: float
-    tls_max_handshake_size: int
-    max_rush_connections: int
     grpc_max_header_size: int
-    grpc_header_timeout: float
-    grpc_write_timeout: float
-    grpc_flood_tolerance: float
     max_name_length: int
     grpc_max_early_messages: int
     grpc_health_max_connections: int
@@ -89,7 +83,6 @@ class ServeOptions(TypedDict):
     metrics_idle_timeout: float
     metrics_max_request: int
     metrics_max_held: int
-    reserved_descriptors: int
     grpc_max_concurrent_streams: int
     grpc_max_connection_age: float | None
     grpc_max_connection_age_grace: float
@@ -163,23 +156,15 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         max_message_bytes=options["grpc_max_recv_msg_size"],
         max_envelope_bytes=options["grpc_max_envelope_size"],
         max_connections=options["grpc_max_connections"],
-        max_peer_share=options["max_connections_share"],
         handshake_seconds=options["grpc_handshake_timeout"],
-        max_handshake_bytes=options["tls_max_handshake_size"],
-        reserved_descriptors=options["reserved_descriptors"],
         max_header_bytes=options["grpc_max_header_size"],
-        header_block_seconds=options["grpc_header_timeout"],
-        write_stall_seconds=options["grpc_write_timeout"],
-        max_buffered_bytes=options["max_held"],
         max_concurrent_streams=options["grpc_max_concurrent_streams"],
         max_connection_age_seconds=options["grpc_max_connection_age"],
         max_connection_age_grace_seconds=options["grpc_max_connection_age_grace"],
         keepalive_idle_seconds=options["grpc_keepalive_time"],
         keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
-    ).tolerating(options["grpc_flood_tolerance"])
-    health_limits = replace(
-        HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"], rush_connections=options["max_rush_connections"]
     )
+    health_limits = replace(HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"])
     settings = ServeSettings(
         ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
         health=ListenSettings(options["host"], options["grpc_health_port"], limits=health_limits),
@@ -191,8 +176,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
             idle_seconds=options["metrics_idle_timeout"],
             max_request_bytes=options["metrics_max_request"],
             max_held_bytes=options["metrics_max_held"],
-            rush_connections=options["max_rush_connections"],
-            max_handshake_bytes=options["tls_max_handshake_size"],
         ),
         metrics_tls=_metrics_tls(options),
         metrics_staleness_seconds=options["metrics_staleness_threshold"],

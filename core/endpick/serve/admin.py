@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 
 from prometheus_client.registry import Collector
 
-from endpick.api.turns import Turns
 from endpick.serve.admin_http import AdminConnection, BusySeats, HeldPages, Page, Pages
 from endpick.serve.admin_limits import AdminCounters, AdminLimits
 from endpick.serve.text_page import CONTENT_TYPE, page_of
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
+from endpick.transport.address import ListenSettings, listening_socket
 from endpick.transport.listener import Listener
-from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
-_TURN_SECONDS = 0.002
-"""For TLS, between two looks at everything else."""
+_TICK_SECONDS = 1.0
 
 
 class _SharedScrape:
@@ -61,7 +59,7 @@ class AdminServer:
         self._held = HeldPages(self._limits.max_held_bytes)
         self.counters = AdminCounters()
         self._listener: Listener | None = None
-        self._sweeps = Sweeps(self._sweep)
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
         """Bind and serve; returns the bound port.
@@ -74,38 +72,37 @@ class AdminServer:
             self._certificate = CertificateWatch(self._address.tls)
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
-        turns = Turns(_TURN_SECONDS)
-        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, turns, self._certificate)
-        try:
-            self._listener.open()
-        except OSError as error:
-            await self.stop()
-            raise ListenError.at(self._address.host, port, error) from error
-        self._sweeps.start()
+        limits = self._limits
+        self._listener = Listener(
+            bound, limits.max_connections, limits.header_seconds, self.counters, self._new_connection, self._certificate
+        )
+        self._listener.start()
+        self._sweep()
         return port
 
     async def stop(self) -> None:
         """Close the port and its connections; a page that is being written is not sent."""
         if self._listener is not None:
             self._listener.close()
-        self._sweeps.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         await asyncio.gather(*(connection.end() for connection in tuple(self._connections)))
 
-    def _new_connection(self, _peer: str) -> AdminConnection:
+    def _new_connection(self) -> AdminConnection:
         return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._held, self._opened, self._closed)
 
     def _opened(self, connection: AdminConnection) -> None:
         self._connections.add(connection)
-        if self._listener is not None:
-            self._listener.arrived(connection)
 
     def _closed(self, connection: AdminConnection) -> None:
         self._connections.discard(connection)
         if self._listener is not None:
-            self._listener.left(connection)
+            self._listener.connection_closed()
 
-    def _sweep(self, now: float) -> None:
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._sweep)
         for connection in tuple(self._connections):
             connection.tick(now)
         if self._certificate is not None:
-            self._certificate.follow(self.counters)
+            self._certificate.refresh(self.counters)

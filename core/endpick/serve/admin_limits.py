@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
-from endpick.transport.limits import RUSH_CONNECTIONS, AcceptLimits
-
 
 @dataclass(frozen=True, slots=True)
 class AdminLimits:
     """Limits of the port; a scraper asks for one page at a time, and keeps its connection or not."""
 
     max_connections: int = 32
-    """For one more, one without a request is closed."""
-    max_peer_share: float = 1.0
+    """Connections beyond this are closed at once."""
     header_seconds: float = 10.0
     """From the first byte of a request to its last header; also for a TLS handshake."""
     idle_seconds: float = 75.0
@@ -23,25 +19,6 @@ class AdminLimits:
     """From one request to the next."""
     max_held_bytes: int = 64 * 1024 * 1024
     """Of pages that are being sent, all together; the newest may be as long as it is."""
-    rush_connections: int = RUSH_CONNECTIONS
-    """As `AcceptLimits` has it."""
-    max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
-    """Of one client, for its TLS handshake."""
-
-    @property
-    def accepting(self) -> AcceptLimits:
-        """Those of the listening socket; it takes what others leave to it."""
-        flag = "--metrics-max-connections"
-        return AcceptLimits(
-            self.max_connections,
-            self.max_peer_share,
-            self.header_seconds,
-            0,
-            flag,
-            flag,
-            rush_connections=self.rush_connections,
-            max_handshake_bytes=self.max_handshake_bytes,
-        )
 
 
 @dataclass(slots=True)
@@ -50,17 +27,11 @@ class AdminCounters:
 
     connections_accepted: int = 0
     connections_refused: int = 0
-    """Beyond `--metrics-max-connections`, and all were busy."""
-    connections_refused_peer: int = 0
-    """Of an address that opens more than can be taken, beyond `--max-rush-connections`; otherwise one may have all of this port."""
-    connections_evicted: int = 0
-    """Connections without a complete request that were closed because others needed the room."""
+    """Beyond `--metrics-max-connections`."""
     accept_pauses: int = 0
     """Times that accepting paused because no file descriptor was left."""
     tls_handshake_failures: int = 0
     """None without `--metrics-cert-dir` or `--metrics-client-ca-file`."""
-    tls_handshakes_too_long: int = 0
-    """Those of them in which the client sent more than `--tls-max-handshake-size`."""
     certificate_reloads: int = 0
     certificate_reload_failures: int = 0
     header_timeouts: int = 0

@@ -19,6 +19,7 @@ _log = logging.getLogger("endpick.limits")
 LOOK_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 TRANSPORT, ADMIN, SESSION = "endpick_transport_events_total", "endpick_admin_events_total", "endpick_session_events_total"
+HEALTH = "endpick_health_events_total"
 FLOW_CONTROL = "llm_d_epp_flow_control_requests_total"
 LARGE_BODIES = "endpick_large_bodies_total"
 
@@ -66,26 +67,12 @@ LIMITS = (
         "tls_handshake_failures",
         "TLS handshakes failed, or took longer than --grpc-handshake-timeout: compare certificates and client CA",
     ),
-    Limit(
-        "--tls-max-handshake-size",
-        TRANSPORT,
-        "tls_handshakes_too_long",
-        "TLS handshakes refused: more of one client than --tls-max-handshake-size; find out who connects",
-    ),
     Limit("--grpc-keepalive-timeout", TRANSPORT, "keepalive_timeouts", "gateways gone: no answer to a PING in --grpc-keepalive-timeout"),
     *(
-        Limit(
-            "--grpc-flood-tolerance",
-            TRANSPORT,
-            event,
-            f"a connection closed for {what}: find out who connects; --grpc-flood-tolerance says how many there may be",
-        )
+        Limit("", TRANSPORT, event, f"a connection closed for {what}: find out who connects")
         for event, what in (
             ("reset_floods", "resetting streams before their answer"),
-            ("ping_floods", "its PINGs"),
-            ("settings_floods", "its SETTINGS"),
-            ("empty_frame_floods", "empty frames"),
-            ("control_frame_floods", "control frames"),
+            ("frame_floods", "control frames"),
             ("stream_error_floods", "errors on its streams"),
         )
     ),
@@ -96,22 +83,10 @@ LIMITS = (
         "a connection closed for its header blocks: longer than --grpc-max-header-size, or in more than 16 frames; find out who connects",
     ),
     Limit(
-        "--grpc-header-timeout",
-        TRANSPORT,
-        "header_timeouts",
-        "a connection closed: its header block did not end within --grpc-header-timeout; find out who connects",
-    ),
-    Limit(
-        "--grpc-write-timeout",
+        "",
         TRANSPORT,
         "slow_readers",
-        "a connection closed that took no answers for --grpc-write-timeout: find out what keeps the gateway",
-    ),
-    Limit(
-        "--max-held",
-        TRANSPORT,
-        "buffer_exhaustions",
-        "streams ended: connections hold more than --max-held, or with grpcio a part of --max-memory; more replicas help",
+        "a connection closed: the gateway read no answers for 30 s; find out why",
     ),
     Limit(
         "--max-held",
@@ -165,15 +140,20 @@ LIMITS = (
         "requests_too_large",
         "requests to --metrics-port refused: beyond --metrics-max-request, or more than 16 at once",
     ),
-    Limit("--grpc-max-connections", TRANSPORT, "connections_refused", "connections refused: there are as many as allowed", here=False),
-    Limit("--max-connections-share", TRANSPORT, "connections_refused_peer", "connections refused: one address has its share", here=False),
-    Limit("--grpc-health-max-connections", "endpick_health_events_total", "connections_refused", "connections refused", here=False),
-    Limit("--metrics-max-connections", ADMIN, "connections_refused", "connections refused", here=False),
     *(
-        Limit("--max-rush-connections", of, "connections_refused_peer", "one address opens more than can be taken", here=False)
-        for of in ("endpick_health_events_total", ADMIN)
+        Limit(flag, metric, "connections_refused", f"connections refused: there are as many as {flag} allows")
+        for flag, metric in (
+            ("--grpc-max-connections", TRANSPORT),
+            ("--grpc-health-max-connections", HEALTH),
+            ("--metrics-max-connections", ADMIN),
+        )
     ),
-    Limit("--reserved-descriptors", TRANSPORT, "accept_pauses", "accept", here=False),
+    Limit(
+        "--grpc-max-connections",
+        TRANSPORT,
+        "accept_pauses",
+        "no file descriptor is left for connections: raise the limit of open files (ulimit -n), or lower --grpc-max-connections",
+    ),
     Limit("--large-body-timeout", LARGE_BODIES, "too_slow", "--large-body-timeout", here=False),
     Limit("--large-body-memory", LARGE_BODIES, "too_much_memory", "--large-body-memory", here=False),
     Limit("--large-body-queue", LARGE_BODIES, "queue_full", "--large-body-queue", here=False),

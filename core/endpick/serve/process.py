@@ -33,7 +33,7 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
-from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
+from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, HEALTH, SESSION, TRANSPORT, LimitLog
 from endpick.serve.log_lines import LOST
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics
 from endpick.serve.overload import OverloadWatch, available_bytes
@@ -44,7 +44,7 @@ from endpick.serve.uncaught import Uncaught, UncaughtCounts
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
-from endpick.transport.limits import RUSH_CONNECTIONS, Limits
+from endpick.transport.limits import Limits
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
@@ -57,15 +57,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("endpick.serve")
 
 
-HEALTH_LIMITS = Limits(
-    max_connections=64,
-    max_peer_share=1.0,
-    reserved_descriptors=0,
-    connections_flag="--grpc-health-max-connections",
-    keeps_busy=False,
-    rush_connections=RUSH_CONNECTIONS,
-)
-"""Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
+HEALTH_LIMITS = Limits(max_connections=64)
+"""Of the gRPC health port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         exposition = Exposition(registry, current.instances, recorder, control.uncaught.collector_raised, settings.max_metric_samples)
         pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
-        health = open_server("h2", settings.health, health_methods(board))  # which leaves probes their seats in a flood
+        health = open_server("h2", settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
         health_port = await _start(stack, health)
         watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
@@ -238,6 +231,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         told = LimitLog(
             {
                 TRANSPORT: server.counters.snapshot,
+                HEALTH: health.counters.snapshot,
                 ADMIN: admin.counters.snapshot,
                 SESSION: counters.snapshot,
                 FLOW_CONTROL: waiting.by_outcome,

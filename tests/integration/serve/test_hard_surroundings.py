@@ -185,7 +185,7 @@ async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path
         await picker.logged("configuration")
         assert (await picker.health())[0] == 200
         assert sum((await picker.samples("endpick_loop_stalls_total")).values()) == 0
-        names = {"idle_connections", "idle_streams", "aged_connections", "keepalive_timeouts", "handshake_timeouts", "header_timeouts"}
+        names = {"idle_connections", "aged_connections", "keepalive_timeouts", "handshake_timeouts", "header_timeouts"}
         ended = {dict(labels)["event"]: value for labels, value in (await picker.samples("endpick_transport_events_total")).items()}
         assert {ended[name] for name in names} == {0}
     years = {str(event["ts"])[:4] for event in picker.events}

@@ -9,13 +9,12 @@ import aiohttp
 import grpc
 import pytest
 
-from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, LARGE_BODIES, LIMITS, SESSION, TRANSPORT
+from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, LARGE_BODIES, LIMITS, SESSION
 from endpick.transport.h2 import frames
 from endpick_builtin.discovery.file_discovery import LONG_FILE
 from integration.plugins.serving import Picker, serving
 from integration.transport.raw_client import RawClient
 from unit.extproc.conversation import request_body, request_headers, response_body, response_headers
-from unit.transport.peer import frame
 
 pytestmark = pytest.mark.asyncio
 
@@ -100,47 +99,18 @@ async def bodies_that_do_not_end(picker: Picker) -> None:
     await client.close()
 
 
-async def half_a_message(picker: Picker) -> None:
-    client = await RawClient.connect(picker.port)
-    client.open(1)
-    client.send(frame(frames.FrameType.DATA, 0, 1, b"\0" + (200_000).to_bytes(4, "big")))
-    client.send(frame(frames.FrameType.DATA, 0, 1, bytes(16_000)) * 10)
-    await client.read_until(frames.FrameType.RST_STREAM, 1)
-    await client.close()
-
-
-async def take_no_answers(picker: Picker) -> None:
-    """Ask with PINGs, and read nothing, until the other side hangs up."""
-    _, writer = await asyncio.open_connection("127.0.0.1", picker.port, limit=1)
-    writer.write(HELLO)
-    with suppress(ConnectionError):
-        while True:
-            writer.write(frames.ping(b"12345678", ack=False) * 5000)
-            await writer.drain()
-
-
 HELLO = frames.PREFACE + frames.settings({})
-LONG_HANDSHAKE = b"\x16\x03\x01\x40\x00" + b"\x01\x01\x00\x00".ljust(16384, b"x")
-"""The first quarter of a ClientHello of 64 KiB, which is waited for by default."""
 EXCESSES = {
     "messages_too_large": (("--grpc-max-recv-msg-size=64Ki",), ask_long),
     "envelopes_too_large": (("--grpc-max-envelope-size=4Ki",), ask_with_a_long_header),
     "streams_refused": (("--grpc-max-concurrent-streams=1",), two_streams),
     "handshake_timeouts": (("--grpc-handshake-timeout=100ms",), lambda picker: raw(picker, frames.PREFACE)),
     "keepalive_timeouts": (("--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms"), lambda picker: raw(picker, HELLO)),
-    "tls_handshakes_too_long": (("--secure-serving=true", "--tls-max-handshake-size=12Ki"), lambda picker: raw(picker, LONG_HANDSHAKE)),
-    "ping_floods": (("--grpc-flood-tolerance=0.1",), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 300)),
-    "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
+    "frame_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
     "header_floods": (
         ("--grpc-max-header-size=1Ki",),
         lambda picker: raw(picker, HELLO + frames.headers(1, bytes(1025), end_stream=False)),
     ),
-    f"{TRANSPORT}:header_timeouts": (
-        ("--grpc-header-timeout=100ms",),
-        lambda picker: raw(picker, HELLO + b"\0\0\x01" + bytes((frames.FrameType.HEADERS, 0)) + b"\0\0\0\x01" + b"\x82"),
-    ),
-    "slow_readers": (("--grpc-write-timeout=100ms", "--grpc-flood-tolerance=1000"), take_no_answers),
-    f"{TRANSPORT}:buffer_exhaustions": (("--max-held=64Ki",), half_a_message),
     f"{SESSION}:buffer_exhaustions": (("--max-held=100Ki",), bodies_that_do_not_end),
     "names_too_long": (("--max-name-length=100",), ask_for_a_long_model),
     "messages_too_early": (("--large-body=64", "--grpc-max-early-messages=3"), speak_too_early),

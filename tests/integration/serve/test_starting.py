@@ -125,8 +125,6 @@ def test_misspelt_duration_is_wrong_usage(folder):
         ("--refresh-metrics-interval=0s", "'0s' is too short; write for example 50ms or 1m30s"),
         ("--drain-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
         ("--finish-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
-        ("--max-connections-share=0", "0.0 is not in the range 0<x<=1"),
-        ("--reserved-descriptors=-1", "-1 is not in the range x>=0"),
         ("--metrics-max-connections=0", "0 is not in the range 1<=x<=2147483647"),
         ("--grpc-max-recv-msg-size=-1", "'-1' is too little; write for example 16Mi or 500k"),
         ("--max-request-body=0", "'0' is too little; write for example 16Mi or 500k"),

@@ -189,7 +189,7 @@ def test_flags_that_contradict_each_other_are_wrong_usage(arguments, complaint):
 
 
 def test_a_cipher_suite_that_does_not_exist_is_wrong_usage():
-    with pytest.raises(click.UsageError, match="'TLS_NULL' is no cipher suite"):
+    with pytest.raises(click.UsageError, match="'TLS_NULL' is not a cipher suite"):
         settings_of(options("--tls-cipher-suites=TLS_NULL"))
 
 

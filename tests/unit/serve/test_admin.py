@@ -250,41 +250,6 @@ async def test_pages_are_made_no_faster_than_the_client_takes_them():
 
 
 @pytest.mark.asyncio
-async def test_clients_that_ask_for_more_than_they_wait_for_leave_seats_to_probes():
-    asked, wanted = asyncio.Queue[None](), asyncio.Event()
-
-    async def slow_page() -> Page:
-        asked.put_nowait(None)
-        await wanted.wait()
-        return Page(b"slow\n")
-
-    async with AsyncExitStack() as stack:
-        pages = {"/slow": slow_page, "/page": page}
-        server = AdminServer(pages, "127.0.0.1", 0, AdminLimits(max_connections=4))
-        stack.push_async_callback(server.stop)
-        port = await server.start()
-
-        async def asks(*lines: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            stack.callback(writer.close)
-            writer.write("".join(f"GET {line} HTTP/1.1\r\n\r\n" for line in lines).encode())
-            return reader, writer
-
-        async with asyncio.timeout(10):
-            scrapers = [await asks("/slow") for _ in range(2)]
-            for _ in scrapers:
-                await asked.get()
-            for number in range(8):
-                await asks("/slow", *(["/slow"] * (number % 2)))
-                await asked.get()
-                assert (await read_answer((await asks("/page"))[0]))[2] == b"here\n"
-            wanted.set()
-            assert [(await read_answer(reader))[2] for reader, _ in scrapers] == [b"slow\n"] * 2, "half of the seats are kept by who asks"
-
-    assert server.counters.connections_refused == 0
-
-
-@pytest.mark.asyncio
 async def test_a_connection_with_more_requests_than_anyone_waits_for_is_closed():
     async with talking_to({"/page": page}) as (reader, writer):
         writer.write(b"GET /page HTTP/1.1\r\n\r\n" * 17)
@@ -339,7 +304,7 @@ async def test_a_page_that_clients_do_not_take_is_not_copied_for_them():
 @pytest.mark.asyncio
 async def test_a_connection_on_which_nothing_happens_is_closed(monkeypatch: pytest.MonkeyPatch):
     assert AdminLimits().idle_seconds > 60, "scrapers come once a minute, and keep their connections"
-    monkeypatch.setattr("endpick.transport.sweeps._SECONDS", 0.01)
+    monkeypatch.setattr("endpick.serve.admin._TICK_SECONDS", 0.01)
     async with talking_to({"/page": page}, AdminLimits(idle_seconds=0.01)) as (reader, writer):
         writer.write(b"GET /page HTTP/1.1\r\n\r\nGET /page HTTP/1.1\r\nHost: ")
         answered = b"".join([line async for line in reader])
