@@ -154,7 +154,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     path = options["config"] or options["config_file"]
     limits = Limits(
         max_message_bytes=options["grpc_max_recv_msg_size"],
-        max_envelope_bytes=options["grpc_max_envelope_size"],
         max_connections=options["grpc_max_connections"],
         handshake_seconds=options["grpc_handshake_timeout"],
         max_header_bytes=options["grpc_max_header_size"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from endpick.requests.model import CloseCause
 
@@ -122,22 +122,3 @@ class SessionCounters:
         """Every count by name; protocol errors as `protocol_error_<status>`."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
-
-
-# Until the transport drops them: names it still imports.
-SESSION_FAILURES = Exception
-Message = bytes
-Reply = bytes
-LongBodySession = Any
-
-
-class LongMessage:
-    """Never created."""
-
-
-class LongReply(bytes):
-    """Never created."""
-
-    times: int
-    parts: Any
-    whole: Any

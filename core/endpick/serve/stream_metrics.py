@@ -8,7 +8,6 @@ from endpick.extproc.stream import (
     GrpcStatus,
     PassingBody,
     ProtocolError,
-    Reply,
     SessionFactory,
     StreamSession,
 )
@@ -61,7 +60,7 @@ class MeasuredSession:
         if connect is not None:
             connect(interrupt, let_pass)
 
-    def receive(self, message: bytes) -> Sequence[Reply]:
+    def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
         try:
             return self._session.receive(message)
@@ -69,7 +68,7 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def resume(self, result: object) -> Sequence[Reply]:
+    def resume(self, result: object) -> Sequence[bytes]:
         """See `StreamSession.resume`."""
         try:
             return self._session.resume(result)
@@ -77,7 +76,7 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def fail(self, exception: BaseException) -> Sequence[Reply]:
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
         """See `StreamSession.fail`."""
         return self._session.fail(exception)
 

@@ -78,7 +78,6 @@ class Stream:
 
     __slots__ = (
         "assembler",
-        "body_fields",
         "content_left",
         "deadline",
         "holds_drain",
@@ -110,7 +109,6 @@ class Stream:
         """The future that the session waits for; cancelled when the stream closes."""
         self.deadline: float | None = None
         """Monotonic seconds, from `grpc-timeout`."""
-        self.body_fields: frozenset[int] = frozenset()
         self.holds_drain = True
         """False for a stream that never ends by itself; a drain ends it at once."""
         self.receive_window = receive_window
