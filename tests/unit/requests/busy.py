@@ -24,10 +24,10 @@ class Busy(Stage):
         self.load = 2.0
         super().__init__(detector=detector_of(lambda endpoints: self.load), objectives={"batch": -1, "high": 5}, **keywords)
         self.log = Log()
-        self.gate = FlowGate(self.table, Access(), lambda: self.now, self.director._account, lambda: self.log)
+        self.gate = FlowGate(self.table, Access(), lambda: self.now, self.director._memory, lambda: self.log)
         self.pipeline = self.with_queues(rules)
         self.director = Director(
-            self.pipeline, self.table, self.telemetry, lambda: self.now, account=self.director._account, gate=self.gate
+            self.pipeline, self.table, self.telemetry, lambda: self.now, memory=self.director._memory, gate=self.gate
         )
 
     def with_queues(self, rules) -> Pipeline:

@@ -166,7 +166,7 @@ async def test_a_bug_of_endpick_costs_one_request(monkeypatch, caplog):
 async def test_short_of_memory_negative_priorities_are_refused():
     stage = Busy()
     batch, normal = stage.wait(x_llm_d_inference_objective="batch"), stage.wait()
-    stage.director._account.stage = OverloadStage.SHEDDING
+    stage.director._memory.stage = OverloadStage.SHEDDING
     stage.gate.something_changed()
     refused = await batch
     assert (refused.status, refused.reason) == (429, "rejected-overloaded")
