@@ -166,7 +166,7 @@ class Director:
         """
         pipeline = job.pipeline = self._pipeline
         built, access = job.built, self.access
-        if self._view._generation != self._pool.generation:
+        if self._view._generation is not self._pool.generation:
             self._view = self._pool.view(access)
         endpoints = within(job.incoming.subset, self._view)
         if pipeline.flow_control is None:

@@ -43,7 +43,6 @@ SERVED_WITHOUT = (
     "endpick.serve.flow_control_metrics",
     "endpick.host.planning.document",
     "endpick.host.lock",  # for --locked
-    "endpick.serve.bodies.helper",  # for bodies beyond --large-body
     "endpick.simulation",
     "endpick.testing",
     "numpy.fft",

@@ -35,4 +35,4 @@ async def test_watch_measures_and_reports_the_stage(caplog):
 
 
 def test_available_memory_is_known():
-    assert 1 << 24 < available_bytes()
+    assert available_bytes() > 1 << 24
