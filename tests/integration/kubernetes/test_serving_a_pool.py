@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from integration.serve.test_large_bodies_served import send
+from integration.serve.bodies import send
 
 from integration.kubernetes.api_server import NEW, POOLS, kubeconfig, pod, pool
 from integration.kubernetes.api_server import serving as serving_api
