@@ -62,7 +62,7 @@ class IncomingRequest:
     ) -> None:
         """Keep the parts.
 
-        `headers` have lower-case names and include pseudo headers. `body` is None when there is none or the gateway keeps it. `subset` lists
+        `headers` have lower-case names and include pseudo headers. `body` is None when there is none or the gateway keeps it. `subset` are
         the addresses that the gateway allows; None allows all.
         """
         self.headers = headers
