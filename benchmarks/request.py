@@ -34,7 +34,6 @@ from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
 from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
-from endpick.serve.free_memory import keep_free_memory
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
@@ -143,7 +142,6 @@ def main() -> None:
     pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()
     gc.freeze()
-    keep_free_memory()
     print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
     for conversation in chosen:
         costs = []

@@ -146,7 +146,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin_limits import AdminLimits
-    from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.address import ListenSettings
@@ -155,7 +154,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     path = options["config"] or options["config_file"]
     limits = Limits(
         max_message_bytes=options["grpc_max_recv_msg_size"],
-        max_envelope_bytes=options["grpc_max_envelope_size"],
         max_connections=options["grpc_max_connections"],
         handshake_seconds=options["grpc_handshake_timeout"],
         max_header_bytes=options["grpc_max_header_size"],
@@ -194,23 +192,12 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
         max_endpoints=options["max_endpoints"],
-        max_name_characters=options["max_name_length"],
         discovery_timeout_seconds=options["discovery_timeout"],
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],
         sessions=SessionSettings(
             max_request_body_bytes=options["max_request_body"],
-            max_held_bytes=options["max_held"],
-            max_early_messages=options["grpc_max_early_messages"],
             respects_subset=not options["disable_endpoint_subset_filter"],
-        ),
-        large_bodies=LargeBodySettings(
-            options["large_body"],
-            options["large_body_structure"],
-            options["large_body_timeout"],
-            options["large_body_memory"],
-            options["large_body_queue"],
-            lock_file=options["lock_file"] if options["locked"] else None,
         ),
     )
     memory = options["max_memory"]

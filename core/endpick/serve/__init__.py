@@ -18,7 +18,6 @@
 - `admin_limits`: what may clients of the admin port take, and which events does it count?
 - `bodies`: who parses large request bodies, so that the event loop need not?
 - `decisions`: how are hook objects shown a sample of the decisions?
-- `hook_circuits`: which hook objects are left out, because they fail or take too long?
 
 `cli` calls it. It may import `planning`, `transport` and every layer below them.
 """

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from endpick.flow_control.states import Outcome
+from endpick.flow_control.queues import Outcome
 from endpick.host.throttle import Throttle
 
 _log = logging.getLogger("endpick.limits")
@@ -48,12 +48,6 @@ LEFT_OUT = "endpoints are left out: the discovery names more than --max-endpoint
 
 LIMITS = (
     Limit("--grpc-max-recv-msg-size", TRANSPORT, "messages_too_large", "messages refused: longer than --grpc-max-recv-msg-size"),
-    Limit(
-        "--grpc-max-envelope-size",
-        TRANSPORT,
-        "envelopes_too_large",
-        "messages refused: more headers, attributes and metadata than --grpc-max-envelope-size allows",
-    ),
     Limit(
         "--grpc-max-concurrent-streams",
         TRANSPORT,
@@ -99,12 +93,6 @@ LIMITS = (
         SESSION,
         "names_too_long",
         "requests refused: a model, cache salt or fairness id of more characters than --max-name-length; find out who sends it",
-    ),
-    Limit(
-        "--grpc-max-early-messages",
-        SESSION,
-        "messages_too_early",
-        "streams ended: more than --grpc-max-early-messages came while a decision was awaited; find out who sends them",
     ),
     Limit(
         "--metrics-max-held",

@@ -19,14 +19,10 @@ from typing import NoReturn
 from endpick.diagnostics import ExitCode
 from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.installation import request_path
-from endpick.serve import forks
 from endpick.serve.early_signals import EARLY_SIGNALS
-from endpick.serve.free_memory import keep_free_memory, release_start_code, share_free_memory
-from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
-from endpick.serve.threads import started_threads
 from endpick.serve.uncaught import Uncaught
 
 _log = logging.getLogger("endpick.serve")
@@ -42,10 +38,6 @@ _SWITCH_SECONDS = 0.0005
 Python's own 5 ms are half of what a pick may take."""
 
 
-SETTLED_SECONDS = 0.5
-"""After the start: the first requests need some of what was just read."""
-
-
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
     """Serve until SIGTERM or SIGINT. SIGHUP calls `replan`, and its plan replaces the current one.
 
@@ -54,9 +46,6 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
         ExceptionGroup: plugins that would not stop.
     """
     gc.freeze()  # modules and the plan stay, and are most of what there is: the collection at the end of the start passes over them
-    keep_free_memory()
-    if settings.transport == "grpcio":
-        share_free_memory()
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -109,8 +98,6 @@ async def _ended(tasks: set[asyncio.Task[object]]) -> None:
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
     control = Control(replan, Lifecycle(), uncaught=uncaught)
     loop = asyncio.get_running_loop()
-    threads = started_threads()
-    loop.set_default_executor(threads)
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {
@@ -120,7 +107,6 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     }
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    forks.children_do_not_serve(loop, handlers)
     if EARLY_SIGNALS.reload_asked:
         control.reload.set()
     _report_plan(plan)
@@ -132,8 +118,6 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         _log.info("told to end before it served")
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
-        forks.forget()
-        threads.shutdown(wait=False)  # asyncio waits for those that are busy, in a thread for which there may be no room before
     _log.info("stopped")
     ending.stopped()
 
@@ -207,8 +191,9 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 def _started(ports: Ports) -> None:
-    collect_rarely()
-    _later(SETTLED_SECONDS, release_start_code)  # in a thread, because requests need not wait for it
+    gc.collect()
+    gc.freeze()  # what the start made lives as long as the process
+    gc.set_threshold(10_000, 10, 1_000)  # a request in flight has about a hundred objects, and a full collection pauses all of them
     _log.info(
         "serving",
         extra={

@@ -175,23 +175,13 @@ class EndpickMetrics:
         )
         self.circuits = Gauge(
             "endpick_plugin_circuit_state",
-            "0 closed; 1 suspected, after a fault; 2 open, the plugin is left out; 3 half open, it is tried again.",
+            "0 closed; 1 half open, the plugin is tried again; 2 open, it is left out.",
             ("plugin", "type"),
             registry=registry,
         )
         hook = ("hook_object",)
         self.hook_faults = Counter(
             "endpick_hook_faults_total", "Calls in which a hook object raised.", (*hook, "hook", "reason"), registry=registry
-        )
-        self.hooks_late = Counter("endpick_hook_late_calls_total", "Calls of a hook object that took too long.", hook, registry=registry)
-        self.hooks_left_out = Counter(
-            "endpick_hook_left_out_total", "Decisions not shown to a hook object, because its circuit is open.", hook, registry=registry
-        )
-        self.hook_circuits = Gauge(
-            "endpick_hook_circuit_state",
-            "0 closed; 1 suspected, after a fault; 2 open, the hook object is left out; 3 half open, it is tried again.",
-            hook,
-            registry=registry,
         )
         self.loop_stalls = Counter("endpick_loop_stalls_total", "Times that the event loop stood still for long.", registry=registry)
         self.loop_stalled_seconds = Counter(

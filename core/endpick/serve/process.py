@@ -19,23 +19,19 @@ from endpick.data.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
-from endpick.host.circuits import left_out_now
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
-from endpick.requests.model import MAX_NAME_CHARACTERS
-from endpick.requests.waiting import WaitingRoom
+from endpick.requests.flow_gate import FlowGate
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_limits import AdminLimits
-from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.compile import declared_keys
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
-from endpick.serve.free_memory import resident_bytes
-from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, HEALTH, SESSION, TRANSPORT, LimitLog
 from endpick.serve.log_lines import LOST
@@ -86,8 +82,6 @@ class ServeSettings:
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
     """Of the pool; those that the discovery names beyond are left out."""
-    max_name_characters: int = MAX_NAME_CHARACTERS
-    """Of a model, a cache salt and a fairness id."""
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
@@ -110,8 +104,6 @@ class ServeSettings:
     """When a plugin that fails, or keeps the event loop busy, is left out."""
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     """When the event loop counts as standing still."""
-    large_bodies: LargeBodySettings = field(default_factory=LargeBodySettings)
-    """Which bodies are parsed in another process, and what that may cost."""
     max_memory_bytes: int = field(default_factory=available_bytes)
     """What the process may use; the stages of overload are shares of it."""
     watched_config: WatchedFile | None = None
@@ -165,19 +157,18 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access, settings.max_endpoints)
         pool_log = PoolLog(table, metrics, services.clock)
         stack.callback(pool_log.stop)
-        circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
         table.rules.configure(plan.models)
-        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
+        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, metrics, services.clock)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
 
         board = HealthBoard()
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
-        account = _new_account(settings.max_memory_bytes)
-        overload = OverloadWatch(account, current.all_instances, recorder, registry)
+        memory = _new_memory(settings.max_memory_bytes)
+        overload = OverloadWatch(memory, registry)
         readiness = Readiness(
-            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
+            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *observers.remarks())
         )
         table.on_stand_by.append(readiness.stand_by)
         control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
@@ -204,12 +195,10 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
-        bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
-        stack.push_async_callback(bodies.stop)
         waiting = _FlowControlCounts(registry, settings, metrics)
-        room = WaitingRoom(table, access, services.clock, account, waiting.begin)
-        table.on_changed.append(room.something_changed)
-        table.on_delivered.append(room.something_changed)
+        gate = FlowGate(table, access, services.clock, memory, waiting.begin)
+        table.on_changed.append(gate.something_changed)
+        table.on_delivered.append(gate.something_changed)
         director = Director(
             deployment.pipeline,
             table,
@@ -217,16 +206,14 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
             services.clock,
             access=access,
             sent=table.sent,
-            large_bodies=bodies,
-            account=account,
+            memory=memory,
             emits_scores=settings.emits_scores,
             rules=table.rules,
-            room=room,
-            max_name_characters=settings.max_name_characters,
+            gate=gate,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
-        sessions = session_factory(director, settings.sessions, counters, account)
+        sessions = session_factory(director, settings.sessions, counters, memory)
         if settings.grpc_stream_metrics:
             from endpick.serve.stream_metrics import measured  # noqa: PLC0415 - only where streams are counted
 
@@ -257,7 +244,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
-        await _end(control, settings, server, health, metrics, room)
+        await _end(control, settings, server, health, metrics, gate)
 
 
 def _with_twins(exposition: Exposition) -> LegacyTwins:
@@ -285,9 +272,7 @@ class _FlowControlCounts:
         return {} if self._begun is None else self._begun.by_outcome()
 
 
-async def _end(
-    control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, room: WaitingRoom
-) -> None:
+async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, gate: FlowGate) -> None:
     """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
     control.lifecycle.enter(Phase.DRAINING)
     _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
@@ -295,7 +280,7 @@ async def _end(
     reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
     control.lifecycle.enter(Phase.FINISHING)
     open_streams = server.counters.streams_active
-    told = await room.shut_down()
+    told = await gate.shut_down()
     _log.info(
         "finishing",
         extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
@@ -303,14 +288,15 @@ async def _end(
     await server.drain(settings.finish_timeout_seconds)
 
 
-def _new_account(limit_bytes: int) -> MemoryAccount:
-    own = resident_bytes()
-    if own >= limit_bytes * STAGE_BOUNDS[OverloadStage.RELEASING].ends:
-        needed = f"endpick itself takes {own >> 20} MiB"
+def _new_memory(limit_bytes: int) -> Memory:
+    memory = Memory(limit_bytes)
+    memory.measure()
+    if memory.stage is not OverloadStage.NORMAL:
+        needed = f"endpick itself takes {memory.resident() >> 20} MiB"
         raise StartRefused(
             Diagnostic(Code.E0807, f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: {needed}", help="allow more")
         )
-    return MemoryAccount(limit_bytes, own)
+    return memory
 
 
 def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from endpick.extproc.stream import ProtocolError, Reply, StreamSession
+from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
 from endpick.transport.address import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
@@ -175,7 +175,7 @@ class _Conversation:
             if self._decision is not None:
                 self._decision.cancel()
 
-    def _next_replies(self) -> Sequence[Reply]:
+    def _next_replies(self) -> Sequence[bytes]:
         session, decision, reading = self._session, self._decision, self._reading
         if decision is not None and decision.done():
             self._decision = None
@@ -204,15 +204,13 @@ class _Conversation:
         if not self._interrupted.done():
             self._interrupted.set_result(result)
 
-    async def _send(self, replies: Sequence[Reply]) -> None:
+    async def _send(self, replies: Sequence[bytes]) -> None:
         for reply in replies:
-            whole, times = (reply, 1) if isinstance(reply, bytes) else (reply.whole(), reply.times)
-            for _ in range(times):
-                self._counters.messages_sent += 1
-                try:
-                    await self._context.write(whole)
-                except grpc.aio.InternalError as failure:  # the client has reset the stream
-                    raise asyncio.CancelledError from failure
+            self._counters.messages_sent += 1
+            try:
+                await self._context.write(reply)
+            except grpc.aio.InternalError as failure:  # the client has reset the stream
+                raise asyncio.CancelledError from failure
 
 
 async def _abort(context: _Context, status: grpc.StatusCode, message: str) -> None:

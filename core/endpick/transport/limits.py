@@ -15,8 +15,6 @@ class Limits:
     """Per connection."""
     max_message_bytes: int = 64 * 1024 * 1024
     """Twice the largest request body, so that a body that is too large can be answered with 413."""
-    max_envelope_bytes: int = 256 * 1024
-    """Of a message outside its body: headers, attributes and metadata."""
     max_header_bytes: int = 16 * 1024
     """Of a header block, compressed and decoded."""
     handshake_seconds: float = 10.0
@@ -75,7 +73,6 @@ class TransportCounters:
     stream_error_floods: int = 0
     slow_readers: int = 0
     messages_too_large: int = 0
-    envelopes_too_large: int = 0
     compressed_messages: int = 0
     idle_connections: int = 0
     aged_connections: int = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.stream import SessionFactory
 from endpick.requests.model import CloseCause
 
@@ -18,8 +17,6 @@ class Method:
     """One gRPC method."""
 
     open_session: SessionFactory
-    body_fields: frozenset[int] = frozenset()
-    """Numbers of the message fields that hold a body, which may exceed `max_envelope_bytes`."""
     holds_drain: bool = True
     """False if its streams never end by themselves, such as a health watch; a drain ends them at once."""
 
@@ -27,12 +24,10 @@ class Method:
 Methods = Mapping[str, Method]
 """gRPC methods by path, `/package.Service/Method`."""
 
-_BODY_FIELDS = frozenset(ProcessingRequest.DESCRIPTOR.fields_by_name[name].number for name in ("request_body", "response_body"))
-
 
 def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
     """The ext_proc service."""
-    return {EXT_PROC_PATH: Method(open_session, _BODY_FIELDS)}
+    return {EXT_PROC_PATH: Method(open_session)}
 
 
 class ReplySession:

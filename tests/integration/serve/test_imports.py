@@ -40,13 +40,9 @@ SERVED_WITHOUT = (
     "endpick.cli.outputs",
     "endpick_builtin.kubernetes",
     "endpick.simulation.demo",
-    "endpick.flow_control.controller",  # for the feature gate flowControl, with all that the queues are made of
     "endpick.serve.flow_control_metrics",
-    "endpick.flow_control.policies",
     "endpick.host.planning.document",
     "endpick.host.lock",  # for --locked
-    "endpick.requests.turns",
-    "endpick.serve.bodies.helper",  # for bodies beyond --large-body
     "endpick.simulation",
     "endpick.testing",
     "numpy.fft",

@@ -7,8 +7,7 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote_from_bytes
 
-from endpick.extproc.stream import GrpcStatus, Message
-from endpick.transport.envelope import LongMessageReader
+from endpick.extproc.stream import GrpcStatus
 from endpick.transport.h2.hpack import encode
 
 __all__ = [
@@ -43,29 +42,25 @@ class CompressedMessageError(Exception):
 class MessageAssembler:
     """Assembles messages that are cut by DATA frames, or too long for the fast path."""
 
-    def __init__(self, max_message_bytes: int, max_envelope_bytes: int, body_fields: frozenset[int]) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
-        self._max_envelope_bytes = max_envelope_bytes
-        self._body_fields = body_fields
         self._head = b""
         self._missing = -1
         """Bytes that the current message lacks; -1 between messages."""
         self._message = bytearray()
-        self._long: LongMessageReader | None = None
 
     @property
     def is_empty(self) -> bool:
         """True between two messages."""
         return self._missing < 0 and not self._head
 
-    def feed(self, buffer: bytes, start: int, stop: int) -> list[Message]:
+    def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
         """The messages that `buffer[start:stop]` completes.
 
         Raises:
             MessageTooLargeError, CompressedMessageError: the head of a message is unacceptable.
-            EnvelopeError: a long message has too much outside its body.
         """
-        messages: list[Message] = []
+        messages: list[bytes] = []
         position = start
         while position < stop:
             if self._missing < 0:
@@ -76,10 +71,7 @@ class MessageAssembler:
                     break
                 self._begin_message()
             end = min(stop, position + self._missing)
-            if self._long is None:
-                self._message += memoryview(buffer)[position:end]
-            else:
-                self._long.add(buffer, position, end)
+            self._message += memoryview(buffer)[position:end]
             self._missing -= end - position
             position = end
             if not self._missing:
@@ -94,14 +86,9 @@ class MessageAssembler:
             raise MessageTooLargeError(f"a message of {length} bytes, the maximum is {self._max_message_bytes}")
         self._head = b""
         self._missing = length
-        if length > self._max_envelope_bytes:
-            self._long = LongMessageReader(self._body_fields, self._max_envelope_bytes)
 
-    def _end_message(self) -> Message:
+    def _end_message(self) -> bytes:
         self._missing = -1
-        long, self._long = self._long, None
-        if long is not None:
-            return long.message()
         message = bytes(self._message)
         self._message.clear()
         return message

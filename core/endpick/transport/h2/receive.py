@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, Message
+from endpick.extproc.stream import GrpcStatus
 from endpick.requests.model import CloseCause
-from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2 import frames
 from endpick.transport.h2.control import ControlFrames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
@@ -43,7 +42,7 @@ class RequestFrames:
         self._open = streams.open
         self._lifetime = lifetime
         self._control = control
-        self._max_short_bytes = min(limits.max_message_bytes, limits.max_envelope_bytes)
+        self._max_message_bytes = limits.max_message_bytes
         self._max_passing_bytes = min(MAX_PAYLOAD_BYTES, limits.max_message_bytes + MESSAGE_HEAD_BYTES)
         self._receive_window = DEFAULT_WINDOW_BYTES
         self._known_fields: Fields = []
@@ -120,27 +119,22 @@ class RequestFrames:
         if session is None:
             return
         size = stop - start - MESSAGE_HEAD_BYTES
-        if stream.assembler is None and 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
+        if stream.assembler is None and 0 <= size <= self._max_message_bytes and _message_head(buffer, start) == (0, size):
             # Nearly every payload is one whole message.
-            messages: list[Message] = [buffer[start + MESSAGE_HEAD_BYTES : stop]]
+            messages: list[bytes] = [buffer[start + MESSAGE_HEAD_BYTES : stop]]
         else:
             messages = self._assembled(stream, buffer, start, stop)
         if messages:
             self._streams.deliver(stream, session, messages)
 
-    def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[Message]:
+    def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
         """The messages that a payload completes; an unacceptable one ends the stream."""
-        limits = self._limits
-        assembler = stream.assembler or MessageAssembler(limits.max_message_bytes, limits.max_envelope_bytes, stream.body_fields)
+        assembler = stream.assembler or MessageAssembler(self._max_message_bytes)
         try:
             messages = assembler.feed(buffer, start, stop)
         except MessageTooLargeError as error:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
-            return []
-        except EnvelopeError as refusal:  # mypyc gives a name one type per function
-            self._counters.envelopes_too_large += 1
-            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, str(refusal))
             return []
         except CompressedMessageError:
             self._counters.compressed_messages += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from endpick.extproc.stream import LongReply, PassingBody, Reply
+from endpick.extproc.stream import PassingBody
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
     DATA,
@@ -82,17 +82,13 @@ class Outbox:
         """Send a frame that is not subject to flow control."""
         self._frames.append(frame)
 
-    def send_messages(self, stream: Stream, messages: Sequence[Reply]) -> None:
+    def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
         """Send gRPC messages, preceded by the response headers if these are the first."""
         if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
         queued = False
         for message in messages:
-            if isinstance(message, LongReply):
-                _queue_long(stream, message)
-                queued = True
-                continue
             length = len(message)
             size = length + MESSAGE_HEAD_BYTES
             fits = size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable
@@ -244,16 +240,6 @@ def _queue(stream: Stream, head: bytes, body: bytes) -> None:
     else:
         pending.append(memoryview(head + body))
     stream.pending_bytes += size
-
-
-def _queue_long(stream: Stream, reply: LongReply) -> None:
-    head = MESSAGE_HEAD.pack(0, len(reply))
-    if reply.times > 1:
-        stream.pending.append(memoryview((head + reply.whole()) * reply.times))
-    else:
-        stream.pending.append(memoryview(head))
-        stream.pending += [memoryview(part) for part in reply.parts]
-    stream.pending_bytes += (len(head) + len(reply)) * reply.times
 
 
 def _joined_short(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:

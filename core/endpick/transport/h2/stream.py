@@ -86,7 +86,6 @@ class Stream:
         """Set while pieces of the response body pass unchanged; see `passages`."""
         self.task: asyncio.Future[Any] | None = None
         self.deadline: float | None = None
-        self.body_fields: frozenset[int] = frozenset()
         self.holds_drain = True
         """False for a stream that never ends by itself; a drain ends it at once."""
         self.receive_window = receive_window

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, cast
+from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, LongBodySession, LongMessage, Message, ProtocolError, Reply, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
 from endpick.transport.h2.errors import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import STREAM_WINDOW_BYTES, rst_stream, window_update
@@ -72,7 +72,6 @@ class Streams:
             self.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, f"no method {head.path[:200]}")
         else:
             stream.holds_drain = method.holds_drain
-            stream.body_fields = method.body_fields
             if head.timeout_seconds is not None:
                 stream.deadline = now + head.timeout_seconds
             try:
@@ -85,18 +84,14 @@ class Streams:
         if ends and stream.state is not CLOSED:
             self._answer_whole_request(stream)
 
-    def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[Message]) -> None:
+    def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[bytes]) -> None:
         """Pass messages to the session of their stream until it ends, and send the replies."""
         for message in messages:
             if stream.session is None:
                 return
             self._counters.messages_received += 1
             try:
-                if isinstance(message, LongMessage):
-                    of_bodies: LongBodySession = cast("LongBodySession", session)
-                    replies = of_bodies.receive_long(message)
-                else:
-                    replies = session.receive(message)
+                replies = session.receive(message)
             except Exception as error:
                 self._end_with_exception(stream, error)
                 return
@@ -179,7 +174,7 @@ class Streams:
             known.set_result(result)
             self._spawn(stream, known)
 
-    def _continue(self, stream: Stream, step: Callable[[StreamSession], Sequence[Reply]]) -> None:
+    def _continue(self, stream: Stream, step: Callable[[StreamSession], Sequence[bytes]]) -> None:
         stream.task = None
         session = stream.session
         if session is None:
