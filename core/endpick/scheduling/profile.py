@@ -17,7 +17,7 @@ from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
 
 NO_ENDPOINTS: Final = "no endpoints available for the given request"
-_NUMBERS: Final = "fiub"  # numpy's kinds of floats, integers and booleans
+NUMBERS: Final = "fiub"  # numpy's kinds of floats, integers and booleans
 
 
 class Profile:
@@ -98,7 +98,7 @@ def checked_scores(step: Step, count: int, answer: object) -> FloatArray | Fault
         return step.fault(f"answered {type(answer).__name__}, not an array of scores")
     if answer.shape != (count,):
         return step.fault(f"answered scores of shape {answer.shape} for {count} endpoints")
-    if answer.dtype.kind not in _NUMBERS:
+    if answer.dtype.kind not in NUMBERS:
         return step.fault(f"answered scores of type {answer.dtype}, which are not numbers")
     # `argmin` finds NaN first; it and `argmax` take a fifth of the time of `isfinite`, `min` and `max`.
     if answer[answer.argmin()] >= 0.0 and answer[answer.argmax()] <= 1.0:

@@ -15,7 +15,7 @@ from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.host.boundary import Fault, Step
-from endpick.scheduling.profile import Profile, as_view
+from endpick.scheduling.profile import NUMBERS, Profile, as_view
 from endpick.scheduling.scheduler import Scheduler
 
 
@@ -41,7 +41,7 @@ class ScorerRecord:
     """The scores of one scorer, one per candidate.
 
     Attributes:
-        answered: As the plugin returned them; empty if it failed.
+        answered: As the plugin returned them; empty if they are no array of numbers.
         weighted: Added to the totals: clamped to 0..1, multiplied by the weight; all 0 if it failed.
         problem: Why the scores do not count; empty if they do.
     """
@@ -196,12 +196,12 @@ def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
 
 
 def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
-    if step.problem:
-        answered, weighted = np.empty(0), np.zeros(len(given))
-    else:
-        answered = np.asarray(step.answer, dtype=np.float64)
-        weighted = np.clip(answered, 0.0, 1.0) * weight
-    return ScorerRecord(step.instance.name, step.instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
+    count = len(given)
+    is_array = isinstance(step.answer, np.ndarray) and step.answer.shape == (count,) and step.answer.dtype.kind in NUMBERS
+    answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)
+    weighted = np.zeros(count) if step.problem else np.clip(answered, 0.0, 1.0) * weight
+    instance = step.instance
+    return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
 
 
 def _names(endpoints: Endpoints) -> tuple[str, ...]:
