@@ -1,4 +1,4 @@
-"""A compiled scheduling profile: filters narrow the candidates, scorers rate them, a picker chooses."""
+"""Scheduling profiles: filters, scorers and a picker."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Profile:
         if not count:
             return ProfileRunResult(self.name, None, failure=NO_ENDPOINTS)
 
-        # Scorer by scorer, so that equal endpoints get equal totals to the last bit, which a matrix product does not promise: pickers
-        # break ties at random.
+        # No matrix product: equal endpoints must get exactly equal totals, because pickers break ties at random.
         totals = np.zeros(count)
         for step, weight in zip(self.scorers, self.weights, strict=True):
             scores = checked_scores(step, count, step.run(access, request, endpoints, state))
@@ -72,7 +71,7 @@ class Profile:
 def compile_profile(
     name: str, filters: Sequence[Instance], scorers: Sequence[tuple[Instance, float]], picker: Instance, telemetry: Telemetry
 ) -> Profile:
-    """Bind the instances' methods. Raises TypeError if an instance does not fit its slot; a mistake in the plan."""
+    """Bind the instances. Raises TypeError if one does not fit its slot; a mistake in the plan."""
     return Profile(
         name,
         tuple([bind(instance, Filter, "filter", telemetry) for instance in filters]),
@@ -120,12 +119,7 @@ def checked_pick(step: Step, candidates: Endpoints, answer: object) -> Endpoints
 
 
 def as_view(given: Endpoints, answer: object) -> Endpoints | str:
-    """The view a filter's answer stands for, or the problem with it.
-
-    Args:
-        given: The endpoints the plugin was given.
-        answer: A boolean mask for `given`, or a view of some of its endpoints in any order.
-    """
+    """The view for a filter's answer (a mask for `given`, or some of its endpoints in any order), or the problem with it."""
     if isinstance(answer, np.ndarray):
         try:
             return given.where(answer)
