@@ -283,11 +283,11 @@ class Bands:
         self.requests -= 1
         return band, flow
 
-    def drop_idle(self, now: float) -> None:
+    def drop_idle(self, now: float, idle_seconds: float = BAND_IDLE_SECONDS) -> None:
         """Drop bands that are empty, unlisted and unused for long."""
         listed = {0, *self.rules.bands}
         for band in tuple(self):
-            if not band and band.priority not in listed and now - band.used_at >= BAND_IDLE_SECONDS:
+            if not band and band.priority not in listed and now - band.used_at >= idle_seconds:
                 del self._by_priority[band.priority]
         self._sort()
 
@@ -306,10 +306,7 @@ class Bands:
                 entry.waiting = replace(entry.waiting, ttl_seconds=ttl_seconds)
                 new.add(entry)
         self._make_listed(now)
-        for band in tuple(self):
-            if not band and band.priority not in {0, *rules.bands}:
-                del self._by_priority[band.priority]
-        self._sort()
+        self.drop_idle(now, 0.0)
 
     def _make_listed(self, now: float) -> None:
         for priority in {0, *self.rules.bands} - self._by_priority.keys():
