@@ -1,4 +1,4 @@
-"""Flow control without an event loop: admits, queues and dispatches requests, and ends their waits."""
+"""Flow control without an event loop: queues, dispatches and expires requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from endpick.host.boundary import Step
 
 
 class Report(ReclaimReport, Protocol):
-    """Receives what happens in the queues. Methods are cheap and never raise."""
+    """Receives the events of the queues. Methods are cheap and never raise."""
 
     def passed(self, request: InferenceRequest) -> None:
         """A request went on without waiting."""
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """A request starts to wait; adding it took `seconds`."""
+        """A request was queued in `seconds`."""
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
         """A request no longer waits in the band."""
@@ -39,7 +39,7 @@ class Report(ReclaimReport, Protocol):
 
 
 class FlowController:
-    """The queues of a process. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
+    """The queues of a process; the caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
     def __init__(
         self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
@@ -66,7 +66,7 @@ class FlowController:
         return self.bands.requests
 
     def may_pass(self, request: InferenceRequest) -> bool:
-        """True if the request may go on at once: nothing of its priority or above waits, and its band is open. Counts it if so."""
+        """True if no request of this priority or above waits, and the band is open; counts the request if so."""
         bands, now = self.bands, self._clock()
         band = bands.band(request.priority, now)
         highest = bands.highest_waiting()
@@ -82,15 +82,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request.
-
-        Args:
-            request: The request.
-            on_end: Called once when the wait ends, unless by `leave`.
-
-        Returns:
-            The queued entry, or why the request may not wait.
-        """
+        """Queue a request. Returns why it may not wait, if so. `on_end` is called when the wait ends, unless by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)
@@ -105,12 +97,12 @@ class FlowController:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """Remove an entry whose client is gone; no effect if it does not wait."""
+        """Remove an entry, if it still waits."""
         if entry.band is not None:
             self._remove(entry, WaitEnd.CLIENT_LEFT)
 
     def dispatch(self) -> bool:
-        """Dispatch one request, if the pool has room and the policies choose one; True if so."""
+        """Dispatch one request, if the pool has room; returns True if so."""
         if not self.bands.requests:
             return False
         started = perf_counter()
@@ -125,7 +117,7 @@ class FlowController:
         return True
 
     def expire(self) -> int:
-        """End every wait that has reached its time limit, and drop idle bands; returns the number of expired requests."""
+        """End waits at their time limit, and drop idle bands; returns the number of expired requests."""
         now = self._clock()
         is_empty = self.pool_is_empty()
         settings = self.bands.rules.settings
@@ -145,26 +137,26 @@ class FlowController:
         return expired
 
     def shed(self) -> int:
-        """End the wait of every request of negative priority; returns their number."""
+        """End the waits of negative priorities; returns their number."""
         entries = [entry for band in self.bands if band.priority < 0 for entry in band.entries]
         for entry in entries:
             self._end(entry, WaitEnd.SHED)
         return len(entries)
 
     def end_all(self, end: WaitEnd) -> int:
-        """End every wait, of the highest band and of the oldest request first; returns the number of requests."""
+        """End every wait, the highest band and the oldest request first; returns their number."""
         entries = [entry for band in self.bands for entry in band.entries]
         for entry in entries:
             self._end(entry, end)
         return len(entries)
 
     def shut_down(self) -> int:
-        """End every wait, and refuse new requests that would have to wait; returns the number of requests that waited."""
+        """End every wait and refuse later ones; returns the number of requests that waited."""
         self._is_shut_down = True
         return self.end_all(WaitEnd.SHUT_DOWN)
 
     def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
-        """Use other rules. The newest requests that no longer fit are refused, of the lowest bands first."""
+        """Use other rules. Refuse the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
         self._make_reclaimer()
@@ -180,7 +172,7 @@ class FlowController:
         return is_empty
 
     def read_saturation(self) -> Reading:
-        """The saturation of the pool; reported when it was measured again."""
+        """The saturation of the pool."""
         reading = self.saturation.read()
         if reading is not self._reported:
             self._reported = reading
@@ -193,7 +185,7 @@ class FlowController:
         return checked_ceilings(step, len(priorities), step.run(self._access, reading.effective, priorities))
 
     def _next(self) -> Entry | None:
-        """The entry to dispatch: of the highest open band, as its policies choose. A closed band closes all below it."""
+        """The entry to dispatch. A closed band closes all bands below it."""
         reading = self.read_saturation()
         if reading.is_empty:
             return None
@@ -208,7 +200,7 @@ class FlowController:
         return None
 
     def _count_as_dispatched(self, band: BandQueue, entry: Entry) -> None:
-        """Report a request that passes to the fairness policy, as one that waited for no time."""
+        """Notify the fairness policy of a request that did not wait."""
         self.bands.add(band, entry)
         _, flow = self.bands.remove(entry, entry.waiting.enqueued_at)
         band.dispatched(flow, entry.waiting)

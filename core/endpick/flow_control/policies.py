@@ -1,4 +1,4 @@
-"""The policies of flow control, bound to their instances, and the checks of their answers."""
+"""The policies of flow control, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from endpick.host.planning.flow_control_settings import BandSettings, FlowContro
 from endpick.host.telemetry import Telemetry
 
 _LAST: SortKey = (inf,)
-"""The key after a fault: behind all keys with a finite first number."""
+"""The key after a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BandRules:
     ordering: Step
 
     def orders_as(self, other: BandRules) -> bool:
-        """True if both have the same policies, so that waiting requests keep their order."""
+        """True if both have the same policies."""
         return (
             self.fairness.choose.instance.plugin is other.fairness.choose.instance.plugin
             and self.ordering.instance.plugin is other.ordering.instance.plugin
@@ -57,10 +57,9 @@ class BoundFlowControl:
     """The flow control of one configuration.
 
     Attributes:
-        bands: By priority, for the priorities that the configuration lists.
-        default_band: For other priorities of 0 and above.
-        negative_band: For other priorities below 0.
-        eviction: None if requests in flight are never evicted.
+        bands: Rules of the listed priorities.
+        default_band: Rules of other priorities of 0 and above.
+        negative_band: Rules of other priorities below 0.
     """
 
     settings: FlowControlSettings
@@ -76,11 +75,7 @@ class BoundFlowControl:
 
 
 def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl:
-    """Bind the policies that the settings name.
-
-    Raises:
-        TypeError: an instance is not of the kind its place needs; a mistake in the plan.
-    """
+    """Bind the policies that the settings name. Raises TypeError for an instance of the wrong kind; a mistake in the plan."""
 
     def band(of: BandSettings) -> BandRules:
         return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering])
@@ -111,7 +106,7 @@ def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
 
 
 def checked_key(step: Step, answer: object) -> SortKey:
-    """The sort key of an ordering policy; the last of all keys after a fault."""
+    """The sort key of an ordering policy; after a fault the last of all keys."""
     if isinstance(answer, tuple) and all(isinstance(part, Real) and part == part for part in answer):  # not NaN
         return answer
     if not isinstance(answer, Fault):

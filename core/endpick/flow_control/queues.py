@@ -1,4 +1,4 @@
-"""The queues: requests of one flow in order, flows of one priority in a band, and all bands of a process."""
+"""The queues: flows of requests, bands of flows, and all bands of a process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from endpick.flow_control.policies import BandRules, BoundFlowControl, checked_k
 from endpick.host.boundary import Fault, Step
 
 BAND_IDLE_SECONDS = 600.0
-"""A band that is not listed in the configuration is dropped when it was unused for this long."""
+"""Unlisted bands are dropped when they were unused for this long."""
 
 
 class Outcome(StrEnum):
-    """How a request left flow control; the values are llm-d's metric labels."""
+    """llm-d's metric labels for the end of a wait."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
@@ -61,12 +61,12 @@ _WITHOUT_ENDPOINTS = {WaitEnd.NO_ROOM: Outcome.REJECTED_NO_ENDPOINTS, WaitEnd.EX
 
 
 class Entry:
-    """A request in a queue, or on its way into one."""
+    """A request for the queues."""
 
     __slots__ = ("band", "flow", "on_end", "place", "waiting")
 
     def __init__(self, waiting: WaitingRequest, on_end: Callable[[Entry, WaitEnd], None]) -> None:
-        """`on_end` is called once when the wait ends, unless the client left."""
+        """`on_end` is called when the wait ends, unless the client left."""
         self.waiting = waiting
         self.on_end = on_end
         self.place: tuple[SortKey, int] = ((), waiting.arrival)
@@ -78,7 +78,7 @@ _place = attrgetter("place")
 
 
 class FlowQueue:
-    """The waiting requests of one fairness id in one band, in order; the `Flow` of policies."""
+    """The waiting requests of one fairness id, in order; the `Flow` of policies."""
 
     __slots__ = ("_entries", "id", "size_bytes")
 
@@ -97,7 +97,7 @@ class FlowQueue:
 
     @property
     def first(self) -> Entry:
-        """The entry of `head`; the queue must not be empty."""
+        """The entry of `head`."""
         return self._entries[0]
 
     def add(self, entry: Entry) -> bool:
@@ -115,7 +115,7 @@ class FlowQueue:
 
 
 class BandQueue:
-    """The flows of one priority; the `Band` of policies. Empty flows are dropped at once."""
+    """The non-empty flows of one priority; the `Band` of policies."""
 
     __slots__ = ("_access", "_entries", "_flows", "_missed_changes", "priority", "private", "rules", "size_bytes", "used_at")
 
@@ -149,25 +149,25 @@ class BandQueue:
 
     @property
     def oldest(self) -> Entry | None:
-        """The entry that arrived first."""
+        """The first in the order of arrival."""
         return next(iter(self._entries.values()), None)
 
     @property
     def newest(self) -> Entry | None:
-        """The entry that arrived last."""
+        """The last in the order of arrival."""
         return next(reversed(self._entries.values()), None)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """True if a request of this size fits; a band may be filled exactly."""
+        """True if a request of this size fits."""
         return self.size_bytes + size_bytes <= self.rules.max_bytes and len(self._entries) < self.rules.max_requests
 
     @property
     def is_over(self) -> bool:
-        """True if a reload has lowered the limits below what waits."""
+        """True if a reload has lowered the limits too far."""
         return self.size_bytes > self.rules.max_bytes or len(self._entries) > self.rules.max_requests
 
     def add(self, entry: Entry) -> None:
-        """Put an entry into its flow; called in the order of arrival."""
+        """Insert an entry; called in the order of arrival."""
         step, waiting = self.rules.ordering, entry.waiting
         key = checked_key(step, step.run(self._access, waiting))
         if key != waiting.key:
@@ -183,7 +183,7 @@ class BandQueue:
             self._notify(self.rules.fairness.flow_changed, flow)
 
     def remove(self, entry: Entry) -> FlowQueue:
-        """Take an entry out of its flow, and return the flow."""
+        """Remove an entry, and return its flow."""
         flow = entry.flow
         assert flow is not None
         entry.flow = entry.band = None
@@ -197,11 +197,11 @@ class BandQueue:
         return flow
 
     def dispatched(self, flow: FlowQueue, waiting: WaitingRequest) -> None:
-        """Tell the fairness policy that a request of the flow was dispatched."""
+        """Notify the fairness policy of a dispatched request."""
         self._notify(self.rules.fairness.dispatched, flow, waiting)
 
     def choose(self) -> Entry | None:
-        """The entry to dispatch next; None to serve nothing of this band. After a fault of the fairness policy the oldest."""
+        """The next entry, as the fairness policy chooses; after a fault the oldest."""
         step = self.rules.fairness.choose
         if self._missed_changes and not step.breaker.seconds_left:
             self._missed_changes = False
@@ -225,7 +225,7 @@ class BandQueue:
 
 
 class Bands:
-    """All bands by priority. Entries are added and removed here, so that the totals are right."""
+    """All bands, with totals. Entries are added and removed here."""
 
     def __init__(self, rules: BoundFlowControl, access: Access, now: float) -> None:
         self.rules = rules
@@ -241,7 +241,7 @@ class Bands:
         return map(self._by_priority.__getitem__, self.priorities)
 
     def band(self, priority: int, now: float) -> BandQueue:
-        """The band of a priority; made if missing."""
+        """Get or make the band of a priority."""
         band = self._by_priority.get(priority)
         if band is None:
             band = self._by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), self._access, now)
@@ -249,17 +249,17 @@ class Bands:
         return band
 
     def highest_waiting(self) -> int | None:
-        """The highest priority with a waiting request."""
+        """The highest priority with waiting requests."""
         return next((band.priority for band in self if band), None) if self.requests else None
 
     @property
     def is_over(self) -> bool:
-        """True if a reload has lowered the limits of all bands together below what waits."""
+        """True if a reload has lowered the global limits too far."""
         settings = self.rules.settings
         return self.size_bytes > settings.max_bytes > 0 or self.requests > settings.max_requests > 0
 
     def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
-        """True if a request of this size fits into the band and into all bands together."""
+        """True if a request of this size fits into the band and the global limits."""
         settings = self.rules.settings
         if settings.max_bytes and self.size_bytes + size_bytes > settings.max_bytes:
             return False
@@ -268,13 +268,13 @@ class Bands:
         return band.has_room_for(size_bytes)
 
     def add(self, band: BandQueue, entry: Entry) -> None:
-        """Put an entry into a band."""
+        """Insert an entry."""
         band.add(entry)
         self.size_bytes += entry.waiting.size_bytes
         self.requests += 1
 
     def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
-        """Take an entry out, and return where it was."""
+        """Remove an entry, and return its band and flow."""
         band = entry.band
         assert band is not None
         flow = band.remove(entry)
@@ -283,16 +283,16 @@ class Bands:
         self.requests -= 1
         return band, flow
 
-    def drop_idle(self, now: float) -> None:
-        """Drop empty bands that are not listed and were unused for long."""
+    def drop_idle(self, now: float, idle_seconds: float = BAND_IDLE_SECONDS) -> None:
+        """Drop bands that are empty, unlisted and unused for long."""
         listed = {0, *self.rules.bands}
         for band in tuple(self):
-            if not band and band.priority not in listed and now - band.used_at >= BAND_IDLE_SECONDS:
+            if not band and band.priority not in listed and now - band.used_at >= idle_seconds:
                 del self._by_priority[band.priority]
         self._sort()
 
     def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
-        """Use other rules. Entries are sorted anew only where a policy or the time limit is another one."""
+        """Use other rules. A band with the same policies and time limit keeps its order."""
         ttl_seconds = rules.settings.ttl_seconds
         keeps_ttl = ttl_seconds == self.rules.settings.ttl_seconds
         self.rules = rules
@@ -306,10 +306,7 @@ class Bands:
                 entry.waiting = replace(entry.waiting, ttl_seconds=ttl_seconds)
                 new.add(entry)
         self._make_listed(now)
-        for band in tuple(self):
-            if not band and band.priority not in {0, *rules.bands}:
-                del self._by_priority[band.priority]
-        self._sort()
+        self.drop_idle(now, 0.0)
 
     def _make_listed(self, now: float) -> None:
         for priority in {0, *self.rules.bands} - self._by_priority.keys():

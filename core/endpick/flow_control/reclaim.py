@@ -19,15 +19,15 @@ from endpick.flow_control.queues import BandQueue
 
 MOST_AT_ONCE = 2
 CONFIRMATION_SECONDS = 10.0
-"""An eviction whose request has not ended after this long counts as confirmed."""
+"""An eviction counts as confirmed after this long."""
 COUNTED_GRACE_SECONDS = 0.01
-"""The pause after a confirmed eviction, if the detector counts requests itself."""
+"""Pause after an eviction, if the detector counts requests itself."""
 REPORTED_GRACE_SECONDS = 0.5
-"""The pause if model servers have to report the new room first."""
+"""Pause if model servers have to report the new room first."""
 
 
 class FlightState(Enum):
-    """BARRED: may not be evicted, or its gateway is not connected yet. REVOKED: evicted, but its stream has not ended."""
+    """BARRED: must not be evicted, or is not connected yet. REVOKED: evicted, but not over yet."""
 
     BARRED = auto()
     EVICTABLE = auto()
@@ -49,7 +49,7 @@ class Flight:
         self.revoked_at = 0.0
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """Set the callback that makes the gateway answer its client; without it the request is never evicted."""
+        """Set the callback that evicts the request at its gateway."""
         self.revoke = revoke
         self._reclaimer.connected(self)
 
@@ -65,7 +65,7 @@ class ReclaimReport(Protocol):
     """Receives evictions."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """A request was evicted; `target` is the saturation to free, `pending` the part that evictions will free."""
+        """A request was evicted to free the saturation `target`; evictions will free `pending`."""
 
     def confirmed(self, outcome: str, seconds: float) -> None:
         """An eviction is `confirmed`, or `unconfirmed` after too long."""
@@ -73,7 +73,7 @@ class ReclaimReport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The saturation of the pool, all bands with their ceilings, the highest first, and the position of the first closed band."""
+    """The saturation, the bands with their ceilings, and the position of the first closed band."""
 
     saturation: float
     ceilings: Sequence[float]
@@ -81,7 +81,7 @@ class Demand:
     blocked: int
 
     def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
-        """The first closed band above the victim with a waiting request, and its ceiling. Bands with ceiling 0 are never served."""
+        """The first closed band above the victim with a waiting request, and its ceiling; bands with ceiling 0 are never served."""
         for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
             if band.priority <= victim_priority:
                 return None
@@ -91,7 +91,7 @@ class Demand:
 
 
 class Reclaimer:
-    """Tracks requests in flight and evicts a few at a time, after the detector has seen the effect of earlier evictions."""
+    """Tracks requests in flight, and evicts a few at a time."""
 
     def __init__(
         self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: ReclaimReport, *, is_counted_here: bool
@@ -109,12 +109,12 @@ class Reclaimer:
         self.reconfigure(policies, is_counted_here=is_counted_here)
 
     def reconfigure(self, policies: BoundEviction, *, is_counted_here: bool) -> None:
-        """Use other policies for requests that are sent from now on."""
+        """Use other policies for new requests."""
         self._policies = policies
         self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight:
-        """Track a request that is sent to a model server."""
+        """Track a request to a model server."""
         self._numbers += 1
         self.in_flight += 1
         return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
@@ -140,7 +140,7 @@ class Reclaimer:
         flight.revoke = None
 
     def reclaim(self, demand: Demand) -> None:
-        """Evict requests of lower priority for the highest closed band with a waiting request."""
+        """Evict for the highest closed band with a waiting request, unless earlier evictions are still to be confirmed."""
         now = self._clock()
         for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
             self._confirm(flight, "unconfirmed")

@@ -1,4 +1,4 @@
-"""The saturation of the pool: measured by role, and again only when something it depends on has changed."""
+"""The saturation of the pool, by role; cached while its inputs do not change."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from endpick.host.boundary import Step
 ROLE_LABEL = "llm-d.ai/role"
 PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
 DECODE_ROLES = frozenset({None, "", "decode", "prefill-decode", "both", "encode-prefill-decode"})
-"""An endpoint without the label decodes. `encode`, and values unknown to llm-d, count for neither stage."""
+"""`encode`, and values unknown to llm-d, count for neither stage."""
 FRESH_SECONDS = 0.01
-"""A reading is repeated after this long in any case, because data get stale without changing."""
+"""Maximum age of a reading: data get stale without changing."""
 _COUNTED_HERE = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 
 
 class Pool(Protocol):
-    """The part of the endpoint table that flow control reads."""
+    """The endpoint table."""
 
     @property
     def generation(self) -> Generation:
@@ -38,14 +38,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The saturation of the pool, 1 for full.
-
-    Attributes:
-        effective: Of the fuller stage; of the whole pool if no endpoint has a role of either stage.
-        prefill: Of the endpoints that prefill; None without any.
-        decode: Of the endpoints that decode; None without any.
-        is_empty: True if the pool had no endpoints.
-    """
+    """The saturation of the pool, 1 for full; `effective` is that of the fuller stage, or of the pool without roles."""
 
     effective: float
     prefill: float | None
@@ -57,11 +50,11 @@ _EMPTY = Reading(1.0, None, None, is_empty=True)
 
 
 class _Mark:
-    """The key that a reading leaves with the columns it depends on: see `Endpoints.derived`."""
+    """A key in `Column.derived`."""
 
 
 class PoolSaturation:
-    """Calls the saturation detector, and keeps its answer while nothing has changed."""
+    """Calls the saturation detector, and caches its answer."""
 
     def __init__(self, detector: Step, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -74,17 +67,17 @@ class PoolSaturation:
         self._generation: Generation | None = None
         self._read_at = 0.0
         self._marked: tuple[dict[object, object], ...] = ()
-        """`Column.derived` of the columns that the reading depends on; emptied when a value changes, marks included."""
+        """`Column.derived` of the detector's columns; emptied, with our mark, when a value changes."""
         self._members: tuple[Endpoint, ...] = ()
         self._stages: tuple[BoolArray, BoolArray] = _stages_of(())
         declared = detector.instance.subscriptions
         names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
         self._columns = {*names, *(name.partition("@")[0] for name in names)}
         self.is_counted_here = bool(names) and all(name.partition("@")[0] in _COUNTED_HERE for name in names)
-        """True if the detector sees the end of a request at once, because it reads only counts of this process."""
+        """True if the detector reads only counts of this process, so that it sees the end of a request at once."""
 
     def read(self) -> Reading:
-        """The current saturation. Called for every request; while nothing has changed it only reads the clock."""
+        """The current saturation; called for every request."""
         generation = self._pool.generation
         if generation is self._generation:
             if self._reading.is_empty:
@@ -103,7 +96,7 @@ class PoolSaturation:
         return self._reading
 
     def has_changed(self) -> bool:
-        """True if something that the last reading depends on has changed; False if the detector keeps its own books."""
+        """True if inputs of the last reading have changed; False for a detector without columns."""
         return self._pool.generation is not self._generation or not self._is_marked()
 
     def _is_marked(self) -> bool:

@@ -1,4 +1,4 @@
-"""The one place where the host calls a plugin: contains errors, counts time, applies `onFault` and the circuit breaker."""
+"""The host's calls of plugins: contains errors, counts time, applies `onFault` and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Step:
         *,
         settles: bool = False,
     ) -> None:
-        """`settles`: the method ends what an earlier call began, so it is called even while the circuit is open."""
+        """`settles`: call the method even while the circuit is open, because it ends an earlier call."""
         declared = instance.scope
         self.call = call
         self.instance = instance
@@ -59,7 +59,7 @@ class Step:
         self.settles = settles
 
     def run(self, access: Access, *arguments: object) -> object:
-        """Call the plugin. Returns its unchecked answer, or a `Fault` if it raised or its circuit is open."""
+        """Call the plugin. Returns its unchecked answer, or a `Fault`."""
         breaker = self.breaker
         if breaker.state and not self.admitted():
             return self.left_out()
@@ -80,25 +80,21 @@ class Step:
                 self.held(seconds)
 
     def run_async(self, access: Access, timeout_seconds: float, *arguments: object) -> Awaitable[object]:
-        """Await an async plugin method, under the contract of `run`. An answer after `timeout_seconds` is a `Fault`."""
+        """Like `run`, for an async method. An answer after `timeout_seconds` is a `Fault`."""
         return call_awaited(self, access, timeout_seconds, arguments)
 
     def fault(self, problem: BaseException | str) -> Fault:
-        """Report an error or an invalid answer. Returns the fault that takes the place of the answer."""
+        """Report an error or an invalid answer, and return the fault."""
         report_fault(self.instance, self.extension_point, problem, self.telemetry)
         text = describe_error(problem) if isinstance(problem, BaseException) else problem
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
     def held(self, seconds: float) -> None:
-        """Report that the plugin held the event loop for longer than its budget."""
+        """Report a call that exceeded its time budget."""
         report_late(self.instance, self.extension_point, seconds, self.telemetry)
 
     def rendering_failed(self, error: BaseException | str) -> None:
-        """Report that a prompt of this parser failed to render while another plugin read it.
-
-        Raises:
-            FaultOfAnother: the parser's `onFault` refuses the request.
-        """
+        """Report a prompt of this parser that failed to render. Raises FaultOfAnother if `onFault` refuses the request."""
         if isinstance(error, BaseException) and not isinstance(error, PLUGIN_ERRORS):
             raise error
         fault = self.fault(error)
@@ -106,34 +102,30 @@ class Step:
             raise FaultOfAnother(fault)
 
     def admitted(self) -> bool:
-        """True if the plugin may be called although its circuit is not closed."""
+        """True if the plugin may be called; ask while its circuit is not closed."""
         return admitted(self.instance, self.telemetry) or self.settles
 
     def left_out(self) -> Fault:
-        """The fault of a plugin whose circuit is open."""
+        """The fault of a plugin with an open circuit."""
         self.telemetry.left_out(self.instance, self.extension_point)
         return Fault(self.instance.name, f"it is left out because {self.breaker.reason}", self.instance.on_fault is OnFault.REFUSE)
 
 
 def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry, *, settles: bool = False) -> Step:
-    """Make the step for a method of a kind.
-
-    Raises:
-        TypeError: the instance is not of this kind; a mistake in the plan.
-    """
+    """Make the step of a method. Raises TypeError if the instance is not of this kind; a mistake in the plan."""
     if not isinstance(instance.plugin, kind):
         raise TypeError(f"{instance.origin} is not {KINDS[kind].title}")
     return Step(getattr(instance.plugin, method), instance, KINDS[kind].methods[method], telemetry, settles=settles)
 
 
 def bind_wanted(instance: Instance, kind: Kind, method: str, telemetry: Telemetry, *, settles: bool = False) -> Step | None:
-    """Make the step for an optional method; None if the plugin does not override it. Raises as `bind`."""
+    """Like `bind`; None if the plugin does not override the method."""
     step = bind(instance, kind, method, telemetry, settles=settles)
     return None if getattr(type(instance.plugin), method) is getattr(kind, method) else step
 
 
 def admitted(instance: Instance, telemetry: Telemetry) -> bool:
-    """True if the circuit admits a call now; ask while it is not closed."""
+    """True if the circuit admits a call; ask while it is not closed."""
     before = instance.breaker.state
     admits = instance.breaker.admits()
     _report_change(instance, before, telemetry)
@@ -149,7 +141,7 @@ def report_fault(instance: Instance, extension_point: str, problem: BaseExceptio
 
 
 def report_late(instance: Instance, extension_point: str, seconds: float, telemetry: Telemetry) -> None:
-    """Count a call that held the event loop for longer than its budget. Its answer is still used."""
+    """Count a call that exceeded its time budget. Its answer is still used."""
     telemetry.late(instance, extension_point, seconds)
     before = instance.breaker.state
     instance.breaker.took(seconds)
@@ -162,7 +154,7 @@ def _report_change(instance: Instance, before: BreakerState, telemetry: Telemetr
 
 
 def left_out_now(instances: Iterable[Instance]) -> tuple[str, ...]:
-    """One sentence for each instance whose circuit is open."""
+    """One sentence for each open circuit."""
     return tuple(
         f"{instance.origin} is left out for {instance.breaker.seconds_left:.1f} s more: {instance.breaker.reason}"
         for instance in instances

@@ -1,4 +1,4 @@
-"""The circuit breaker of a plugin instance: one that keeps failing, or keeps holding the event loop, is left out for a while."""
+"""The circuit breaker of a plugin instance; it opens after repeated faults or calls that hold the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class BreakerState(IntEnum):
-    """CLOSED: called. OPEN: left out. HALF_OPEN: called on probation; the next fault opens the circuit for twice as long."""
+    """HALF_OPEN is a probation: the next fault opens the circuit for twice as long."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -16,7 +16,7 @@ class BreakerState(IntEnum):
 
 
 class BreakerEvent(IntEnum):
-    """What changes the state."""
+    """The events of `TRANSITIONS`."""
 
     TRIPPED = 0
     COOLED = 1
@@ -31,22 +31,22 @@ TRANSITIONS: Mapping[tuple[int, int], BreakerState] = {
 }
 
 SHARE = 0.5
-"""The share of calls that must fail, or of time that late calls must take."""
+"""Of calls that must fail, or of time that late calls must take, to open the circuit."""
 LATE_CALLS = 3
-"""A single late call may be the first one, which imports or compiles something."""
+"""More than one: the first call may import or compile something."""
 QUIET_SECONDS = 60.0
-"""Counting restarts at a fault that comes this long after the last one."""
+"""Counting restarts at a fault this long after the last one."""
 LONGEST_COOL_DOWN_SECONDS = 300.0
 PROBATION_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """When an instance is left out, and for how long; the same for all instances of a process.
+    """The limits for all instances of a process.
 
     Attributes:
-        budget_seconds: A call that holds the event loop for longer is late.
-        faults: This many open the circuit, if they are `SHARE` of the calls.
+        budget_seconds: A longer call is late.
+        faults: Number that opens the circuit, if it is `SHARE` of the calls.
         cool_down_seconds: How long the circuit stays open the first time.
     """
 
@@ -59,7 +59,7 @@ DEFAULT_SETTINGS = BreakerSettings()
 
 
 class Breaker:
-    """Counts the faults and late calls of one instance, and decides whether it may be called."""
+    """Counts the faults and late calls of one instance."""
 
     def __init__(self, settings: BreakerSettings, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -67,7 +67,7 @@ class Breaker:
         self.budget_seconds = settings.budget_seconds
         self.reason = ""
         self.calls = 0
-        """Calls since counting started; the caller adds one for each."""
+        """Since counting started; the caller adds one for each call."""
         self._settings = settings
         self._clock = clock
         self._faults = 0
@@ -88,7 +88,7 @@ class Breaker:
         return max(0.0, self._open_until - self._clock()) if self.state is BreakerState.OPEN else 0.0
 
     def admits(self) -> bool:
-        """True if the instance may be called now. Ask before each call while the state is not CLOSED."""
+        """True if the instance may be called; ask before each call while the state is not CLOSED."""
         if self.state is BreakerState.OPEN:
             if self._clock() < self._open_until:
                 return False
@@ -101,12 +101,7 @@ class Breaker:
         return True
 
     def failed(self, skips: bool) -> None:
-        """Count a call that raised or answered something invalid.
-
-        Args:
-            skips: True if requests go on without the instance. If they are refused instead, the circuit stays closed: an open one would
-                also refuse the requests on which the instance works.
-        """
+        """Count a fault. If faults refuse requests (`skips` is False), the circuit stays closed: an open one would refuse them all."""
         self._strike(0.0)
         self._faults += 1
         if skips and self.state is BreakerState.HALF_OPEN:
@@ -115,7 +110,7 @@ class Breaker:
             self._trip(f"{self._faults} of {self.calls} calls failed")
 
     def took(self, seconds: float) -> None:
-        """Count a call that held the event loop for longer than `budget_seconds`."""
+        """Count a late call."""
         self._strike(seconds)
         self._late += 1
         self._busy_seconds += seconds

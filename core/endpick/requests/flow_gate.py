@@ -1,4 +1,4 @@
-"""Where the director waits for flow control: runs the queues on the event loop while requests wait in them."""
+"""Flow control for the director: runs the queues on the event loop while requests wait."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from endpick.requests.model import CODE_OF, Refused, RequestRefused
 from endpick.scheduling.trace import WAITED, Waited
 
 PACE_SECONDS = 0.001
-"""The pause after a dispatched request that the detector does not see yet; as in llm-d."""
+"""Pause after a dispatched request that the detector does not see yet; as in llm-d."""
 TICK_SECONDS = 0.005
-"""How often a full pool is measured; ends of requests, and endpoints that join or report, are acted on at once."""
+"""How often a full pool is measured, unless `something_changed`."""
 EXPIRY_SECONDS = 1.0
 """How often time limits are checked."""
 
@@ -45,7 +45,7 @@ _REFUSALS_WITHOUT_ENDPOINTS = _REFUSALS | {
 
 
 class Memory(Protocol):
-    """The memory limits of the process, as far as flow control needs them."""
+    """The memory limits of the process."""
 
     stage: OverloadStage
     shed: int
@@ -55,14 +55,14 @@ class FlowGate:
     """Flow control for the director; one for a process, on one event loop."""
 
     def __init__(self, pool: Pool, access: Access, clock: Callable[[], float], memory: Memory, report: Callable[[], Report]) -> None:
-        """Start without queues; `reconfigure` makes them.
+        """Start without queues.
 
         Args:
             pool: The endpoints.
-            access: Checks what the detector and the policies read.
+            access: Checks the data access of the policies.
             clock: Monotonic seconds.
             memory: While it sheds, waiting requests of negative priority are refused.
-            report: Makes the receiver of metrics; called when flow control is first enabled.
+            report: Makes the metrics when flow control is first enabled.
         """
         self._pool = pool
         self._access = access
@@ -82,11 +82,10 @@ class FlowGate:
         return self._controller
 
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
-        """Decide whether a request has to wait.
+        """Decide whether a request has to wait; `state` gets the wait.
 
         Returns:
-            None if the request may go on at once; else an awaitable that ends when it is dispatched, and raises RequestRefused if its wait
-            ends otherwise. `state` gets the key WAITED.
+            None to go on at once; else an awaitable until the dispatch, which raises RequestRefused if the wait ends otherwise.
 
         Raises:
             RequestRefused: there is no room to wait.
@@ -107,7 +106,7 @@ class FlowGate:
         return _Wait(controller, offered, future, state, self._clock)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
-        """Use other rules for waiting and new requests. Without flow control, dispatch every waiting request."""
+        """Use other rules. Without flow control, dispatch every waiting request."""
         if bound is None or detector is None:
             if self._controller is not None:
                 self._controller.end_all(WaitEnd.DISPATCHED)
@@ -118,17 +117,17 @@ class FlowGate:
             self.something_changed()
 
     def something_changed(self, _change: object = None) -> None:
-        """Dispatch soon: a request ended, or an endpoint joined or reported."""
+        """Run soon: a request ended, or an endpoint joined or reported."""
         if self._controller is not None and self._controller.waiting:
             self._run_soon()
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:
-        """Track a request that is sent to a model server; None if requests in flight are never evicted."""
+        """Track a request to a model server; None without eviction."""
         reclaimer = None if self._controller is None else self._controller.reclaimer
         return None if reclaimer is None else reclaimer.track(request, endpoint)
 
     async def shut_down(self) -> int:
-        """Refuse every waiting request, and later ones that would have to wait; returns the number that waited."""
+        """Refuse waiting requests, and later ones; returns the number that waited."""
         return 0 if self._controller is None else self._controller.shut_down()
 
     def _run_soon(self) -> None:
@@ -140,10 +139,7 @@ class FlowGate:
         self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """Dispatch one request and end waits that are over; repeat while requests wait.
-
-        One request per iteration of the event loop, so that it is scheduled, and counted by the detector, before the next.
-        """
+        """One request per iteration of the event loop, so that it is scheduled, and counted by the detector, before the next."""
         self._runs_soon = False
         delay = TICK_SECONDS
         try:
@@ -155,7 +151,7 @@ class FlowGate:
             self._handle = loop.call_later(delay, self._run) if delay else loop.call_soon(self._run)
 
     def _dispatch(self, controller: FlowController) -> float:
-        """Returns the seconds until the next run."""
+        """Dispatch at most one request; returns the seconds until the next run."""
         if self._memory.stage >= OverloadStage.SHEDDING:
             self._memory.shed += controller.shed()
         now = self._clock()
@@ -174,7 +170,7 @@ def _refused(controller: FlowController, end: WaitEnd) -> RequestRefused:
 
 
 class _Wait:
-    """A request in the queues; leaves them when it is cancelled or dropped."""
+    """Waits for a dispatch; leaves the queues when it is cancelled or dropped."""
 
     __slots__ = ("_clock", "_controller", "_entry", "_future", "_saturation", "_state")
 

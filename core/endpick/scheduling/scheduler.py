@@ -1,4 +1,4 @@
-"""The scheduler: runs the profiles its handler names until there are no more, and takes the handler's decision."""
+"""The scheduler: runs the profiles that its handler names, and takes the handler's decision."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class Scheduler:
     process_results: Step
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """Decide where the request goes. Never raises.
-
-        Returns:
-            The handler's decision; a rejection with 429 if no endpoint fits, with 500 if a plugin's fault prevents a decision.
-        """
+        """Choose endpoints. Never raises; rejects with 429 if no endpoint fits, with 500 if a fault prevents a decision."""
         runs: dict[str, ProfileRunResult] = {}
         shown = MappingProxyType(runs)
         # At most len(names) rounds: naming a profile twice is a fault.
@@ -77,7 +73,7 @@ class Scheduler:
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
-    """Bind the handler's methods. Raises TypeError if it is no profile handler; a mistake in the plan."""
+    """Bind the handler. Raises TypeError if it is no profile handler; a mistake in the plan."""
     return Scheduler(
         dict(profiles),
         tuple(profiles),

@@ -1,4 +1,4 @@
-"""Records the answer of every plugin in one decision: for a sample of requests, for `endpick try`, and as plain data."""
+"""Records the answer of every plugin in one decision, for hook objects and `endpick try`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.host.boundary import Fault, Step
-from endpick.scheduling.profile import Profile, as_view
+from endpick.scheduling.profile import NUMBERS, Profile, as_view
 from endpick.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class FilterRecord:
-    """The names of the endpoints a filter was given and kept; `problem` if it failed."""
+    """Names of the endpoints a filter was given and kept; `problem` if it failed."""
 
     instance: str
     type: str
@@ -38,13 +38,7 @@ class FilterRecord:
 
 @dataclass(frozen=True, slots=True)
 class ScorerRecord:
-    """The scores of one scorer, one per candidate.
-
-    Attributes:
-        answered: As the plugin returned them; empty if it failed.
-        weighted: Added to the totals: clamped to 0..1, multiplied by the weight; all 0 if it failed.
-        problem: Why the scores do not count; empty if they do.
-    """
+    """The scores of one scorer, one per candidate: as returned, and as added to the totals."""
 
     instance: str
     type: str
@@ -56,16 +50,7 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """One run of one scheduling profile, with names of endpoints.
-
-    Attributes:
-        filters: In the order they ran; those after a filter that kept nothing did not run.
-        candidates: Endpoints that passed all filters.
-        scorers: In the order they ran.
-        totals: Sums of the weighted scores, one per candidate; empty if nothing was scored.
-        picked: Best first; empty if the run failed.
-        failure: Why nothing was picked; empty on success.
-    """
+    """One profile run, with names of endpoints; `totals` has one number per candidate, `picked` is best first."""
 
     profile: str
     filters: tuple[FilterRecord, ...]
@@ -86,27 +71,21 @@ class Waited:
 
 
 WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the request waited in endpick, and how full the pool was.")
-"""Cycle state of a request that waited; for the host, not for plugins."""
+"""For the host, not for plugins."""
 
 UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
-"""Cycle state of a request whose body was not read; for the host, not for plugins."""
+"""For the host, not for plugins."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTrace:
-    """One request that reached the scheduler, and the answer of every plugin.
+    """One request that reached the scheduler.
 
     Attributes:
-        id: The request's `x-request-id`.
-        model: The model name sent to the model server.
-        priority: Of its inference objective.
-        endpoints: Names of the endpoints to choose from.
-        destinations: `host:port`, best first; empty if no endpoint was found.
+        model: The name sent to the model server.
+        destinations: `host:port`, best first.
         status: HTTP status of the refusal; None if an endpoint was found.
-        refusal: Why no endpoint was found; empty if one was.
-        runs: The profile runs, in order.
-        waited: None for a request that did not wait.
-        unread: Why the parser, which may be skipped, did not read the body; empty if it did or if the gateway sends no bodies.
+        unread: Why the parser did not read the body.
     """
 
     id: str
@@ -129,8 +108,6 @@ def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Sched
 
 
 class _TracedStep(Step):
-    """A step that keeps the endpoints its plugin was given, the answer, and the problem with it."""
-
     __slots__ = ("answer", "given", "problem")
 
     def __init__(self, step: Step) -> None:
@@ -155,8 +132,6 @@ class _TracedStep(Step):
 
 
 class _TracedProfile(Profile):
-    """A profile whose runs are recorded."""
-
     __slots__ = ("_note",)
 
     def __init__(self, profile: Profile, note: Callable[[ProfileRecord], None]) -> None:
@@ -196,12 +171,12 @@ def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
 
 
 def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
-    if step.problem:
-        answered, weighted = np.empty(0), np.zeros(len(given))
-    else:
-        answered = np.asarray(step.answer, dtype=np.float64)
-        weighted = np.clip(answered, 0.0, 1.0) * weight
-    return ScorerRecord(step.instance.name, step.instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
+    count = len(given)
+    is_array = isinstance(step.answer, np.ndarray) and step.answer.shape == (count,) and step.answer.dtype.kind in NUMBERS
+    answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)
+    weighted = np.zeros(count) if step.problem else np.clip(answered, 0.0, 1.0) * weight
+    instance = step.instance
+    return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
 
 
 def _names(endpoints: Endpoints) -> tuple[str, ...]:
@@ -210,12 +185,7 @@ def _names(endpoints: Endpoints) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SampledScheduler(Scheduler):
-    """A scheduler that shows some of its decisions.
-
-    Attributes:
-        chosen: Called once for each request; True to record its decision.
-        show: Receives the record of a decision before the request is answered; must not block.
-    """
+    """Passes the decisions for which `chosen` returns True to `show`, which must not block."""
 
     chosen: Callable[[], bool] = field(kw_only=True)
     show: Callable[[DecisionTrace], None] = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""Shows decision records to hook objects in a separate thread, so that a slow one misses records but delays no request."""
+"""Shows decision records to hook objects in a thread: a slow one misses records but delays no request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class DecisionObservers:
             _log.warning("a hook object does not return from %s; its thread is left running", HOOK)
 
     def show(self, record: Document) -> None:
-        """Show a record to every hook object; one that raises stops no other."""
+        """Show a record to every hook object."""
         for call in self._calls:
             self._running = call, self._clock()
             try:

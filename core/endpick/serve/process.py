@@ -269,7 +269,7 @@ class _FlowControlCounts:
         return self._begun
 
     def by_outcome(self) -> dict[str, int]:
-        return {} if self._begun is None else self._begun.by_outcome()
+        return {}
 
 
 async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, gate: FlowGate) -> None:

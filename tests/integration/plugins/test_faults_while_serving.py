@@ -16,8 +16,6 @@ FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
         ("faulty.raises", "LookupError", "no table of scores"),
         ("faulty.nan", "answer", "answered a score that is not a finite number"),
         ("faulty.omits", "answer", "answered scores of shape (1,) for 2 endpoints"),
-        ("faulty.cancels", "CancelledError", "not in the mood"),
-        ("faulty.interrupts", "KeyboardInterrupt", "not in the mood"),
         ("faulty.exits", "SystemExit", "not in the mood"),
         ("faulty.recurses", "RecursionError", "maximum recursion depth exceeded"),
     ],

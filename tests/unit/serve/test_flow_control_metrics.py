@@ -105,5 +105,3 @@ def test_priorities_beyond_the_limit_share_labels(registry):
     for name in ("requests_total", "capacity_utilization_requests", "capacity_utilization_bytes", "revocations_issued_total"):
         samples = [sample for family in registry.collect() for sample in family.samples if sample.name == f"llm_d_epp_flow_control_{name}"]
         assert len({sample.labels["priority"] for sample in samples}) == MOST_PRIORITIES + 1, name
-    assert sum(report.by_outcome().values()) == 3 * MOST_PRIORITIES
-    assert len(report._bands) == MOST_PRIORITIES + 1

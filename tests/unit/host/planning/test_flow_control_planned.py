@@ -286,10 +286,11 @@ def test_what_is_named_is_bound_once():
 
     bound = bind_flow_control(settings, instances, Recording())
 
-    assert bound.fairness.keys() == {"program-aware-fairness", STRICT}
-    assert bound.fairness[STRICT].dispatched is None
-    assert bound.fairness["program-aware-fairness"].dispatched is not None
-    assert bound.ordering.keys() == {FCFS}
+    assert bound.of_band(2).fairness.choose.instance.name == bound.of_band(-1).fairness.choose.instance.name == STRICT
+    assert bound.of_band(2).fairness.dispatched is None
+    assert bound.of_band(1).fairness.choose.instance.name == "program-aware-fairness"
+    assert bound.of_band(1).fairness.dispatched is not None
+    assert bound.of_band(0).ordering.instance.name == FCFS
     assert bound.ceilings.instance.name == "static-usage-limit-policy"
     assert bound.eviction.is_evictable.instance.name == "sheddable-eviction-filter"
     with pytest.raises(TypeError, match="is not a fairness policy"):
