@@ -14,7 +14,6 @@ from endpick.api.data import DataKey, Scope
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import UnknownKey
 from endpick.api.generation import Column, Generation
-from endpick.api.records import read_directly
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -332,10 +331,6 @@ class KnownEndpoints(Endpoints):
     def members(self) -> tuple[Endpoint, ...]:
         """See `Endpoints`."""
         return self._known
-
-
-read_directly(Endpoints, pool_members="_pool_members")
-read_directly(KnownEndpoints, members="_known")
 
 
 @dataclass(frozen=True, slots=True)

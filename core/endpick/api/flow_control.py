@@ -14,14 +14,12 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import P, Plugin
-from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest
 
 SortKey: TypeAlias = tuple[float, ...]
 """Numbers by which requests are put in order, the smallest first; what compares equal is served in the order in which it came."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
     """One request that waits, as policies see it; the host makes it, and policies only read it.

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from endpick.api.data import DataKey, Scope
 from endpick.api.endpoint import Endpoint
-from endpick.api.records import quickly_made
 from endpick.api.request import Modality
 
 _METRICS = "core-metrics-extractor"
@@ -97,7 +96,6 @@ PREFIX_MATCH_BLOCKS = DataKey(
 )
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class PrefixBlocks:
     """How one request's prompt was cut into blocks for prefix matching.

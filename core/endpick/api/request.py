@@ -9,8 +9,6 @@ from enum import StrEnum
 from types import NoneType
 from typing import Protocol, TypeAlias
 
-from endpick.api.records import quickly_checked, quickly_made
-
 Kinds = tuple[tuple[str, type | tuple[type, ...]], ...]
 """Field names, each with the types its value may have."""
 
@@ -75,7 +73,6 @@ JSONObject: TypeAlias = Mapping[str, JSONValue]
 _USAGE: Kinds = (("prompt_tokens", int), ("completion_tokens", int), ("cached_tokens", (int, NoneType)))
 
 
-@quickly_checked("type(prompt_tokens) is int and type(completion_tokens) is int and (cached_tokens is None or type(cached_tokens) is int)")
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts a model server reported for one response.
@@ -91,10 +88,6 @@ class Usage:
 
     def __post_init__(self) -> None:
         check_fields(self, _USAGE)
-        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-            count = getattr(self, name)
-            # A number of a class of its own may do anything when the host adds or compares it.
-            object.__setattr__(self, name, None if count is None else int.__int__(count))
 
 
 class Modality(StrEnum):
@@ -243,7 +236,6 @@ class Prompt:
 NO_PROMPT = Prompt(lambda: ())
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One request on its way to a model server. Immutable, and the same object for every plugin.
@@ -291,10 +283,6 @@ _PARSED_REQUEST: Kinds = (
     ("max_output_tokens", (int, NoneType)),
     ("cache_salt", str),
 )
-_USUALLY = (
-    "type(model) is str and type(prompt) is Prompt and type(streaming) is bool and type(cache_salt) is str"
-    " and (max_output_tokens is None or type(max_output_tokens) is int)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +310,6 @@ class Rejection:
             raise ValueError(f"reason of a Rejection must be fit for a header, not {shown(self.reason)}")
 
 
-@quickly_checked(_USUALLY)
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """What a parser read from a request body.
@@ -352,6 +339,3 @@ class ParsedRequest:
 
     def __post_init__(self) -> None:
         check_fields(self, _PARSED_REQUEST)
-        for name in ("model", "cache_salt"):
-            # A text of a class of its own may do anything when the host compares or measures it.
-            object.__setattr__(self, name, str.__str__(getattr(self, name)))

@@ -16,7 +16,6 @@ from typing import ClassVar, Protocol, TypeAlias
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.plugin import P, Plugin
-from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, Usage
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
@@ -164,7 +163,6 @@ class TerminationCause(StrEnum):
     DRAINED = "drained"
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
     """The response headers as the model server sent them, and who served."""
@@ -177,7 +175,6 @@ class ResponseHead:
     """`host:port` that the gateway says has served; None where it does not say."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ResponseEnd:
     """How one request ended, told exactly once for every request that was sent anywhere.

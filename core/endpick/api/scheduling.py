@@ -10,19 +10,16 @@ import enum
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import P, Plugin
-from endpick.api.records import quickly_checked, quickly_made
 from endpick.api.request import InferenceRequest, Kinds, check_fields, check_headers, check_strings
 from endpick.api.state import CycleState, ScoringState
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ScoredEndpoints:
     """Candidates with their weighted totals, in the same order. Shape of `scores`: `(len(endpoints),)`."""
@@ -35,7 +32,6 @@ class ScoredEndpoints:
         return self.endpoints.take(positions)
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProfileRunResult:
     """What one run of one scheduling profile came to.
@@ -63,16 +59,8 @@ _SCHEDULING_RESULT: Kinds = (
     ("failure", str),
     ("removed_headers", tuple),
 )
-_SHOWN = MappingProxyType
-"""In what handlers see the runs."""
-_USUALLY = (
-    "type(primary) is str and (type(runs) is _SHOWN or type(runs) is dict) and type(failure) is str"
-    " and type(destinations) is tuple and len(destinations) == 1 and type(destinations[0]) is str"
-    " and type(headers) is dict and not headers and type(removed_headers) is tuple and not removed_headers"
-)
 
 
-@quickly_checked(_USUALLY)
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
     """The decision: which profile's pick serves the request, and what the other profiles picked.
@@ -107,16 +95,6 @@ class SchedulingResult:
         check_strings(self, "destinations", self.destinations)
         check_strings(self, "removed_headers", self.removed_headers)
         check_headers(self.headers.items())
-        # Copies of Python's own kinds: what is of a class of its own may answer otherwise when the host looks at it.
-        plain: dict[str, object] = {
-            "primary": str.__str__(self.primary),
-            "failure": str.__str__(self.failure),
-            "destinations": tuple([str.__str__(each) for each in self.destinations]),
-            "removed_headers": tuple([str.__str__(each) for each in self.removed_headers]),
-            "headers": {str.__str__(name): str.__str__(value) for name, value in self.headers.items()},
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
 
 
 class Category(enum.StrEnum):

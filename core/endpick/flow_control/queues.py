@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from endpick.api.flow_control import SortKey, WaitingRequest
-from endpick.api.records import quickly_made, read_directly
 from endpick.flow_control.calls import Fairness, Ordering
 from endpick.flow_control.states import TRANSITIONS, EntryEvent, EntryState
 
@@ -19,7 +18,6 @@ _FEW_GONE = 16
 """So many places in a heap may belong to requests that are gone, whatever its size."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(WaitingRequest):
     """A request that flow control holds: an entry in queues, without a task or a timer of its own.
@@ -266,6 +264,3 @@ class BandQueue:
 
 
 # Policies read them, and may not change them: what they would change is the queues themselves.
-read_directly(FlowQueue, id="_id", size_bytes="_size_bytes")
-read_directly(BandQueue, priority="_priority", private="_private", rules="_rules", size_bytes="_size_bytes")
-read_directly(BandQueue, idle_since="_idle_since", is_unknown="_is_unknown")
