@@ -16,8 +16,7 @@ from endpick.api.generation import Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.data.model_rules import ModelRules
-from endpick.host.boundary import Fault, settle
-from endpick.host.failures import CALL_FAILURES
+from endpick.host.boundary import Fault
 from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
@@ -204,7 +203,6 @@ class Director:
         if pipeline.flow_control is not None and self._room is not None and not shedding and not isinstance(begun, LetGo):
             held = self._room.hold(incoming, built, state)
             if held is not None:
-                settle(access)
                 return held
 
         if self._whole_pool._generation is not self._pool.generation:
@@ -220,7 +218,6 @@ class Director:
             refusal = None if pipeline.flow_control is not None else shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
                 return self.refuse(built, refusal)
-        access.called.append((None, perf_counter()))
         if pipeline.candidate_filters:
             endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access)
             if isinstance(endpoints, Fault):
@@ -253,7 +250,6 @@ class Director:
 
     def _decide_later(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Awaitable[Decision]:
         """Go on once the other producers, of which the first has to wait, have done their work."""
-        settle(self._access)
 
         def conclude(fault: Fault | None) -> Decision:
             return self._conclude(pipeline, built, endpoints, state) if fault is None else self.refuse(built, refused(fault))
@@ -287,18 +283,10 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = None
-        access.called.append((None, perf_counter()))
         for step in pipeline.pre_requests:  # all of them, also after one has refused, so that all count the same requests
-            access.scope = step.scope
-            answer: object
-            try:
-                answer = (step.ask if step.breaker.state else step.call)(request, result, headers, state)
-                access.called.append((step, perf_counter()))
-            except CALL_FAILURES as problem:
-                answer = step.failed(problem, access)
+            answer = step.run(access, request, result, headers, state)
             if answer is not None:
                 refusal = refusal or verdict(step, answer)
-        settle(access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, destinations)
         flight: Flight | None = None
@@ -328,16 +316,12 @@ class Director:
 
     def _refuse_unread(self, incoming: IncomingRequest, refusal: Refused) -> Refused:
         """Refuse a request of which nothing but the headers is known."""
-        if self._access.called:
-            settle(self._access)
         fairness_id = first_of(incoming.headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
         self._telemetry.request_refused("", "", fairness_id, 0, refusal.code)
         return refusal
 
     def refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
         """Count a request that was read, and that is refused."""
-        if self._access.called:
-            settle(self._access)
         request = built.request
         self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         return refusal

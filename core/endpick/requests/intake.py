@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from time import perf_counter
 from types import MappingProxyType, NoneType
 from typing import Final
 from uuid import uuid4
@@ -238,12 +237,8 @@ def build_request(
         if parser is None:
             return no_parser(path)
         step = parser.parse
-        access.called.append((None, perf_counter()))
-        access.scope = step.scope
-        answer: object
+        answer = step.run(access, path, MappingProxyType(headers), came)
         try:
-            answer = (step.ask if step.breaker.state else step.call)(path, MappingProxyType(headers), came)
-            access.called.append((step, perf_counter()))
             if isinstance(answer, ParsedRequest):
                 kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
                 usual = kinds in _USUAL_KINDS and type(answer.prompt) is Prompt
@@ -251,11 +246,10 @@ def build_request(
                     answer = plainly(answer)
             elif isinstance(answer, Rejection):
                 answer = plain_rejection(answer)
-            else:
+            elif not isinstance(answer, Fault):
                 answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
-            answer = step.failed(problem, access)
-        access.scope = None
+            answer = step.fault(problem)
         if isinstance(answer, ParsedRequest):
             parsed = answer
             parsed.prompt._parser = step

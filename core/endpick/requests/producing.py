@@ -17,7 +17,7 @@ from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
 from endpick.host.apart import apart
 from endpick.host.attempt import LateError, attempt
-from endpick.host.boundary import Fault, settle
+from endpick.host.boundary import Fault
 from endpick.host.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.host.stretches import Timed
 from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
@@ -94,9 +94,7 @@ async def produce_waiting(
             if producer.awaits:
                 fault = await _produce_later(producer, production)
             else:
-                production.access.called.append((None, perf_counter()))
                 fault = produce((producer,), production.request, production.endpoints, production.state, production.access)
-                settle(production.access)
             if fault is not None and fault.refuses:
                 return fault
         return None

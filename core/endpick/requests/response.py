@@ -15,7 +15,7 @@ from endpick.api.endpoints import Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
-from endpick.host.boundary import Fault, Step, bind_settling
+from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.host.instance import Instance
@@ -58,7 +58,7 @@ def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Ob
     """Bind the methods that the instances define. Raises TypeError when one is no observer: a mistake in the plan."""
 
     def bound(method: str) -> tuple[Step, ...]:
-        steps = [bind_settling(instance, ResponseObserver, method, telemetry) for instance in instances]
+        steps = [bind_wanted(instance, ResponseObserver, method, telemetry, settles=True) for instance in instances]
         return tuple([step for step in steps if step is not None])
 
     return Observers(

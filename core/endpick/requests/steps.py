@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from time import perf_counter
 from types import CoroutineType
 from typing import Final, cast
 
@@ -69,16 +68,10 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
     """What all candidate filters keep, in the order of `endpoints`; each of them is asked about the same candidates."""
     dropped: BoolArray | None = None
     for step in steps:
-        access.scope = step.scope
-        kept: Endpoints | str | Fault
-        try:
-            answer = (step.ask if step.breaker.state else step.call)(request, endpoints)
-            access.called.append((step, perf_counter()))
-            if answer is endpoints:
-                continue
-            kept = as_view(endpoints, answer)
-        except CALL_FAILURES as problem:
-            kept = step.failed(problem, access)
+        answer = step.run(access, request, endpoints)
+        if answer is endpoints:
+            continue
+        kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
         if isinstance(kept, str):
             kept = step.fault(kept)
         if isinstance(kept, Fault):
@@ -130,13 +123,7 @@ def produce(
     """Run producers that do not wait, in their order; the first fault of one whose `onFault` refuses."""
     for producer in producers:
         step = producer.step
-        access.scope = step.scope
-        answer: object
-        try:
-            answer = (step.ask if step.breaker.state else step.call)(request, endpoints, state)
-            access.called.append((step, perf_counter()))
-        except CALL_FAILURES as problem:
-            answer = step.failed(problem, access)
+        answer = step.run(access, request, endpoints, state)
         if answer is None:
             continue
         if type(answer) is not Fault:  # not `isinstance`, which asks the answer

@@ -20,7 +20,7 @@ from endpick.data.discovery import DiscoveryTask
 from endpick.data.pace import PollCounts
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.apart import apart
-from endpick.host.circuits import late
+from endpick.host.boundary import report_late as late
 from endpick.host.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.host.hooks import HookRegistry
 from endpick.host.instance import Instance

@@ -84,7 +84,7 @@ class HookCircuits:
             self._metrics.hook_faults.labels(observer.call.reference.type, HOOK, self._reason(kind_of(problem))).inc()
             if before is BreakerState.CLOSED:
                 _log.warning(observer.call.failure_message(problem), exc_info=for_log(problem))
-            observer.breaker.failed(skipped=True)
+            observer.breaker.failed(skips=True)
         observer.busy_since = None
         seconds = self._clock() - began
         if seconds > BUDGET_SECONDS:

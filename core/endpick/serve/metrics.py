@@ -175,7 +175,7 @@ class EndpickMetrics:
         )
         self.circuits = Gauge(
             "endpick_plugin_circuit_state",
-            "0 closed; 1 suspected, after a fault; 2 open, the plugin is left out; 3 half open, it is tried again.",
+            "0 closed; 1 half open, the plugin is tried again; 2 open, it is left out.",
             ("plugin", "type"),
             registry=registry,
         )

@@ -16,7 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.plugin import Parameters, Plugin
 from endpick.host.apart import apart
-from endpick.host.circuits import late
+from endpick.host.boundary import report_late as late
 from endpick.host.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint

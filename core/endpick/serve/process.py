@@ -19,8 +19,8 @@ from endpick.data.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
-from endpick.host.circuits import left_out_now
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage

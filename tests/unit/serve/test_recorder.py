@@ -24,10 +24,9 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
-from endpick.api.access import Access
 from endpick.api.errors import Unavailable
 from endpick.api.fast_metrics import Distribution
-from endpick.host.boundary import Step, settle
+from endpick.host.boundary import Step
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import ExtensionPoint, OnFault
 from endpick.host.telemetry import ITL_BUCKETS, NullTelemetry
@@ -266,13 +265,10 @@ def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.0001, 0.00010001, 0.0005, 0.004, 7.0, 900.0])
 def test_a_time_is_counted_in_the_bucket_where_a_distribution_counts_it(recorder, instance, seconds):
-    step, access = Step(lambda: None, instance, ExtensionPoint.SCORER, recorder), Access()
-    access.called = [(None, 0.0), (step, seconds)]
-    settle(access)
     recorder.request_scheduled(seconds, None, "m")
     recorder.request_decided("m", "m", "f", 0, 10, seconds)
 
-    for counted in (step.timer, recorder._metrics.scheduler_duration, recorder._metrics.request_processing):
+    for counted in (recorder._metrics.scheduler_duration, recorder._metrics.request_processing):
         expected = Distribution(counted.bounds)
         expected.observe(seconds)
         assert (counted.counts, counted.total) == (expected.counts, expected.total)
