@@ -23,7 +23,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
 from endpick.data.dispatch import PayloadDispatcher, SourceBinding
-from endpick.data.polling import PollCounts, PolledSource, Watched, phase_of, poll_pool, stretch_for
+from endpick.data.polling import PollCounts, PolledSource, Watched, adapt_to_pool, poll_pool
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import cancel_all, keep_running
 from endpick.host.telemetry import Telemetry
@@ -131,9 +131,7 @@ class CollectionLoop:
         self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
         for name in self._watched.keys() - generation.row_of.keys():
             self._leave(name)
-        stretch = stretch_for(len(generation.endpoints), self._polled)
-        for polled in self._polled:
-            polled.stretch = stretch
+        adapt_to_pool(self._polled, len(generation.endpoints))
         for endpoint in generation.endpoints:
             watched = self._watched.get(endpoint.name)
             if watched is not None and _is_same_server(endpoint, watched.endpoint):
@@ -146,7 +144,7 @@ class CollectionLoop:
             self._join(endpoint)
 
     def _join(self, endpoint: Endpoint) -> None:
-        watched = self._watched[endpoint.name] = Watched(endpoint, phase_of(next(self._numbers)), [])
+        watched = self._watched[endpoint.name] = Watched(endpoint, next(self._numbers), [])
         watched.tasks += [_spawn(polled.follow(watched)) for polled in self._polled]
         for source, dispatcher in self._streams:
             watch = partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))

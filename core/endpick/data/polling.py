@@ -22,9 +22,8 @@ _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
 """An idle endpoint is polled this often within the shortest age at which a plugin considers data stale."""
-_GRID_SECONDS = 0.005
-"""Polls begin at multiples of this, so that endpoints share wake-ups: one costs more than writing a request."""
-_GOLDEN_RATIO = 0.618034
+_GROUP_SIZE = 8
+"""Endpoints that are polled at the same moment: a wake-up of the process costs more than a poll, but requests wait for a whole group."""
 
 
 @dataclass(slots=True)
@@ -51,23 +50,17 @@ class Watched:
 
     Attributes:
         endpoint: Replaced when its labels change.
-        phase: When in each interval it is polled, 0 to 1.
+        number: Counts the endpoints that have joined; assigns it to a group.
     """
 
     endpoint: Endpoint
-    phase: float
+    number: int
     tasks: list[asyncio.Task[None]]
 
 
-def phase_of(number: int) -> float:
-    """Spreads endpoints evenly over the interval, however many there are."""
-    return number * _GOLDEN_RATIO % 1.0
-
-
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The first moment of an endpoint after the given one."""
-    intervals = math.floor(after / interval_seconds - phase) + 1
-    return math.ceil((intervals + phase) * interval_seconds / _GRID_SECONDS) * _GRID_SECONDS
+    """The first moment after the given one that lies `phase` (0 to 1) into an interval."""
+    return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 
 class PollSchedule:
@@ -142,6 +135,7 @@ class PolledSource:
         self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
         self.stretch = 1.0
         """Factor on the interval in large pools."""
+        self.groups = 1
         can_idle = plugin.repeats_payload and plugin.interval_seconds is None
         idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
         self._idle_seconds = max(idle, self.interval_seconds)
@@ -172,7 +166,7 @@ class PolledSource:
                 if schedule.is_relaxed and endpoint.address in sent:
                     sent.discard(endpoint.address)
                     schedule.reset()
-            due_at = next_poll_at(max(loop.time(), due_at + interval / 2), interval, watched.phase)
+            due_at = next_poll_at(max(loop.time(), due_at + interval / 2), interval, watched.number % self.groups / self.groups)
             await asyncio.sleep(due_at - loop.time())
             waited += interval
 
@@ -195,10 +189,12 @@ class PolledSource:
         return written_at > delivered_at and self._table.clock() - written_at <= interval_seconds
 
 
-def stretch_for(endpoints: int, sources: list[PolledSource]) -> float:
-    """The factor on all intervals that keeps a pool within `MAX_POLLS_PER_SECOND`."""
+def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
+    """Spread the endpoints over the interval, and keep all sources together within `MAX_POLLS_PER_SECOND`."""
     polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
-    return max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
+    for source in sources:
+        source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
+        source.groups = max(1, endpoints // _GROUP_SIZE)
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:

@@ -51,8 +51,8 @@ class Registry:
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """See `EndpointRegistry`."""
         for name, priority in priorities.items():
-            if not isinstance(name, str) or not isinstance(priority, int):
-                raise TypeError(f"an objective must be a str with an int, not {name!r} with {priority!r}")
+            _check_type(name, str, "the name of an objective")
+            _check_type(priority, int, "a priority")
         if self._accepts():
             self._table.set_objectives(priorities)
 
@@ -60,8 +60,7 @@ class Registry:
         """See `EndpointRegistry`."""
         reported = tuple(rewrites)
         for rule in reported:
-            if not isinstance(rule, ModelRewrite):
-                raise TypeError(f"a rewrite must be a ModelRewrite, not {type(rule).__name__}")
+            _check_type(rule, ModelRewrite, "a rewrite")
             if any(target.weight < 0 for target in rule.targets):
                 raise ValueError("the weight of a target must not be negative")
         if self._accepts():
@@ -87,16 +86,24 @@ class Registry:
         return self._is_open
 
     def _check(self, endpoint: Endpoint) -> None:
-        if not isinstance(endpoint, Endpoint):
-            raise TypeError(f"an endpoint must be an Endpoint, not {type(endpoint).__name__}")
+        _check_type(endpoint, Endpoint, "an endpoint")
         if self._table.find(endpoint.name) is endpoint:
             return
-        if not isinstance(endpoint.name, str) or not endpoint.name:
-            raise ValueError(f"an endpoint needs a name, not {endpoint.name!r:.100}")
+        _check_type(endpoint.name, str, "the name of an endpoint")
+        if not endpoint.name:
+            raise ValueError("an endpoint needs a name")
         for field, address in (("host", endpoint.host), ("metrics_address", endpoint.metrics_address)):
-            if not isinstance(address, str) or not address or _NOT_IN_AN_ADDRESS.search(address):
+            _check_type(address, str, f"the {field} of an endpoint")
+            if not address or _NOT_IN_AN_ADDRESS.search(address):
                 raise ValueError(f"the {field} of an endpoint must be an address, not {address!r:.100}")
-        if not isinstance(endpoint.port, int) or not 0 < endpoint.port < 2**16:
-            raise ValueError(f"the port of an endpoint must be between 1 and 65535, not {endpoint.port!r:.100}")
-        if not all(isinstance(text, str) for label in endpoint.labels.items() for text in label):
-            raise TypeError("labels of an endpoint must be str")
+        _check_type(endpoint.port, int, "the port of an endpoint")
+        if not 0 < endpoint.port < 2**16:
+            raise ValueError(f"the port of an endpoint must be between 1 and 65535, not {endpoint.port}")
+        for label, value in endpoint.labels.items():
+            _check_type(label, str, "a label")
+            _check_type(value, str, "the value of a label")
+
+
+def _check_type(value: object, expected: type, what: str) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"{what} must be {expected.__name__}, not {type(value).__name__}")

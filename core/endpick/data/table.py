@@ -70,7 +70,7 @@ class Cells:
         return Column(_read_only(self.values), _read_only(self.written_at), self.derived)
 
 
-Array = TypeVar("Array", bound=np.ndarray)  # type: ignore[type-arg]
+Array = TypeVar("Array", bound=np.ndarray)
 
 
 def _read_only(array: Array) -> Array:

@@ -153,7 +153,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         )
 
         self._grpc = grpc.aio.server(options=(("grpc.max_receive_message_length", MAX_BODY_BYTES), ("grpc.so_reuseport", 1)))
-        add_MetricsServiceServicer_to_server(self, self._grpc)
+        add_MetricsServiceServicer_to_server(self, self._grpc)  # type: ignore[no-untyped-call]
         host = self.parameters.host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if self.parameters.cert_path:
@@ -241,9 +241,12 @@ def _grpc_credentials(parameters: OtlpParameters) -> grpc.ServerCredentials:
         pair = Path(parameters.key_path).read_bytes(), Path(parameters.cert_path).read_bytes()
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
 
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        with suppress(OSError):
-            return read()
-        return None
+    current = read()
 
-    return grpc.dynamic_ssl_server_credentials(read(), renewed, require_client_authentication=bool(parameters.client_ca_path))
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        nonlocal current
+        with suppress(OSError):  # half written: the old certificate serves on
+            current = read()
+        return current
+
+    return grpc.dynamic_ssl_server_credentials(current, renewed, require_client_authentication=bool(parameters.client_ca_path))

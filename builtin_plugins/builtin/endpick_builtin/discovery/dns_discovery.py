@@ -60,9 +60,9 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         try:
-            import dns.asyncresolver
-            import dns.exception
-            import dns.name
+            import dns.asyncresolver  # noqa: PLC0415 - an extra
+            import dns.exception  # noqa: PLC0415
+            import dns.name  # noqa: PLC0415
             import dns.resolver  # noqa: PLC0415
         except ImportError as error:
             raise ConfigurationError("dns-discovery needs dnspython: pip install 'endpick[dns]'") from error
