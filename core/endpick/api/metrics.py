@@ -41,8 +41,6 @@ class MetricsPage:
     def samples(self, name: str) -> Sequence[MetricSample]:
         """Return the samples of a metric in page order.
 
-        The lines of a metric family stand together, as the format requires: reading stops at the comment that opens the next family.
-
         Args:
             name: As on the page: with `_bucket`, `_sum` or `_count` for histograms and summaries, and `_total` for counters. Quoted
                 (UTF-8) names are not supported.
@@ -61,22 +59,14 @@ class MetricsPage:
         return max(samples, key=lambda sample: sample.timestamp_seconds or 0.0, default=None)
 
     def _ends_of(self, name: bytes) -> Iterator[int]:
-        """Where the name ends on each line that begins with it, within one family."""
-        body, family_end = self.body, -1
-        at = 0 if body.startswith(name) else _next_line(body, name, 0, len(body))
+        """Where the name ends on each line that begins with it."""
+        body, size = self.body, len(name)
+        at = body.find(name) if name else -1
         while at >= 0:
-            after = at + len(name)
-            if body[after : after + 1] in _AFTER_NAME:
-                if family_end < 0:
-                    found = body.find(b"\n#", after)
-                    family_end = len(body) if found < 0 else found
+            after = at + size
+            if body[after : after + 1] in _AFTER_NAME and not body[body.rfind(b"\n", 0, at) + 1 : at].strip(b" \t"):
                 yield after
-            at = _next_line(body, name, after, len(body) if family_end < 0 else family_end)
-
-
-def _next_line(body: bytes, name: bytes, start: int, end: int) -> int:
-    """Where the next line that begins with the name starts; -1 if there is none."""
-    return body.find(b"\n" + name, start, end) + 1 or -1
+            at = body.find(name, after)
 
 
 def _parse_sample(body: bytes, after: int) -> MetricSample | None:
@@ -85,11 +75,12 @@ def _parse_sample(body: bytes, after: int) -> MetricSample | None:
     if end < 0:
         end = len(body)
     labels, value_at = _NO_LABELS, after
-    if body[after : after + 1] == b"{":
-        value_at = body.find(b"}", after, end) + 1
-        known = _labels_of_block(body[after:value_at]) if value_at else None
+    brace = body.find(b"{", after, end)
+    if brace >= 0 and not body[after:brace].strip():
+        value_at = body.find(b"}", brace, end) + 1
+        known = _labels_of_block(body[brace:value_at]) if value_at else None
         if known is None:  # perhaps a brace within a label's value
-            known, value_at = _read_labels(body[:end], after)
+            known, value_at = _read_labels(body[:end], brace)
             if known is None:
                 return None
         labels = known

@@ -77,10 +77,10 @@ class DiscoveryTask:
                 if not self._table.is_ready.is_set():
                     raise
                 self._failed(error)
-            except asyncio.CancelledError as error:
+            except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
-                self._failed(error)
+                self._failed("cancelled itself")
             except PLUGIN_ERRORS as error:
                 self._failed(error)
             await asyncio.sleep(backoff.delay_after(loop.time() - started))

@@ -14,6 +14,7 @@ from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import is_being_cancelled
 from endpick.host.boundary import Fault, Step
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
@@ -79,11 +80,11 @@ class PayloadDispatcher:
             try:
                 async with asyncio.timeout(timeout_seconds) as deadline:
                     return await poll(*arguments)
-            except asyncio.CancelledError as error:
+            except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
-                return Failure(error)
-            except Exception as error:
+                return Failure("cancelled itself")
+            except PLUGIN_ERRORS as error:
                 return Failure(f"no answer within {timeout_seconds:g} s" if deadline.expired() else error)
 
         step = Step(call, self.source, ExtensionPoint.COLLECTION, self._telemetry)
@@ -124,7 +125,7 @@ class PayloadDispatcher:
         def call(*arguments: object) -> object:
             try:
                 return method(*arguments)
-            except Exception as error:
+            except PLUGIN_ERRORS as error:
                 return Failure(error)
 
         return Step(call, instance, ExtensionPoint.COLLECTION, self._telemetry)

@@ -40,11 +40,11 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
         started = loop.time()
         try:
             await run()
-            failed("it returned")
-        except asyncio.CancelledError as error:
+            failed("ended by itself")
+        except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            failed(error)
+            failed("cancelled itself")
         except PLUGIN_ERRORS as error:
             failed(error)
         await asyncio.sleep(backoff.delay_after(loop.time() - started))
