@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 from aiohttp import web
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from prometheus_client import CollectorRegistry
+from unit.builtin.limits_of_sources import acted, context_of
 
 from endpick.api import TOKENIZED_PROMPT, InferenceRequest, Limits, Media, Modality, Prompt, Unavailable
 from endpick.api.state import CycleState
-from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.flow_control import program_aware
 from endpick_builtin.flow_control.program_aware import ProgramAwareFairness
 from endpick_builtin.pairs import sessions
@@ -26,7 +27,6 @@ from unit.builtin import test_burst_prefix as bursts
 from unit.builtin import test_precise_prefix_cache as precise
 from unit.builtin import test_session_affinity as affinity
 from unit.builtin.kv_publisher import Picker, Publisher, endpoint, picking, ports, prompt, stored, until
-from unit.builtin.limits_of_sources import acted, context_of
 from unit.builtin.pages import serving, started
 from unit.builtin.test_flow_control_policies import answer
 from unit.builtin.test_token_producer_rendered import CHAT, PICTURE, Renderer, producer_at, request_of, tokens_of

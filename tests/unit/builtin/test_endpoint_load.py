@@ -117,14 +117,6 @@ def test_what_no_server_can_mean_is_left_out_and_answers_without_a_report_change
     assert (observed.count("read"), observed.count("unreadable"), observed.count("none")) == (3, 1, 1)
 
 
-@pytest.mark.parametrize(("most", "length", "outcome"), [(100, 101, "unreadable"), (101, 101, "read"), (9000, 9000, "read")])
-def test_a_header_has_as_many_characters_as_max_header_characters_allows(most, length, outcome):
-    observed = Observed(maxHeaderCharacters=most)
-    observed.answered(VLLM.ljust(length))
-
-    assert observed.count(outcome) == 1
-
-
 def test_other_names_can_be_given_and_empty_ones_are_not_looked_for():
     observed = Observed(waitingMetric="queue", runningMetric="active", kvUsageMetric="")
     observed.answered("TEXT named_metrics.queue=1,named_metrics.active=2,named_metrics.=9,named_metrics.kv_cache_usage_perc=0.5")

@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 from aiohttp import web
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext, Unavailable
 from endpick.testing import make_pool
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
 from endpick_builtin.collection.pool_data import (
     HttpPoolSource,
     JsonDocument,

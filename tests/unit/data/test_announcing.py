@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from endpick.data.announcing import Announcements
 
 from endpick.api import EndpointEventSource
 from endpick.data import announcing
-from endpick.data.announcing import Announcements
 from endpick.host.boundary import report_late as late
 from endpick.host.breaker import Breaker, BreakerSettings
 from endpick.host.kinds import ExtensionPoint
