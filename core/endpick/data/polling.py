@@ -11,7 +11,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.data.dispatch import Failure, PayloadDispatcher
 from endpick.data.table import EndpointTable
-from endpick.data.tasks import LONGEST_DELAY_SECONDS
+from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
 from endpick.host.boundary import Fault
 
 SHORTEST_INTERVAL_SECONDS = 0.05
@@ -150,7 +150,7 @@ class PolledSource:
         schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
         sent = self._table.sent
         waited, delivered_at, due_at = math.inf, math.inf, loop.time()
-        while True:
+        while not is_being_cancelled():  # a plugin may swallow its cancellation
             endpoint, interval = watched.endpoint, self.interval_seconds * self.stretch
             if schedule.is_relaxed and endpoint.address in sent:
                 schedule.reset()  # it has work now
@@ -215,7 +215,7 @@ async def poll_pool(source: PollingPoolSource[Parameters, object], dispatcher: P
     interval = max(source.interval_seconds, SHORTEST_INTERVAL_SECONDS)
     poll = dispatcher.bind_poll(source.poll_pool, source.timeout_seconds)
     failures = 0
-    while True:
+    while not is_being_cancelled():
         started = loop.time()
         payload = await poll()
         if isinstance(payload, Failure | Fault):

@@ -36,7 +36,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
     """Run something until cancelled: restart it with back-off when it returns or raises."""
     loop = asyncio.get_running_loop()
     backoff = Backoff()
-    while True:
+    while not is_being_cancelled():
         started = loop.time()
         try:
             await run()

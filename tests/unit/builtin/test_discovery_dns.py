@@ -71,7 +71,7 @@ async def discovering(**parameters):
 
 async def becomes(table: EndpointTable, *addresses: str) -> None:
     async with asyncio.timeout(10):
-        while sorted(endpoint.address for endpoint in table.view()) != sorted(addresses) or not table.is_ready.is_set():
+        while sorted(endpoint.address for endpoint in table.view()) != sorted(addresses) or not table.is_ready.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -120,7 +120,7 @@ async def test_a_failing_name_server_leaves_the_pool_and_is_logged_once(caplog):
         await becomes(table, "10.0.0.1:8000")
         server.rcode = dns.rcode.REFUSED
         async with asyncio.timeout(10):
-            while not caplog.records:
+            while not caplog.records:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         assert len(caplog.records) == 1
