@@ -38,7 +38,6 @@ VLLM = 'JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usage_per
         ("TEXT", {}),
         ("BIN CAE=", {}),
         ("", {}),
-        ("TEXT named_metrics.a=1" + " " * 9000 + ",named_metrics.b=2", {}),
     ],
 )
 def test_reports_in_either_form_are_read_and_nonsense_is_none(text, load):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import shutil
+import ssl
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -17,6 +20,7 @@ from pydantic import ValidationError
 from endpick.api import ConfigurationError, Endpoint, PluginContext
 from endpick_builtin.collection.otlp import MAX_BODY_BYTES, OtlpParameters, OtlpSource
 from endpick_builtin.collection.otlp_messages import page_line, pages_of, parse_export
+from unit.builtin.pages import make_certificate
 
 pytestmark = pytest.mark.asyncio
 A = Endpoint("default/a", "10.0.0.1", 8000)
@@ -51,7 +55,7 @@ async def serving(**parameters):
 async def post(source, body: bytes, content_type: str = "application/x-protobuf", **headers) -> tuple[int, bytes]:
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"http://127.0.0.1:{source.port}/v1/metrics", data=body, headers={"Content-Type": content_type, **headers}) as answer,
+        session.post(f"http://127.0.0.1:{source.port}/v1/metrics", data=io.BytesIO(body), headers={"Content-Type": content_type, **headers}) as answer,
     ):
         return answer.status, await answer.read()
 
@@ -134,3 +138,22 @@ async def test_an_address_in_use_ends_start_up():
 async def test_half_a_certificate_is_refused(parameters):
     with pytest.raises(ValidationError, match="certPath and keyPath"):
         OtlpParameters.model_validate(parameters)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="making a certificate needs the command openssl")
+async def test_both_ports_use_tls_and_ask_for_client_certificates(tmp_path):
+    cert, key = make_certificate(tmp_path, "server")
+    other_cert, other_key = make_certificate(tmp_path, "client")
+    async with serving(certPath=str(cert), keyPath=str(key), clientCaPath=str(other_cert)) as (source, pages, _):
+        tls = ssl.create_default_context(cafile=cert)
+        tls.load_cert_chain(other_cert, other_key)
+        url = f"https://127.0.0.1:{source.port}/v1/metrics"
+        async with aiohttp.ClientSession(headers={"Content-Type": "application/x-protobuf"}) as session:
+            async with session.post(url, data=export().SerializeToString(), ssl=tls) as answer:
+                assert answer.status == 200
+            with pytest.raises(aiohttp.ClientError):
+                await session.post(url, data=b"", ssl=ssl.create_default_context(cafile=cert))
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes(), other_key.read_bytes(), other_cert.read_bytes())
+        async with grpc.aio.secure_channel(f"127.0.0.1:{source.grpc_port}", credentials) as channel:
+            await MetricsServiceStub(channel).Export(export())
+    assert len(pages) == 2
