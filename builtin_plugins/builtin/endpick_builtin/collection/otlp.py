@@ -113,9 +113,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"cannot listen on {given.host}, ports {given.port} and {given.grpc_port}: {reason}") from error
         scheme = "https" if given.cert_path else "http"
-        self.context.logger.info("accepts metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
+        self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
         if self.grpc_port is not None:
-            self.context.logger.info("accepts metrics over OTLP by gRPC at %s:%d", given.host, self.grpc_port)
+            self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", given.host, self.grpc_port)
 
     async def stop(self) -> None:
         """Close both ports."""
@@ -140,7 +140,8 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         app.router.add_post(HTTP_PATH, self._post)
         self._http = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._http.setup()
-        site = web.TCPSite(self._http, self.parameters.host, self.parameters.port, ssl_context=_server_tls(self.parameters))
+        given = self.parameters
+        site = web.TCPSite(self._http, given.host, given.port, ssl_context=_server_tls(given), reuse_port=True)  # for several workers
         await site.start()
         port: int = self._http.addresses[0][1]
         return port
