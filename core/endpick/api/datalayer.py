@@ -1,6 +1,6 @@
 """The kinds of the data layer: endpoint discoveries, data sources, and data collectors.
 
-They run on the same event loop as requests: await what waits, and keep computations short.
+They run on the same event loop as requests: await I/O, and keep computations short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Payload = TypeVar("Payload", default=object)
 
 
 class DataSource(Plugin[P], Generic[P, Payload]):
-    """Fetches or receives payloads, which data collectors turn into columns.
+    """Fetches or receives payloads for data collectors.
 
     Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`. The second generic argument is
     the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
@@ -53,7 +53,7 @@ class PollingSource(DataSource[P, Payload]):
 
 
 class StreamSource(DataSource[P, Payload]):
-    """Keeps a connection to each endpoint, or receives what endpoints push."""
+    """Keeps a connection to each endpoint, or receives pushes."""
 
     @abstractmethod
     async def watch(self, endpoint: Endpoint, publish: Callable[[Payload], None]) -> None:
@@ -119,7 +119,7 @@ class EndpointEventSource(DataSource[P, Payload]):
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):
-    """Turns payloads into the columns that it names in `produces`; llm-d calls it an extractor.
+    """Writes the columns in `produces` from payloads; llm-d calls it an extractor.
 
     The second generic argument is the type of payload that it reads; without one it reads any.
     """
@@ -155,7 +155,7 @@ class ModelRewrite:
 
 
 class EndpointRegistry(Protocol):
-    """Where a discovery reports. Endpoints beyond the maximum of the pool are left out, counted and logged."""
+    """Accepts the reports of a discovery. Endpoints beyond the maximum of the pool are left out, counted and logged."""
 
     def upsert(self, endpoint: Endpoint) -> None:
         """Add an endpoint, or replace the one of the same name. It keeps its columns unless its address changed."""
@@ -175,7 +175,7 @@ class EndpointRegistry(Protocol):
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """Set the model rewrites; those of the configuration take precedence.
 
-        A rule that names the model precedes one that names none; among equals the first counts.
+        A rule with the model precedes a rule for all models; among equals the first counts.
         """
 
     def ready(self) -> None:

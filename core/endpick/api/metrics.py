@@ -59,7 +59,7 @@ class MetricsPage:
         return max(samples, key=lambda sample: sample.timestamp_seconds or 0.0, default=None)
 
     def _ends_of(self, name: bytes) -> Iterator[int]:
-        """Where the name ends on each line that begins with it."""
+        """The end of the name on each line that begins with it."""
         body, size = self.body, len(name)
         at = body.find(name) if name else -1
         while at >= 0:
@@ -70,7 +70,7 @@ class MetricsPage:
 
 
 def _parse_sample(body: bytes, after: int) -> MetricSample | None:
-    """The sample whose name ends at `after`; None if its line is malformed."""
+    """The sample after a name; None if its line is malformed."""
     end = body.find(b"\n", after)
     if end < 0:
         end = len(body)
@@ -84,7 +84,7 @@ def _parse_sample(body: bytes, after: int) -> MetricSample | None:
             if known is None:
                 return None
         labels = known
-    words = body[value_at:end].split(b" # ", 1)[0].split()  # what follows " # " is an exemplar
+    words = body[value_at:end].split(b" # ", 1)[0].split()  # without an exemplar
     try:
         if len(words) == 1:
             return MetricSample(labels, _number(words[0]), None)
@@ -103,7 +103,7 @@ def _labels_of_block(block: bytes) -> Mapping[str, str] | None:
 
 
 def _read_labels(text: bytes, at: int) -> tuple[Mapping[str, str] | None, int]:
-    """The labels that start with the brace at `at`, and where they end; None if they are malformed."""
+    """The labels in the braces that open at `at`, and their end; None if malformed."""
     labels: dict[str, str] = {}
     at += 1
     while label := _LABEL.match(text, at):

@@ -46,10 +46,10 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """How often endpoints are polled.
+    """Poll intervals.
 
     Attributes:
-        refresh_interval_seconds: For sources without their own interval; 50 ms when zero or negative, as in llm-d.
+        refresh_interval_seconds: For sources without their own interval; 50 ms if not positive, as in llm-d.
         idle_interval_seconds: For endpoints whose payload does not change.
         stop_grace_seconds: How long `stop` waits for plugins that ignore cancellation.
     """

@@ -1,4 +1,4 @@
-"""Runs the endpoint discovery: start-up waits for its first complete report, later failures are survived."""
+"""Runs the endpoint discovery and restarts it after errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_SECONDS = 10.0
 
 
 class DiscoveryTask:
-    """One discovery that reports to one table."""
+    """Runs one discovery."""
 
     def __init__(self, instance: Instance, table: EndpointTable, telemetry: Telemetry) -> None:
         if not isinstance(instance.plugin, EndpointDiscovery):
@@ -58,7 +58,7 @@ class DiscoveryTask:
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
 
     async def stop(self) -> None:
-        """End the discovery, and ignore what it reports from now on. Safe to call twice, and before `start`."""
+        """End the discovery and ignore later reports. Safe to call twice, and before `start`."""
         self._registry.close()
         if self._task is None or self._task.done():
             return
@@ -66,7 +66,6 @@ class DiscoveryTask:
             self._failed(f"did not end within {STOP_SECONDS:g} s of its cancellation")
 
     async def _run(self) -> None:
-        """Returns when the discovery has nothing more to report; raises if it refuses to start."""
         loop = asyncio.get_running_loop()
         backoff = Backoff()
         while True:

@@ -37,9 +37,9 @@ class SourceBinding:
 
 
 class Failure(NamedTuple):
-    """Why a source or a collector gave no data.
+    """An error of a source or collector.
 
-    An endpoint that is down or reports nothing is no fault of the plugin: it must not open the circuit for the other endpoints.
+    Not a `Fault`: an endpoint that is down must not open the circuit for the others.
     """
 
     problem: BaseException | str
@@ -61,7 +61,7 @@ class PayloadDispatcher:
 
         Args:
             payload: None if the source had nothing.
-            endpoint: Whose payload it is; None for a pool-wide one.
+            endpoint: Its endpoint; None for a pool-wide payload.
             since: When it was requested; newer values in the table are kept. None for a payload that was pushed.
         """
         if payload is None:
@@ -74,7 +74,7 @@ class PayloadDispatcher:
             delivered()
 
     def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
-        """Make a function that polls the source once, and returns its payload, or a `Failure` or `Fault`."""
+        """Make a function that polls once; it returns the payload, a `Failure` or a `Fault`."""
 
         async def call(*arguments: object) -> object:
             try:
@@ -91,7 +91,7 @@ class PayloadDispatcher:
         return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
 
     def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
-        """Make a function that delivers the source's payload about an endpoint event."""
+        """Make a function that delivers the payload of an event."""
         step = self._step(source.notify, self.source)
 
         def notify(event: EndpointEvent) -> None:
@@ -104,7 +104,7 @@ class PayloadDispatcher:
         return notify
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """What a stream of one endpoint publishes to; ignores payloads after the endpoint has left."""
+        """Make the `publish` of an endpoint's stream; it ignores payloads after the endpoint has left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -114,7 +114,7 @@ class PayloadDispatcher:
         return publish
 
     def publish_pool(self, payload: object) -> None:
-        """What a pool-wide source publishes to."""
+        """Deliver a pool-wide payload."""
         self.deliver(payload, None)
 
     def failed(self, endpoint: str, problem: BaseException | str) -> None:

@@ -16,14 +16,14 @@ from endpick.host.boundary import Fault
 
 SHORTEST_INTERVAL_SECONDS = 0.05
 MAX_POLLS_PER_SECOND = 3000
-"""Of all endpoints together; more would leave no time for requests, so larger pools are polled less often."""
+"""Of all endpoints together; larger pools are polled less often."""
 _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-"""An idle endpoint is polled this often within the shortest age at which a plugin considers data stale."""
+"""Polls of an idle endpoint within the age at which a plugin considers data stale."""
 _GROUP_SIZE = 8
-"""Endpoints that are polled at the same moment: a wake-up of the process costs more than a poll, but requests wait for a whole group."""
+"""Endpoints polled at the same moment: wake-ups cost more than polls, but requests wait for a whole group."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class PollCounts:
 
     Attributes:
         skipped: Left out because the endpoint is idle or down.
-        told: Left out because the endpoint's responses reported all required data.
+        told: Left out because responses reported all required data.
     """
 
     made: int = 0
@@ -59,12 +59,12 @@ class Watched:
 
 
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The first moment after the given one that lies `phase` (0 to 1) into an interval."""
+    """The next time that lies `phase` (0 to 1) into an interval."""
     return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 
 class PollSchedule:
-    """The delay between polls of one endpoint by one source: longer while its payload repeats or its polls fail."""
+    """Delay between polls of one endpoint: longer while its payload repeats or polls fail."""
 
     __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
 
@@ -82,7 +82,7 @@ class PollSchedule:
         return self.delay_seconds > self._interval_seconds
 
     def answered(self, payload: object) -> None:
-        """Note a payload; the same object again means that nothing changed."""
+        """Record a payload; the same object means no change."""
         self._failures = 0
         if payload is not self._last:
             self._last = payload
@@ -93,7 +93,7 @@ class PollSchedule:
             self.delay_seconds = max(self._interval_seconds, min(self.delay_seconds * 2, self._idle_seconds))
 
     def failed(self) -> None:
-        """Note a poll without an answer."""
+        """Record a failed poll."""
         self.reset()
         self._failures += 1
         doublings = min(max(self._failures - _FAILURES_BEFORE_BACKOFF, 0), 10)
@@ -120,17 +120,6 @@ class PolledSource:
         idle_seconds: float,
         tolerated_age_seconds: float,
     ) -> None:
-        """For one collection.
-
-        Args:
-            plugin: The source.
-            dispatcher: Its dispatcher.
-            table: The endpoints.
-            counts: Where its polls are counted.
-            refresh_seconds: Interval of sources without their own.
-            idle_seconds: Interval for idle endpoints.
-            tolerated_age_seconds: The shortest age at which a plugin considers data stale.
-        """
         interval = refresh_seconds if plugin.interval_seconds is None else plugin.interval_seconds
         self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
         self.stretch = 1.0
@@ -183,7 +172,7 @@ class PolledSource:
         self._dispatcher.deliver(payload, endpoint, since)
 
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
-        """True if the endpoint's responses reported all required data since the last poll, within an interval."""
+        """True if responses reported all required data since the last poll."""
         needed = self._dispatcher.needed
         written_at = self._table.oldest_write(name, needed) if needed else -math.inf
         return written_at > delivered_at and self._table.clock() - written_at <= interval_seconds
@@ -198,10 +187,9 @@ def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:
-    """Seconds from one poll of a pool-wide source to the next, after so many failures in a row.
+    """Seconds between two polls of a pool-wide source.
 
-    A failed poll is repeated after a second, or the interval if that is shorter, then after twice as long each time, up to the interval or
-    30 s, whichever is longer.
+    After failures in a row: 1 s (or a shorter interval), doubled each time, up to 30 s (or a longer interval).
     """
     if not failures:
         return interval_seconds

@@ -1,4 +1,4 @@
-"""What a discovery reports to: checks reports once, so that the rest of the host can rely on them."""
+"""Checks the reports of a discovery once, before they reach the table."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from endpick.data.tasks import until_set
 
 MAX_ENDPOINTS = 4096
 _MAX_NUMBER = 1e300
-"""Larger numbers are stored as NaN: they are no measurements, and differences and products of the others stay finite."""
+"""Larger numbers are stored as NaN, so that differences and products stay finite."""
 NEW_ROW = -1
 """In a list of origins: a row without an earlier one."""
 
@@ -59,7 +59,7 @@ class Cells:
         """Write one cell. Raises TypeError or ValueError if a number is expected."""
         if self.key.is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # type: ignore[operator]
             value = math.nan
-        # An equal value keeps the object and what was derived from it.
+        # An equal value keeps the object and its derived results.
         if not self.derived or self.values[row] != value:
             self.values[row] = value  # type: ignore[call-overload]
             self.derived.clear()
@@ -166,14 +166,14 @@ class EndpointTable:
 
         Args:
             clock: Monotonic seconds; virtual in simulations.
-            keys: What may be written: columns for scope `ENDPOINT`, single values for scope `POOL`; other scopes are ignored.
+            keys: Declared keys: columns for scope `ENDPOINT`, single values for scope `POOL`; others are ignored.
             on_violation: Called when a collector writes a key that it does not produce; the value is dropped.
             max_endpoints: Endpoints beyond are left out.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
         """Called with the new generation after a membership change."""
         self.on_removed: list[Callable[[str], None]] = []
-        """Called with the name of an endpoint that left or changed its address: what was learnt about it is void."""
+        """Called with the name of an endpoint that left or changed its address."""
         self.on_left_out: list[Callable[[], None]] = []
         """Called when a discovery reports more endpoints than allowed."""
         self.on_delivered: list[Callable[[], None]] = []
@@ -225,17 +225,17 @@ class EndpointTable:
         self._generation = self._next_generation(self._generation.endpoints)
 
     def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
-        """A writer for an instance.
+        """Make a writer.
 
         Args:
-            scope: The keys it may write; None for host code, which may write all.
-            endpoint: Whose payload it read.
-            since: When the payload was requested; None for one that was pushed.
+            scope: The keys that may be written; None for host code, which may write all.
+            endpoint: The endpoint of the payload.
+            since: Time of the request for it; None for a pushed payload.
         """
         return TableWriter(self, scope, endpoint, self._on_violation, since)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write one cell, unless the endpoint has left or moved, the key is not declared, or the cell was written after `since`."""
+        """Write a cell; ignored if the endpoint left or moved, the key is undeclared, or the cell was written after `since`."""
         cells = self._cells.get(key.name)
         generation = self._generation
         row = generation.row_of.get(endpoint.name)
@@ -255,7 +255,7 @@ class EndpointTable:
             self._pool_written_at[key.name] = self.clock()
 
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
-        """When the oldest of these values of an endpoint was written; -inf if one is missing."""
+        """Time of the oldest write among these cells; -inf if one is empty."""
         row = self._generation.row_of.get(name)
         if row is None:
             return -math.inf

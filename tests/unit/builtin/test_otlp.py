@@ -52,13 +52,9 @@ async def serving(**parameters):
         await source.stop()
 
 
-async def post(source, body: bytes, content_type: str = "application/x-protobuf", **headers) -> tuple[int, bytes]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            f"http://127.0.0.1:{source.port}/v1/metrics", data=io.BytesIO(body), headers={"Content-Type": content_type, **headers}
-        ) as answer,
-    ):
+async def post(source, body: bytes, content_type: str = "application/x-protobuf") -> tuple[int, bytes]:
+    url, headers = f"http://127.0.0.1:{source.port}/v1/metrics", {"Content-Type": content_type}
+    async with aiohttp.ClientSession(headers=headers) as session, session.post(url, data=io.BytesIO(body)) as answer:
         return answer.status, await answer.read()
 
 
