@@ -31,7 +31,7 @@ def test_the_endpoints_are_those_of_the_parameters():
 
 
 def test_two_endpoints_of_one_name_are_a_mistake():
-    with pytest.raises(ConfigurationError, match="two endpoints are named 'default/a'"):
+    with pytest.raises(ConfigurationError, match="two of its endpoints are called 'default/a'"):
         found(A, {**A, "port": 1})
 
 

@@ -44,7 +44,7 @@ class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
         for each in self.parameters.endpoints:
             name = f"{each.namespace}/{each.name}"
             if name in found:
-                raise ConfigurationError(f"two endpoints are named '{name}'; rename one of them")
+                raise ConfigurationError(f"two of its endpoints are called '{name}'; give one of them another name")
             found[name] = Endpoint(name, each.address, each.port, dict(each.labels))
         registry.replace_all(found.values())
         registry.ready()
