@@ -17,16 +17,12 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `data`: how does a plugin declare the data that it reads and writes?
 - `keys`: which data does endpick itself define?
 - `metrics`: how is a Prometheus page read, and how are the labels of a plugin's own metrics bounded?
-- `line_index`: where on a long page may a metric be? Plugins have no use for it themselves.
-- `page_layout`: where was it on the server's last page? For sources of such pages.
-- `samples`: what does one line of such a page say?
 - `fast_metrics`: how does a plugin count at little cost what happens in each request?
 - `limits`: how does a plugin count and tell what it refuses for its size?
 - `duration`: how does a configuration write a duration?
 - `grpc_server`: how does a port on grpcio live with clients that name methods which are no text?
 - `turns`: who is read when, where many send much?
 - `tls_channel`: how does a port speak TLS, so that no client's handshake or records keep others waiting?
-- `records`: how is a frozen record made, and a property read, at little cost? For those that each request makes and reads.
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?
 
@@ -112,8 +108,7 @@ from endpick.api.keys import (
     Topology,
 )
 from endpick.api.limits import Limit, Limits
-from endpick.api.metrics import LabelLimit, MetricsPage
-from endpick.api.page_layout import PageLayout
+from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
 from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick.api.request_control import (
@@ -132,7 +127,6 @@ from endpick.api.request_control import (
     TerminationCause,
     UpstreamHeaders,
 )
-from endpick.api.samples import MetricSample
 from endpick.api.scheduling import (
     Category,
     DisaggregationDecider,
@@ -226,7 +220,6 @@ __all__ = (
     "ModelRewrite",
     "ModelTarget",
     "OrderingPolicy",
-    "PageLayout",
     "Parameters",
     "ParsedRequest",
     "Parser",

@@ -8,19 +8,17 @@ import logging
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from time import perf_counter
 
+from endpick.api.access import Access
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Plugin
-from endpick.data.announcing import Announcements
 from endpick.data.collection import CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
-from endpick.data.pace import PollCounts
+from endpick.data.polling import PollCounts
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.apart import apart
-from endpick.host.boundary import report_late as late
+from endpick.host.boundary import Step
 from endpick.host.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.host.hooks import HookRegistry
 from endpick.host.instance import Instance
@@ -69,7 +67,7 @@ class ActivePlan:
         """Plans that are being made; but for one they are those that do not end."""
         self.polls = PollCounts()
         """Of all deployments."""
-        self._farewells = Announcements(runtime.telemetry)
+        self._access = Access(None, runtime.telemetry.undeclared_access)
         self._retiring: dict[asyncio.Task[None], tuple[Instance, ...]] = {}
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
@@ -121,7 +119,6 @@ class ActivePlan:
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
-        self._farewells.keep({id(instance.breaker): instance for instance in new.instances.values()})
         with apart():
             for replaced in self.on_replaced:  # policies are asked about what waits
                 replaced(new)
@@ -138,7 +135,6 @@ class ActivePlan:
             ExceptionGroup: what did not stop.
         """
         problems: list[Exception] = []
-        self._farewells.stop()
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
                 try:
@@ -202,23 +198,12 @@ class ActivePlan:
             self._discovery.start()
 
     def _forget(self, name: str) -> None:
+        """Let every instance drop what it has learnt about an endpoint."""
         for instance in self.instances():
             if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
-                self._farewells.tell(instance, partial(self._tell_removed, instance, name))
-
-    def _tell_removed(self, instance: Instance, name: str) -> None:
-        telemetry = self._runtime.telemetry
-        began = perf_counter()
-        try:
-            with apart():
-                instance.plugin.endpoint_removed(name)
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
-        seconds = perf_counter() - began
-        if seconds > instance.breaker.budget_seconds:
-            late(instance, ExtensionPoint.ENDPOINT_REMOVED, seconds, telemetry)
+                # It settles: an instance that is left out must not keep the endpoint for ever.
+                forget, telemetry = instance.plugin.endpoint_removed, self._runtime.telemetry
+                Step(forget, instance, ExtensionPoint.ENDPOINT_REMOVED, telemetry, settles=True).run(self._access, name)
 
 
 def _discovery_plugin(deployment: Deployment) -> object:

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
+from unit.builtin.limits_of_sources import acted, context_of, hundred_certificates
 
 from endpick.api import Limits, ModelRewrite, ModelTarget
 from endpick_builtin.kubernetes import client, following, objects
@@ -20,7 +21,6 @@ from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import told_rules
 from unit.builtin.kv_publisher import until
-from unit.builtin.limits_of_sources import acted, context_of, hundred_certificates
 from unit.builtin.pages import serving
 
 

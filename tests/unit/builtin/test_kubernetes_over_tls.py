@@ -7,6 +7,7 @@ import ssl
 import struct
 
 import pytest
+from unit.builtin.test_pages_over_tls import NotedTurns, hanging_up, listening, server_tls
 
 from endpick.api import Limits, PluginContext
 from endpick.transport.tls import make_self_signed
@@ -15,7 +16,6 @@ from endpick_builtin.kubernetes.access import Access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
 from endpick_builtin.kubernetes.pages import MOST_ITEM_BYTES, Pace
 from endpick_builtin.kubernetes.patience import Patience
-from unit.builtin.test_pages_over_tls import NotedTurns, hanging_up, listening, server_tls
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,6 @@ import threading
 import pytest
 import pytest_asyncio
 
-from endpick.api import Endpoint
 from endpick.config import load_config
 from endpick.data.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
@@ -20,7 +19,7 @@ from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
 from endpick.serve.active_plan import MOST_PLANNING, WatchedFile, reload_once
 from endpick.serve.deployment import deploy
-from unit.serve.recorded_process import COMPARING, SERVING, STOPPED, Process, RecordingScorer, Waiting, offered, planned
+from unit.serve.recorded_process import COMPARING, SERVING, STOPPED, Process, Waiting, offered, planned
 
 
 @pytest_asyncio.fixture
@@ -131,19 +130,6 @@ async def test_hundreds_of_mistakes_are_logged_in_turns_and_each_of_them(process
     assert not reloading.result()
     assert max(after - before for before, after in itertools.pairwise(logged)) <= 2
     assert sum("mistake" in record.getMessage() for record in caplog.records) == 300
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-async def test_an_instance_that_blocks_at_each_endpoint_that_leaves_is_left_out(process, monkeypatch):
-    heard = []
-    seconds = itertools.count()
-    monkeypatch.setattr("endpick.serve.active_plan.perf_counter", lambda: float(next(seconds)))
-    monkeypatch.setattr(RecordingScorer, "endpoint_removed", lambda scorer, name: heard.append(name), raising=False)
-    table = process.runtime.table
-    table.replace_all([Endpoint(f"e{number}", "10.0.0.1", number + 1) for number in range(10)])
-    table.replace_all([])
-    assert len(heard) == 3
     await process.active.end()
 
 
