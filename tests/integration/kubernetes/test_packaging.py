@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 import pytest
+from endpick_builtin.kubernetes.leases import lease_name
+from endpick_builtin.kubernetes.objects import read_pool
 
 from endpick.cli.llm_d_flags import FLAGS
 from endpick.cli.serve import command
@@ -14,8 +16,6 @@ from endpick.cli.serve_settings import pool_of
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
-from endpick_builtin.kubernetes.leases import lease_name
-from endpick_builtin.kubernetes.objects import read_pool
 from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested
 from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
 from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
-from endpick.api import Limits, ModelTarget, PluginContext
 from endpick_builtin.kubernetes.access import find_access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError, Event
 from endpick_builtin.kubernetes.patience import Patience
+
+from endpick.api import Limits, ModelTarget, PluginContext
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
