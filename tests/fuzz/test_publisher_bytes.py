@@ -1,16 +1,14 @@
-"""What publishers of KV events send as ZMTP, and what an API server says of a lease."""
+"""What publishers of KV events send as ZMTP."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick_builtin.kubernetes.leases import Observed, claim, read_lease
 from endpick_builtin.producers.precise.kv_turns import SEATS, Seats
 from endpick_builtin.producers.precise.kv_zmtp import MAX_MESSAGE_BYTES, MOST_FRAMES, Connection, CutOffError, Frames, message
 from fuzz.bounds import mixed
@@ -62,29 +60,3 @@ def _checked(frames: Frames) -> Iterator[None]:
     assert len(frames) <= MOST_FRAMES
     assert sum(map(len, frames)) <= MAX_MESSAGE_BYTES + 4096
     yield
-
-
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["metadata", "spec"]),
-        VALUES
-        | st.dictionaries(
-            st.sampled_from(["resourceVersion", "holderIdentity", "leaseDurationSeconds", "leaseTransitions", "acquireTime", "renewTime"]),
-            VALUES,
-        ),
-    )
-)
-def test_a_lease_is_read_and_can_be_claimed_whatever_it_says(item):
-    lease, observed = read_lease(item), Observed()
-    observed.see(lease, 0.0)
-    assert observed.may_be_taken("me", lease.seconds)
-    taken = json.loads(json.dumps(claim("lease", "ns", "me", 15, lease)))
-    assert 0 <= taken["spec"]["leaseTransitions"] < 2**31
-    assert read_lease(taken).holder == "me"

@@ -7,12 +7,11 @@ import pty
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from endpick.api import ConfigurationError, open_regular
+from endpick.api import open_regular
 from endpick.config import load_config_again
 from endpick.diagnostics import Code, Diagnostic
 from endpick.files import read_given, write_given
@@ -22,8 +21,6 @@ from endpick.host.record import file_matches, read_record
 from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, make_self_signed, read_certificate
 from endpick_builtin.discovery.file_discovery import read_version
-from endpick_builtin.kubernetes.access import read_token
-from endpick_builtin.kubernetes.kubeconfig import Entry, read_kubeconfig
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -75,9 +72,8 @@ def test_each_reader_of_a_file_that_may_change_refuses_what_is_none(no_file):
     assert lock.code is Code.E0321
     assert not file_matches(str(no_file), "sha256=x")
     assert read_record(str(no_file.parent)).digests is None
-    for read in (read_version, read_token):
-        with pytest.raises(OSError, match="it is no regular file"):
-            read(no_file)
+    with pytest.raises(OSError, match="it is no regular file"):
+        read_version(no_file)
 
 
 @pytest.fixture
@@ -168,12 +164,3 @@ def test_metadata_that_is_no_file_is_passed_over(tmp_path, file):
     (found,) = read_all([str(tmp_path)])
     assert (found.name, len(found.entry_points)) == {"METADATA": ("", 1), "entry_points.txt": ("acme", 0)}.get(file, ("acme", 1))
     assert len(read_relevant("endpick.plugins.v", [str(tmp_path)])) == (file != "entry_points.txt")
-
-
-@pytest.mark.parametrize("field", ["kubeconfig", "certificate-authority"])
-def test_a_kubeconfig_that_is_no_file_ends_the_start(tmp_path, field):
-    pipe(tmp_path / "pipe")
-    entry = Entry({field: "pipe"}, tmp_path, {}, tmp_path, "", "the test")
-    read = partial(read_kubeconfig, tmp_path / "pipe") if field == "kubeconfig" else partial(entry.pem, "cluster", field)
-    with pytest.raises(ConfigurationError, match="it is no regular file"):
-        read()

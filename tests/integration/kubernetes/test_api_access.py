@@ -89,14 +89,12 @@ def test_unusable_kubeconfig_is_refused(tmp_path, changes, message):
         connect(written(tmp_path / "config", **changes))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [("{secret", "invalid YAML at line 1"), ("{}", "missing entry"), ("- 1", "cannot be used")]
-)
+@pytest.mark.parametrize(("content", "message"), [("{hunter2", "invalid YAML at line 1"), ("{}", "missing entry")])
 def test_error_about_a_kubeconfig_keeps_its_content_secret(tmp_path, content, message):
     (tmp_path / "config").write_text(content)
     with pytest.raises(ConfigurationError, match=message) as raised:
         connect(str(tmp_path / "config"))
-    assert "secret" not in "".join(traceback.format_exception(raised.value))
+    assert "hunter2" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_missing_files_are_named(environment, tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unit.builtin import limits_of_kubernetes, limits_of_producers, limits_of_sources
+from unit.builtin import limits_of_producers, limits_of_sources
 from unit.builtin.all_limits import all_limits
 
-ACTS = {**limits_of_sources.ACTS, **limits_of_kubernetes.ACTS, **limits_of_producers.ACTS}
+ACTS = {**limits_of_sources.ACTS, **limits_of_producers.ACTS}
 
 
 def test_every_limit_is_made_to_act():
