@@ -9,6 +9,7 @@ from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, SingleConfig
 from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
 from endpick.api import ConfigurationError
 
@@ -22,6 +23,14 @@ class _BookmarkTransport(AsyncHTTPTransport):
         if "watch" in request.url.params:
             request.url = request.url.copy_merge_params({"allowWatchBookmarks": "true"})
         return await super().handle_async_request(request)
+
+
+def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResource]:
+    """A lightkube resource class whose objects are mappings.
+
+    lightkube's `create_namespaced_resource` registers classes for the whole process and fails for a second one of the core group.
+    """
+    return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, f"{kind.lower()}s")})
 
 
 def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[AsyncClient, str]:

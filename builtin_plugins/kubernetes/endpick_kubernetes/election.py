@@ -15,15 +15,14 @@ from enum import StrEnum
 from time import monotonic
 from typing import Any
 
-from lightkube.generic_resource import create_namespaced_resource
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick_kubernetes.connection import describe, status_of
+from endpick_kubernetes.connection import describe, resource, status_of
 from endpick_kubernetes.follower import Connection
 from endpick_kubernetes.objects import Object
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters
 
-_LEASE = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
+_LEASE = resource("coordination.k8s.io", "v1", "Lease")
 _RELEASE_SECONDS = 2.0
 _POD_OF_A_DEPLOYMENT = re.compile(r"(?P<deployment>.+)-[a-z0-9]+-[a-z0-9]+")
 

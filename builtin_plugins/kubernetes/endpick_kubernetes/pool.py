@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
-
 from endpick.api import EndpointRegistry
+from endpick_kubernetes.connection import resource
 from endpick_kubernetes.follower import Collection, Connection, Follower
 from endpick_kubernetes.objects import (
     DatedRewrites,
@@ -30,7 +29,7 @@ T = TypeVar("T")
 RULE_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")  # the first one installed counts, as in llm-d
 RULE_VERSION = "v1alpha2"
 _REPORT_INTERVAL_SECONDS = 0.05  # thousands of Pods may change at once; each report looks at all of them
-_POD = create_namespaced_resource("", "v1", "Pod", "pods")
+_POD = resource("", "v1", "Pod")
 
 
 class PoolFollower:
@@ -54,9 +53,7 @@ class PoolFollower:
         self._pods_task: asyncio.Task[None] | None = None
         self._is_complete = False
         self._endpoints_changed, self._rules_changed = asyncio.Event(), asyncio.Event()
-        kind = create_namespaced_resource(
-            parameters.pool_group, POOL_VERSIONS.get(parameters.pool_group, ""), "InferencePool", "inferencepools"
-        )
+        kind = resource(parameters.pool_group, POOL_VERSIONS.get(parameters.pool_group, ""), "InferencePool")
         pools = Collection("inferencepools", kind, read_pool, name=parameters.pool_name)
         self._pools: Follower[Pool] = Follower(pools, connection, self._pool_changed)
         groups = RULE_GROUPS if parameters.pool_name else ()
@@ -84,9 +81,9 @@ class PoolFollower:
             raise group.exceptions[0] from None
 
     def _rules(self, group: str, kind: str, read: Callable[[Object, PoolName], T | None]) -> Follower[T]:
-        plural = f"{kind.lower()}s"
-        resource: type[GenericNamespacedResource] = create_namespaced_resource(group, RULE_VERSION, kind, plural)
-        collection = Collection(f"{plural}.{group}", resource, lambda item: read(item, self._pool_name), required=False)
+        collection = Collection(
+            f"{kind.lower()}s.{group}", resource(group, RULE_VERSION, kind), lambda item: read(item, self._pool_name), required=False
+        )
         return Follower(collection, self._connection, self._rules_changed.set)
 
     def _pool_changed(self) -> None:
