@@ -26,10 +26,7 @@ class _BookmarkTransport(AsyncHTTPTransport):
 
 
 def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResource]:
-    """A lightkube resource class whose objects are mappings.
-
-    lightkube's `create_namespaced_resource` registers classes for the whole process and fails for a second one of the core group.
-    """
+    """A lightkube resource class with mappings as objects, not registered process-wide as by `create_namespaced_resource`."""
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, f"{kind.lower()}s")})
 
 
@@ -80,14 +77,14 @@ def _without_content(error: Exception) -> str:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status, also of an error event inside a watch; 0 if the server did not answer."""
+    """The HTTP status, also of an error event in a watch; 0 without an answer."""
     if isinstance(error, ApiError):
         return error.status.code or 0
     return error.response.status_code if isinstance(error, HTTPStatusError) else 0
 
 
 def describe(error: Exception) -> str:
-    """One line for logs: status and message of the API server, or the type and text of a network error."""
+    """One line for logs."""
     if isinstance(error, ApiError):
         return f"{status_of(error)} {error}"
     first_line = str(error).partition("\n")[0]

@@ -59,7 +59,7 @@ class Observation:
 
 
 class Election:
-    """This replica's part in the election."""
+    """Takes, renews and releases the lease."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Election:
         return next(iter([item async for item in found]), None)
 
     async def _write(self, holder: str, seconds: int, before: Object | None) -> bool:
-        """Write the lease; False if another replica changed it first."""
+        """False if another replica changed the lease first."""
         lease = _LEASE(**claim(self.name, self._connection.namespace, holder, seconds, before))
         client = self._connection.client
         self._is_unanswered = True

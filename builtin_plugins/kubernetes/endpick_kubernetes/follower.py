@@ -51,7 +51,7 @@ class Collection(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Shared by all followers of one discovery. Times are in seconds."""
+    """Shared by all followers of one discovery."""
 
     client: AsyncClient
     namespace: str
@@ -114,7 +114,7 @@ class Follower(Generic[T]):
         self._become(found, installed=True)
 
     async def _watch(self) -> None:
-        """Apply events until several watches in a row brought none; then the version may be invalid and a list is due."""
+        """Apply events until several watches in a row brought none; then a list is due."""
         connection, silent = self._connection, 0
         while silent < _SILENT_WATCHES_BEFORE_LIST:
             before = self._events
@@ -156,7 +156,6 @@ class Follower(Generic[T]):
         self._changed()
 
     def _pause_after(self, error: Exception) -> float:
-        """Record the failure; returns the seconds to wait before the next attempt."""
         connection, status = self._connection, status_of(error)
         if status in (400, 422) and not self.synced:
             raise ConfigurationError(f"the API server refuses to list {self.title}: {describe(error)}") from error
@@ -197,7 +196,6 @@ class Follower(Generic[T]):
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds requested by a `Retry-After` header, at most a minute."""
     response = getattr(error, "response", None)
     value = response.headers.get("Retry-After", "") if response is not None else ""
     return min(float(value), 60.0) if value.isdigit() else 0.0

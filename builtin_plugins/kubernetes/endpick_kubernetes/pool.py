@@ -1,4 +1,4 @@
-"""Follows a pool: combines its InferencePool, Pods, objectives and rewrites into what the endpoint registry needs."""
+"""Combines an InferencePool, its Pods, objectives and rewrites into the state of the endpoint registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POD = resource("", "v1", "Pod")
 
 
 class PoolFollower:
-    """Follows the collections that make up a pool and reports their combined state."""
+    """Follows the collections of a pool and reports their combined state."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PoolFollower:
         registry: EndpointRegistry,
         complete: Callable[[], None],
     ) -> None:
-        """`complete` is called once, after everything was reported for the first time."""
+        """`complete` is called once, after the first report."""
         self._connection = connection
         self._registry = registry
         self._complete = complete
@@ -62,11 +62,7 @@ class PoolFollower:
         self._all_rules: list[Follower[Any]] = [*self._objectives, *self._rewrites]
 
     async def run(self) -> None:
-        """Follow until cancelled.
-
-        Raises:
-            ConfigurationError: The API server rejects a request as invalid.
-        """
+        """Follow until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._report(self._endpoints_changed, self._report_endpoints))
@@ -140,5 +136,4 @@ class PoolFollower:
 
 
 def _installed(followers: list[Follower[T]]) -> dict[str, T]:
-    """The objects of the first group that the server has."""
     return next((follower.objects for follower in followers if follower.installed), {})

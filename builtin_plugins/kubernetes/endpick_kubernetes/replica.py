@@ -33,11 +33,7 @@ class Replica:
         self._following: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Take part until cancelled.
-
-        Raises:
-            ConfigurationError: The API server rejects a request as invalid.
-        """
+        """Take part until cancelled."""
         self._report_role()
         electing, ending = asyncio.create_task(self._election.run()), asyncio.create_task(self._registry.until_ending())
         try:
@@ -56,7 +52,6 @@ class Replica:
                     await _cancel(task)
 
     async def _until_changed(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait until the role changes or a task ends; raises the exception of that task."""
         self._changed.clear()
         changed = asyncio.create_task(self._changed.wait())
         running = [*tasks, *([] if self._following is None else [self._following])]

@@ -15,7 +15,6 @@ from endpick.api.state import CycleState
 from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.flow_control import program_aware
 from endpick_builtin.flow_control.program_aware import ProgramAwareFairness
-from endpick_builtin.pairs import sessions
 from endpick_builtin.producers import burst_prefix, latency_service, media_tokens, token_producer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, LatencySettings, Predictor, Trainer
@@ -24,7 +23,6 @@ from endpick_builtin.producers.precise import limits as of_engines
 from endpick_builtin.producers.token_producer import TokenProducer
 from unit.builtin import test_burst_prefix as bursts
 from unit.builtin import test_precise_prefix_cache as precise
-from unit.builtin import test_session_affinity as affinity
 from unit.builtin.kv_publisher import Picker, Publisher, endpoint, picking, ports, prompt, stored, until
 from unit.builtin.limits_of_sources import acted, context_of
 from unit.builtin.pages import serving, started
@@ -119,15 +117,6 @@ async def endless_film(monkeypatch, tmp_path):
     producer.plugin.produce(request, pool().view(access()), state)
     assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [7]
     return producer.registry
-
-
-async def two_sessions(monkeypatch, tmp_path):
-    built = instance(sessions.SessionAffinityFilter, sessionIdConfig={"maxSessions": 1}, **affinity.BY_ID)
-    session = affinity.Session.__new__(affinity.Session)
-    session.plugin, session.whole = built.plugin, affinity.pool(size=3).view(affinity.access())
-    for name in "ab":
-        session.serve(affinity.by_id(name), picked=0)
-    return built.registry
 
 
 async def two_programs(monkeypatch, tmp_path):
@@ -277,7 +266,6 @@ ACTS = {
     token_producer._MM_TIMEOUT: late_renderer(PICTURE, mmTimeout="50ms"),
     token_producer._TOO_LARGE: body_parsed_elsewhere,
     media_tokens.MANY_MEDIA_TOKENS: endless_film,
-    sessions._MANY_SESSIONS: two_sessions,
     program_aware._MANY_PROGRAMS: two_programs,
     burst_prefix._LONG_PROMPT: long_prompt,
     burst_prefix._FULL_WINDOW: full_window,

@@ -173,7 +173,6 @@ def test_of_a_request_that_has_left_no_media_are_kept():
 
 
 def test_media_count_as_what_was_learnt_and_half_of_each_endpoint_is_forgotten_in_parts(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.recency.FORGOTTEN_AT_ONCE", 3)
     monkeypatch.setattr("endpick_builtin.producers.item_index.FORGOTTEN_AT_ONCE", 3)
     producer = instance(MediaCacheProducer)
     for row in range(3):

@@ -8,12 +8,15 @@ import numpy as np
 
 from endpick.api.endpoints import FloatArray
 from endpick_builtin.producers.endpoint_slots import EndpointSlots, chosen
-from endpick_builtin.recency import FORGOTTEN_AT_ONCE, Recency
+from endpick_builtin.recency import Recency
 
 _ITEM_BYTES = 150
 """Of an item at one endpoint."""
 _HOLDERS_BYTES = 150
 """Of an item, beside the bits of half of the endpoints."""
+
+
+FORGOTTEN_AT_ONCE = 4000
 
 
 class ItemIndex:
@@ -99,8 +102,6 @@ class ItemIndex:
             for item, _ in recent.half():
                 self._forget(item, bit)
                 self._held -= 1
-            if recent.is_halving:
-                self._to_halve.append(slot)
         if self._to_halve:
             return True
         self._to_halve = None

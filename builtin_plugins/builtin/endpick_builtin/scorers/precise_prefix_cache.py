@@ -37,7 +37,6 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
 
     @classmethod
     def subscriptions(cls, parameters: PrecisePrefixCacheParameters) -> Subscriptions:
-        """Those of a producer, or of a scorer of another's data."""
         if not _hosts(parameters):
             return Subscriptions(cls.consumes)
         return Subscriptions(PrecisePrefixCacheProducer.consumes, (), PrecisePrefixCacheProducer.produces)
@@ -47,7 +46,6 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
         super().__init__(name, parameters, context)
 
     async def start(self) -> None:
-        """Listen to the engines, if no other instance does."""
         if self._hosts:
             await super().start()
 
@@ -57,7 +55,6 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
             super().produce(request, endpoints, state)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return np.fmax(state.column(PREFIX_MATCH_SHARE, endpoints), 0.0)
 
 
