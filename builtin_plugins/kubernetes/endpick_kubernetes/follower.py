@@ -22,7 +22,9 @@ T = TypeVar("T")
 
 _PAGE_OBJECTS = 100  # a page of Pods is about 1 MB and is decoded in one step
 _FIRST_PAUSE_SECONDS = 0.05
-_UNREACHABLE_PAUSE_SECONDS = 0.5  # an API server that does not answer is cheap to ask and may be back at any moment
+# A server that does not answer is cheap to ask; one that has just started answers 403 and 429 for some seconds.
+_QUICK_PAUSE_SECONDS = 0.5
+_QUICK_FAILURES = 20
 _NOT_INSTALLED_PAUSE_SECONDS = 30.0  # optional custom resource that does not exist, or may not be read
 # A watch from a version of the future (storage restored from a backup) stays silent for ever.
 _SILENT_WATCHES_BEFORE_LIST = 6
@@ -172,7 +174,9 @@ class Follower(Generic[T]):
             return _NOT_INSTALLED_PAUSE_SECONDS
         if status != 410:
             self._count("broken")
-        longest = connection.longest_pause_seconds if status else min(_UNREACHABLE_PAUSE_SECONDS, connection.longest_pause_seconds)
+        longest = connection.longest_pause_seconds
+        if not status or self._failures < _QUICK_FAILURES:
+            longest = min(longest, _QUICK_PAUSE_SECONDS)
         pause = min(longest, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16)) * connection.random.uniform(0.5, 1.0)
         self._failures += 1
         return max(pause, _retry_after(error))

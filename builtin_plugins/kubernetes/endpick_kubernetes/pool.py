@@ -111,8 +111,9 @@ class PoolFollower:
             await changed.wait()
             changed.clear()
             report()
-            pods_known = self._pods is not None and self._pods.synced
-            if pods_known and self._rules_known and not self._is_complete and not self._rules_changed.is_set():
+            is_known = self._pods is not None and self._pods.synced and self._rules_known
+            is_reported = not self._endpoints_changed.is_set() and not self._rules_changed.is_set()
+            if is_known and is_reported and not self._is_complete:
                 self._is_complete = True
                 self._complete()
             await asyncio.sleep(_REPORT_INTERVAL_SECONDS)

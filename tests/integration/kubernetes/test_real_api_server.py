@@ -20,7 +20,12 @@ from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
 from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.timeout(300),
+    # httpx leaves the socket of a cancelled TLS handshake to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 ONE = {"a-rank-0": "10.1.0.1:8000"}
 POD = resource("", "v1", "Pod")

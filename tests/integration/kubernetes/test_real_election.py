@@ -16,7 +16,12 @@ from integration.kubernetes.real_manifests import HIGHLY_AVAILABLE, apply, manif
 from integration.kubernetes.test_leader_election import LEASE, NOT_SERVING, SERVING, health, serves
 from integration.plugins.serving import serving
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.timeout(300),
+    # httpx leaves the socket of a cancelled TLS handshake to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 

@@ -16,9 +16,13 @@ from integration.kubernetes.loaded import PODS, Scene, loaded, model_servers
 from integration.kubernetes.real_api_server import Detour, RealApiServer
 from integration.kubernetes.real_manifests import apply, manifests
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.timeout(400),
+    # httpx leaves the socket of a cancelled TLS handshake to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
-LATEST_SECONDS = 0.2  # after which no request may reach a Pod that is not ready or Terminating
 TURNS = 48
 RESTARTS = 3
 
@@ -40,7 +44,7 @@ async def scene_and_cluster(folder: Path) -> AsyncIterator[tuple[Scene, RealApiS
         await real.detour.close()
 
 
-def outcome_of(scene: Scene, what: str) -> None:
+def outcome_of(scene: Scene, what: str, latest_seconds: float = 0.2) -> None:
     """Print how late requests came; none may be too late or lost."""
     late = sorted(1000 * scene.late(absence) for absence in scene.absences)
     print(
@@ -48,7 +52,7 @@ def outcome_of(scene: Scene, what: str) -> None:
     )
     assert scene.failed == []
     assert scene.trespasses() == []
-    assert late[-1] <= 1000 * LATEST_SECONDS
+    assert late[-1] <= 1000 * latest_seconds
 
 
 async def lists(scene: Scene) -> dict[str, float]:
@@ -118,7 +122,7 @@ async def test_the_server_is_restarted_and_compacted_under_load(tmp_path):
             await scene.leaves(name, real.status(name, ip=PODS[name], ready=False))
             await scene.joins(name, real.status(name, ip=PODS[name], ready=True))
         await asyncio.sleep(1)
-        outcome_of(scene, "restarts")
+        outcome_of(scene, "restarts", 3.0)  # back-off, and `Retry-After: 1` of a server that starts
         counted = await lists(scene)
         print(f"  lists: {counted}")
         assert max(counted.values()) <= 1 + 2 * RESTARTS, "each restart costs one list of each collection"

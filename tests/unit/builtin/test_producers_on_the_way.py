@@ -183,7 +183,7 @@ def test_media_count_as_what_was_learnt_and_half_of_each_endpoint_is_forgotten_i
         parts += 1
         held.append(producer.plugin._held._held)
     assert max(first - second for first, second in pairwise(held)) <= 6
-    assert parts > 3
+    assert parts >= 3
     assert 0 < producer.plugin.learnt_bytes() == before // 2
     for row in range(3):
         producer.plugin.endpoint_removed(f"pool/e{row}")

@@ -117,10 +117,12 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 class DisaggHeadersParameters(Parameters):
     """The profiles whose picks become headers."""
 
-    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Profile whose first pick prefills.")] = (
+    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
         "prefill"
     )
-    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Profile whose picks encode.")] = "encode"
+    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Encode profile; all its picks are used.")] = (
+        "encode"
+    )
 
 
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):

@@ -60,7 +60,7 @@ class ContextLengthParameters(Parameters):
         bool,
         Field(
             alias="enableFiltering",
-            description="Drop endpoints whose range excludes the prompt or is invalid. Those without a range stay.",
+            description="Drop endpoints with an invalid range or one that excludes the prompt. Those without a range stay.",
             examples=[True],
         ),
     ] = False

@@ -127,7 +127,7 @@ class SessionAffinityParameters(Parameters):
         ),
     ] = Strategy.ENCODED_ENDPOINT_HEADER
     profile_name: Annotated[
-        str, Field(alias="profileName", description="Scheduling profile whose pick is bound to the session; empty for the primary one.")
+        str, Field(alias="profileName", description="Scheduling profile that picks the endpoint of the session; empty for the primary one.")
     ] = ""
     encoded_endpoint_header_config: Annotated[
         EncodedEndpointHeaderConfig,
