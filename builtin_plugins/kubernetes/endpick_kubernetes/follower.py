@@ -23,8 +23,8 @@ T = TypeVar("T")
 _PAGE_OBJECTS = 100  # a page of Pods is about 1 MB and is decoded in one step
 _FIRST_PAUSE_SECONDS = 0.05
 # A server that does not answer is cheap to ask; one that has just started answers 403 and 429 for some seconds.
-_QUICK_PAUSE_SECONDS = 0.5
-_QUICK_FAILURES = 20
+_QUICK_PAUSE_SECONDS = 0.2
+_QUICK_FAILURES = 50
 _NOT_INSTALLED_PAUSE_SECONDS = 30.0  # optional custom resource that does not exist, or may not be read
 # A watch from a version of the future (storage restored from a backup) stays silent for ever.
 _SILENT_WATCHES_BEFORE_LIST = 6

@@ -58,7 +58,8 @@ class KubernetesDiscoveryParameters(Parameters):
             alias="longestPause",
             gt=0,
             le=60,
-            description="Longest back-off while the API server answers with errors. It is 0.5 s for the first errors and while the server does not answer.",
+            description="Longest back-off while the API server answers with errors. It is 0.2 s for the first errors and while the "
+            "server does not answer.",
         ),
     ] = 5.0
     leader_election: Annotated[

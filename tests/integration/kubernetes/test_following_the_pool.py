@@ -9,7 +9,7 @@ import pytest
 
 from endpick.api import ConfigurationError, ModelTarget, PluginContext
 from endpick_kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
-from integration.kubernetes.api_server import NEW, OLD, PODS, POOLS, ApiServer, kubeconfig, pod, pool, serving, status
+from integration.kubernetes.api_server import NEW, OLD, PODS, POOLS, RULES, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
 ONE = {"a-rank-0": "10.0.0.1:8000"}
@@ -201,3 +201,23 @@ def test_contradicting_parameters_are_refused(parameters, message):
     discovery = KubernetesDiscovery("k", KubernetesDiscoveryParameters.model_validate(parameters), PluginContext())
     with pytest.raises(ConfigurationError, match=message):
         asyncio.run(discovery.start())
+
+
+@pytest.mark.asyncio
+async def test_discovery_is_ready_after_endpoints_were_reported(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("endpick_kubernetes.pool._REPORT_INTERVAL_SECONDS", 0.5)
+    pool(server)
+    pod(server, "a", "10.0.0.1")
+    answers_pool, truth = asyncio.Event(), server.handle
+
+    async def handle(request):
+        if request.path == POOLS:
+            await answers_pool.wait()
+        return await truth(request)
+
+    server.handle = handle
+    async with serving(server) as url, discovering(server, kubeconfig(tmp_path / "k", url)) as followed:
+        await eventually(lambda: all(server.watched(path) for path in RULES), lambda: "rules are not watched")
+        answers_pool.set()
+        await ready(followed)
+        assert followed.members() == ONE
