@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 LEASE = "epp-default-pool.llm-d.ai"
 ONE = {"a-rank-0": "10.0.0.1:8000"}
-QUICK = {"leaderElection": True, "leaseDuration": "2s", "renewDeadline": "600ms", "retryPeriod": "50ms"}
+QUICK = {"leaderElection": True, "leaseDuration": "3s", "renewDeadline": "1500ms", "retryPeriod": "50ms"}
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
