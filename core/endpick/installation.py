@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 API_MAJOR = 1
@@ -19,6 +21,15 @@ HOOKS_ENTRY_POINT_GROUP = f"endpick.hooks.v{API_MAJOR}"
 
 HOST_DISTRIBUTION = "endpick"
 """The distribution that holds the host and the built-in plugins."""
+
+SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
+    {
+        "kubernetes-discovery": "endpick-kubernetes",
+        "precise-prefix-cache-producer": "endpick-kv-events",
+        "precise-prefix-cache-scorer": "endpick-kv-events",
+    }
+)
+"""endpick's own plugin types that are not part of the endpick distribution, and the distributions that offer them."""
 
 
 RequestPath = Literal["compiled", "interpreted"]

@@ -11,13 +11,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import ConfigurationError, Unavailable
+from endpick.api import Unavailable
 from endpick_builtin.collection.answers import read_load
 from endpick_builtin.collection.otlp_messages import MalformedExport, pages_of, parse_export
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
-from endpick_builtin.kubernetes.client import ApiError, read_event
-from endpick_builtin.kubernetes.kubeconfig import read_kubeconfig
-from endpick_builtin.kubernetes.objects import PoolName, endpoints_of, read_objective, read_pod, read_pool, read_rewrites, rules_in_order
 from endpick_builtin.producers.latency_service import predictions_in
 from endpick_builtin.producers.render import prompts_in
 from fuzz.bounds import bounded, mixed
@@ -92,48 +89,3 @@ def test_answers_of_a_predictor_and_a_renderer_are_read_or_unavailable(answer, c
         assert len(predictions_in(answer, count)) == count
     with suppress(Unavailable):
         assert all(len(prompt.token_ids) for prompt in prompts_in(answer))
-
-
-OBJECTS = documents(
-    *("type", "object", "metadata", "name", "labels", "annotations", "deletionTimestamp", "creationTimestamp", "resourceVersion", "spec"),
-    *("selector", "matchLabels", "targetPorts", "number", "targetPortNumber", "status", "podIP", "conditions", "poolRef", "group", "code"),
-    *("priority", "rules", "matches", "model", "value", "targets", "modelRewrite", "weight", "inference.networking.k8s.io/active-ports"),
-)
-
-
-@given(st.one_of(OBJECTS.map(written), st.binary(max_size=30), st.just(b"[" * 5000)))
-def test_a_line_of_a_watch_is_an_event_or_an_error_of_the_server(line):
-    with suppress(ApiError):
-        read_event(line)
-
-
-@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), OBJECTS))
-def test_objects_of_kubernetes_are_read_or_passed_over(item):
-    pool, pod, mine = read_pool(item), read_pod(item), PoolName("p", "g")
-    if pool is not None and pod is not None:
-        assert all(0 < endpoint.port <= 65535 for endpoint in endpoints_of([pod], pool.ports, "ns"))
-    assert isinstance(read_objective(item, mine), int | None)
-    rewrites = read_rewrites(item, mine)
-    assert rewrites is None or rules_in_order({"a": rewrites}) == rewrites.rules
-
-
-@given(
-    mixed(
-        b"current-context: c\n",
-        b"contexts:\n",
-        b"- name: c\n",
-        b"  context: {cluster: c}\n",
-        b"&a ",
-        b"*a\n",
-        b"<<: *a\n",
-        b"[",
-        b"{",
-        b"!!python/object x",
-    )
-)
-def test_a_kubeconfig_is_read_or_told_to_be_none(raw):
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config"
-        file.write_bytes(raw)
-        with suppress(ConfigurationError):
-            read_kubeconfig(file)

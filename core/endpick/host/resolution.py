@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
 from endpick.host.discovery import Candidate, find
 from endpick.host.metadata import normalise
-from endpick.installation import API_MAJOR, HOST_DISTRIBUTION, PACKAGE
+from endpick.installation import API_MAJOR, HOST_DISTRIBUTION, PACKAGE, SEPARATE_PLUGINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,12 @@ def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagn
             annotation=f"offered by {malformed[0].origin}",
             help=f"ask the author of {malformed[0].distribution} for an entry-point name of lower-case words joined by '-' or '.'",
         )
+    separate = SEPARATE_PLUGINS.get(reference.type)
+    close = did_you_mean(reference.type, _usable_types(candidates))
     return reference.diagnostic(
         Code.E0301,
         f"no installed plugin offers the type '{reference.type}'",
-        help=did_you_mean(reference.type, _usable_types(candidates)) or "`endpick list` shows what is installed",
+        help=f"pip install {separate}" if separate else close or "`endpick list` shows what is installed",
         notes=tuple(_shadowed_note(candidate) for candidate in named),
     )
 

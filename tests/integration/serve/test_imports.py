@@ -38,7 +38,8 @@ SERVED_WITHOUT = (
     "packaging",  # for the requirements of third-party distributions
     "stringprep",  # for host names in other alphabets
     "endpick.cli.outputs",
-    "endpick_builtin.kubernetes",
+    "endpick_kubernetes",  # a distribution of its own
+    "lightkube",
     "endpick.simulation.demo",
     "endpick.serve.flow_control_metrics",
     "endpick.host.planning.document",

@@ -65,6 +65,13 @@ def test_an_unknown_type_is_met_with_a_near_name_or_none():
     assert fault(reference("quue-scorer"), installed).code is Code.E0301
 
 
+def test_missing_separate_plugin_names_its_distribution():
+    installed = [candidate("queue-scorer")]
+
+    assert fault(reference("kubernetes-discovery"), installed).help == "pip install endpick-kubernetes"
+    assert fault(reference("precise-prefix-cache-scorer"), installed).help == "pip install endpick-kv-events"
+
+
 @pytest.mark.parametrize(("major", "remedy"), [(2, "upgrade endpick, or"), (0, "upgrade acme, or")])
 def test_a_type_for_another_major_says_which_side_is_behind(major, remedy):
     diagnostic = fault(reference(), [candidate(api_major=major)])

@@ -19,7 +19,7 @@ from endpick.host.metadata import normalise, requirements_of
 from endpick.host.parameters import parameters_schema
 from endpick.host.resolution import where
 from endpick.host.schema import own_model
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION, SEPARATE_PLUGINS
 from endpick.testing.bench import make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.made_up import BUILT_IN_KEYS
@@ -82,7 +82,7 @@ def works_under_its_aliases(subject: PluginUnderTest) -> Iterator[Finding]:
 @check()
 def has_a_vendor_prefix(subject: PluginUnderTest) -> Iterator[Finding]:
     """The type begins with who makes it (`acme.queue-scorer`): types without prefix are endpick's own."""
-    if not subject.offers or any(offer.is_builtin for offer in subject.offers):
+    if not subject.offers or any(offer.is_builtin or offer.type in SEPARATE_PLUGINS for offer in subject.offers):
         return
     if "." not in subject.name:
         yield Finding("the type has no prefix", f"call it by your name, for example 'acme.{subject.name}'")

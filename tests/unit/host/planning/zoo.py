@@ -33,7 +33,7 @@ from endpick.api import (
     hookimpl,
 )
 from endpick.host.discovery import Candidate
-from endpick_builtin.kubernetes.discovery import KubernetesDiscoveryParameters
+from endpick_kubernetes.discovery import KubernetesDiscoveryParameters
 
 QUEUE = DataKey("zoo/queue", float, default_producer="core-metrics-extractor")
 TOKENS = DataKey("zoo/tokens", int, Scope.REQUEST, default_producer="tokenizer")
