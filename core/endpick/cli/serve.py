@@ -60,10 +60,12 @@ def command(**options: Unpack[ServeOptions]) -> None:
     from endpick.cli.serve_settings import log_format, log_level, settings_of
     from endpick.serve.logs import configure_logging
 
-    configure_logging(log_level(options), log_format(options))
-    settings = settings_of(options)
-    planning = _Planning(options)
-    sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+    settings, planning = settings_of(options), _Planning(options)
+    stop_logging = configure_logging(log_level(options), log_format(options))
+    try:
+        sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+    finally:
+        stop_logging()
 
 
 @dataclass(frozen=True, slots=True)

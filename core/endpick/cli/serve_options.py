@@ -82,7 +82,12 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("grpc-max-recv-msg-size", "Largest ext_proc message.", default="64Mi", type=QUANTITY),
         _option("grpc-max-header-size", "Largest header list of one stream.", default="16Ki", type=QUANTITY),
         _option("grpc-max-connections", "Most connections to the ext_proc port.", default=1024, type=_COUNT),
-        _option("grpc-max-concurrent-streams", "Most concurrent requests per connection.", default=4096, type=_COUNT),
+        _option(
+            "grpc-max-concurrent-streams",
+            "Most concurrent requests per connection.",
+            default=4096,
+            type=click.IntRange(1, 2**31 - 1),
+        ),
         _option("grpc-max-connection-age", "Age at which a connection is drained. Default: never.", type=POSITIVE_DURATION),
         _option("grpc-max-connection-age-grace", "Time for its streams to finish.", default="60s", type=POSITIVE_DURATION),
         _option("grpc-keepalive-time", "Silence after which a gateway gets a PING.", default="60s", type=POSITIVE_DURATION),

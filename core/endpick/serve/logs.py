@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import json
 import logging
 import sys
@@ -58,7 +57,7 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     """Send every logger and Python's warnings to `stream` (default standard error); replaces earlier handlers.
 
     Returns:
-        A function that writes the waiting lines and ends the writing thread; also called at exit.
+        A function that writes the waiting lines and ends the writing thread; to be called at exit.
     """
     target = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and target.isatty())
@@ -69,11 +68,9 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     listener.start()
 
     def stop() -> None:
-        atexit.unregister(stop)
         with suppress(Full):
             listener.stop()
 
-    atexit.register(stop)
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     return stop
