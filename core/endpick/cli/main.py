@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -75,32 +72,8 @@ VERBS: dict[str, Verb] = {
 }
 
 
-@contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Escape control characters in error messages, which repeat the command line."""
-    try:
-        yield
-    except click.ClickException as error:
-        from endpick.diagnostics.text import printable
-
-        text = "\n".join(map(printable, error.format_message().split("\n")))
-        if text == error.format_message():
-            raise
-        raise click.UsageError(text, getattr(error, "ctx", None)) from error
-
-
 class LazyGroup(click.Group):
     """A click group that imports a command when it is called, so that `--help` stays fast."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:  # noqa: ANN401 - as click has it
-        """As click, with printable errors."""
-        with _printable_errors():
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """As click, with printable errors."""
-        with _printable_errors():
-            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order of the table."""

@@ -10,6 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from endpick.serve.bodies.queue import Answer
+from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
+from endpick.serve.registry_in_parts import RegistryInParts
 from prometheus_client import CollectorRegistry
 
 from endpick.api import PluginContext
@@ -22,11 +25,8 @@ from endpick.host.resolution import Reference, resolve
 from endpick.host.telemetry import NullTelemetry
 from endpick.requests.large import LargeBody
 from endpick.requests.long_body import Body
-from endpick.serve.bodies.queue import Answer
-from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.exposition import Exposition
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.registry_in_parts import RegistryInParts
 
 CHAT = "/v1/chat/completions"
 QUICK = LargeBodySettings(timeout_seconds=20.0)

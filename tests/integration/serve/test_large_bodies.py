@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from endpick.serve.bodies.reader import LargeBodySettings
 
 from endpick.api import Media, Modality, Rejection
 from endpick.host.discovery import discover
@@ -19,7 +20,6 @@ from endpick.host.lock import Lock, lock_of
 from endpick.requests.large import BodyRead, ParserFailed
 from endpick.requests.long_body import LongBody
 from endpick.requests.model import Refused
-from endpick.serve.bodies.reader import LargeBodySettings
 from integration.serve.large import Reading, is_running, page, parser, reading, until
 
 pytestmark = pytest.mark.asyncio

@@ -8,8 +8,8 @@ from contextlib import suppress
 import aiohttp
 import grpc
 import pytest
-
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, LARGE_BODIES, LIMITS, SESSION, TRANSPORT
+
 from endpick.transport.h2 import frames
 from endpick_builtin.discovery.file_discovery import LONG_FILE
 from integration.plugins.serving import Picker, serving
