@@ -99,6 +99,6 @@ def _facts(project: Project, folder: Path) -> dict[str, object]:
 def _text(project: Project, folder: Path) -> str:
     commands = "".join(f"  {command}\n" for command in _next(folder))
     return (
-        f"created {folder}: the {project.kind} {' and its collector '.join(project.types)}\n\n{commands}\n"
-        f"Write your plugin in src/{project.package}/{project.module}.py.\n"
+        f"made {folder}: the {project.kind} {' and its collector '.join(project.types)}\n\n{commands}\n"
+        f"Your idea goes into src/{project.package}/{project.module}.py.\n"
     )
