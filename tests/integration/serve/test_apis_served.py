@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from integration.plugins.serving import serving
-from integration.serve.test_large_bodies_served import begin, outcomes, send
+from integration.serve.sending import begin, send
 from unit.builtin.vectors import in_request
 
 pytestmark = pytest.mark.asyncio
@@ -77,7 +77,6 @@ async def test_requests_to_every_api_are_read_wherever_they_are_parsed(folder):
                 assert await send(picker, written, path, REWRITE) == (0, written.replace(b'"m"', b'"other"'))
                 status, _ = await send(picker, b"[1]" + more, path)
                 assert status == 400
-        assert (await outcomes(picker)) == {"parsed": 6, "rejected": 3}
         for path, small, large in [
             ("/generate", b'{"input_ids":[1]}', b'{"input_ids":[1]}' + LARGE),
             ("/v1/messages/count_tokens", b"as it is", b"as it is" + LARGE),
