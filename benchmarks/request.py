@@ -32,10 +32,8 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.memory import MemoryBudget
 from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
-from endpick.serve.free_memory import keep_free_memory
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
@@ -79,9 +77,7 @@ class Rounds:
 
     def __init__(self, open_session: SessionFactory, script: Sequence[Phase]) -> None:
         limits = Limits()
-        self._connection = Connection(
-            ext_proc_methods(open_session), limits, TransportCounters(), MemoryBudget(2**30), lambda *_: None, time.monotonic()
-        )
+        self._connection = Connection(ext_proc_methods(open_session), limits, TransportCounters(), lambda *_: None, time.monotonic())
         first, self._block = encoded_requests()
         self._script = script
         self._next = 1
@@ -146,7 +142,6 @@ def main() -> None:
     pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()
     gc.freeze()
-    keep_free_memory()
     print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
     for conversation in chosen:
         costs = []

@@ -31,7 +31,6 @@ from endpick.api.access import Access
 from endpick.api.data import AnyKey
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
-from endpick.host.boundary import settle
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import default_on_fault, kinds_of
 from endpick.host.schema import own_model
@@ -133,9 +132,7 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
     def decide() -> object:
         state = CycleState(access)
         produce(producers, request, endpoints, state, access)
-        decision = scheduler.schedule(request, endpoints, state, access)
-        settle(access)
-        return decision
+        return scheduler.schedule(request, endpoints, state, access)
 
     return microseconds(decide)
 

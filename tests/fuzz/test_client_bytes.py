@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from endpick_builtin.parsers.structure import exceeded_limit, without_depths
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from endpick.api import ParsedRequest, Rejection
 from endpick_builtin.parsers.anthropic import AnthropicParser
 from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.structure import exceeded_limit, without_depths
 from endpick_builtin.parsers.vertexai import VertexAIParser
 from endpick_builtin.parsers.vllm_grpc import VllmGRPCParser
 from fuzz.bounds import bounded, mixed

@@ -6,7 +6,6 @@ import os
 import pty
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from endpick.files import read_given, write_given
 from endpick.host.lock import load_lock
 from endpick.host.metadata import read_all, read_relevant
 from endpick.host.record import file_matches, read_record
-from endpick.transport.limits import TransportCounters
-from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, make_self_signed, read_certificate
 from endpick_builtin.discovery.file_discovery import read_version
 from endpick_builtin.kubernetes.access import read_token
 from endpick_builtin.kubernetes.kubeconfig import Entry, read_kubeconfig
@@ -80,42 +77,9 @@ def test_each_reader_of_a_file_that_may_change_refuses_what_is_none(no_file):
             read(no_file)
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> tuple[CertificateWatch, Path]:
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    for path, content in zip((certificate, key), make_self_signed(), strict=True):
-        path.write_bytes(content)
-    return CertificateWatch(TlsSettings(certificate, key)), certificate
-
-
 def long(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(50 * 2**30)
-
-
-@pytest.mark.parametrize("became", [pipe, device, terminal, long], ids=lambda made: made.__name__)
-def test_a_certificate_that_is_no_file_any_more_leaves_the_old_one_in_use(watched, became: Callable[[Path], None]):
-    watch, certificate = watched
-    before, counters = watch.context, TransportCounters()
-    certificate.unlink()
-    became(certificate)
-
-    assert not watch.refresh(counters)
-    assert (watch.context, counters.certificate_reload_failures) == (before, 1)
-
-
-def test_a_certificate_file_that_is_too_long_is_named(tmp_path):
-    certificate = tmp_path / "tls.crt"
-    long(certificate)
-    with pytest.raises(TlsError, match=r"tls\.crt is not usable: it is longer than 128 KiB"):
-        read_certificate(TlsSettings(certificate, certificate))
-
-
-def test_a_client_ca_file_that_is_too_long_is_named(tmp_path):
-    authorities = tmp_path / "ca.crt"
-    long(authorities)
-    with pytest.raises(TlsError, match=r"ca\.crt is not usable: it is longer than 4096 KiB"):
-        read_certificate(TlsSettings(client_ca_file=authorities))
 
 
 def test_a_lock_file_that_is_too_long_is_told(tmp_path):

@@ -51,10 +51,8 @@ class Access:
     code: everything is allowed.
     """
 
-    __slots__ = ("called", "on_violation", "scope")
+    __slots__ = ("on_violation", "scope")
 
     def __init__(self, scope: AccessScope | None = None, on_violation: OnViolation = refuse) -> None:
         self.scope = scope
         self.on_violation = on_violation
-        self.called: list[tuple[object, float]] = []
-        """What the host has called and not counted yet, with when it returned; None in place of what was called for a moment before."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from endpick.host.circuits import admitted
+from endpick.host.boundary import admitted
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
 

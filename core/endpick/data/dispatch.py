@@ -11,8 +11,9 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
 from endpick.host.apart import apart
+from endpick.host.boundary import admitted
+from endpick.host.boundary import report_late as late
 from endpick.host.breaker import Breaker, BreakerState
-from endpick.host.circuits import admitted, late
 from endpick.host.failures import CALL_FAILURES, is_the_hosts
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint

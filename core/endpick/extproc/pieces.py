@@ -1,4 +1,4 @@
-"""Body messages, read without protobuf: a streamed answer comes in some eighty of them, all of one shape."""
+"""Parses body messages without protobuf: a streamed response comes in dozens of them, all alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 REQUEST_BODY: Final = 0x22
 RESPONSE_BODY: Final = 0x2A
-"""Tags of `ProcessingRequest.request_body` and `.response_body`: the first byte of a message that holds nothing else."""
+"""Tags of `ProcessingRequest.request_body` and `.response_body`: the first byte of a body message."""
 
 _END: Final = b"\x10\x01"
 """`end_of_stream: true` of an `HttpBody`."""
@@ -15,10 +15,9 @@ _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
 def body_piece(message: bytes) -> tuple[int, int, bool] | None:
-    """Where the bytes of a body message start and stop, and whether they are the last.
+    """Start and stop of the body bytes in a message, and whether they are the last.
 
-    None for every other message, and for a body message with more in it. What it reads, protobuf would read alike: every byte of the
-    message is accounted for.
+    None for other messages, and for a body message with further fields. The result equals protobuf's.
     """
     length = len(message)
     if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
@@ -32,23 +31,23 @@ def body_piece(message: bytes) -> tuple[int, int, bool] | None:
 
 
 def response_piece_head(length: int) -> bytes:
-    """What a message of this length begins with if it holds a piece of a response body that goes on, and nothing else."""
+    """The bytes before the body in a message of this length that holds a chunk of a response body, not the last."""
     return _heads(RESPONSE_BODY, length)[0]
 
 
 @lru_cache(maxsize=8192)
 def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
-    """What precedes the bytes of a body in a message of this length: of one that goes on, and of the last."""
+    """The bytes before the body in a message of this length, for a chunk and for the last chunk."""
     return _head(tag, length - 1, 0), _head(tag, length - 1, len(_END))
 
 
 def _head(tag: int, rest: int, after: int) -> bytes:
-    """Tag and length of `HttpBody`, then of its `body`, after which `after` bytes follow; what no message begins with if there is no such.
+    """Tags and lengths of `HttpBody` and its `body`; `NO_HEAD` when no message has this size.
 
     Args:
         tag: Of the field in `ProcessingRequest`.
-        rest: Bytes behind the tag.
-        after: Bytes behind the body.
+        rest: Bytes after the tag.
+        after: Bytes after the body.
     """
     whole = _announced(rest)
     size = _announced(whole - 1 - after)
@@ -56,11 +55,11 @@ def _head(tag: int, rest: int, after: int) -> bytes:
 
 
 NO_HEAD: Final = b"\x00"
-"""No body message begins with it."""
+"""Starts no body message."""
 
 
 def _announced(total: int) -> int:
-    """The number that announces so many bytes behind it that they and its varint are `total`; -1 where there is none."""
+    """The length that together with its own varint takes `total` bytes; -1 when there is none."""
     for size in range(1, 6):
         if total > size and len(varint(total - size)) == size:
             return total - size
@@ -68,7 +67,7 @@ def _announced(total: int) -> int:
 
 
 def varint(number: int) -> bytes:
-    """A number, seven bits a byte, the least significant first."""
+    """Protobuf's encoding of a number: seven bits per byte, least significant first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

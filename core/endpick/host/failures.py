@@ -1,8 +1,4 @@
-"""What the code of a plugin or a hook object may raise without harm to the process.
-
-Every layer that calls plugins asks here, from the data layer to the reload, so that all of them mean the same: whatever leaves a plugin
-is a fault of the plugin, counted under its name and handled by its `onFault`, unless `is_the_hosts` says otherwise.
-"""
+"""Errors of plugins and hook objects that the host contains."""
 
 from __future__ import annotations
 
@@ -16,13 +12,27 @@ from typing_extensions import TypeIs
 from endpick.host.apart import apart
 
 PLUGIN_ERRORS = (Exception, SystemExit)
-"""Exceptions that the host contains when a plugin raises them."""
+"""Errors of a plugin. KeyboardInterrupt, GeneratorExit and CancelledError are the host's and pass."""
 
 
 def describe_error(error: BaseException) -> str:
     """The class and message of an exception, for logs and diagnostics."""
     return f"{type(error).__name__}: {error}"[:500]
 
+
+class FaultOfAnother(BaseException):
+    """Carries the fault of a nested plugin call, which refuses the request, through the calling plugin.
+
+    No `Exception`, so that the caller does not handle it by accident.
+    """
+
+    def __init__(self, fault: object) -> None:
+        """`fault` is a `boundary.Fault`, counted and logged already."""
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+# Everything below goes with its last user; new code uses the names above.
 
 CALL_FAILURES = BaseException
 """What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
@@ -119,15 +129,3 @@ def _was_cancelled() -> bool:
     except RuntimeError:  # no event loop runs, so there is no task
         return False
     return task is not None and task.cancelling() > 0
-
-
-class FaultOfAnother(BaseException):
-    """Passes through a plugin that called another one, whose fault refuses the request: not the caller's to handle, nor its fault.
-
-    Attributes:
-        fault: What has been counted and logged already, as the layer that raised it describes faults.
-    """
-
-    def __init__(self, fault: object) -> None:
-        super().__init__(str(fault))
-        self.fault = fault

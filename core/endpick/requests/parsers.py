@@ -1,4 +1,4 @@
-"""Which parser reads a body, and what becomes of a request whose parser fails."""
+"""Selects the parser that reads a request body by the request path."""
 
 from __future__ import annotations
 
@@ -6,40 +6,57 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from endpick.api.request import ParsedRequest
 from endpick.api.request_control import Parser
-from endpick.data.model_rules import RewriteTable
-from endpick.host.attributes import claims_of, usage_mark_of
-from endpick.host.boundary import Fault, Step, bind
+from endpick.host.boundary import Step, bind
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
-from endpick.requests.model import CODE_OF, Refused, refused
 
-UNSEEN: Final = ParsedRequest(needs_model=False)
-"""What is known of a body that the gateway keeps to itself, or that its parser, which may be skipped, failed to read."""
+LARGE_BODY_BYTES: Final = 256 * 1024
+
+
+class PatientStep(Step):
+    """A step whose circuit does not open when calls are slow: how long they take depends on the size of the client's body."""
+
+    __slots__ = ()
+
+    def held(self, seconds: float) -> None:
+        """Do not report a slow call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledParser:
-    """A parser's methods; `usage` is None when it reads none, so that response bodies need not be looked at."""
+    """The bound methods of a parser.
+
+    Attributes:
+        claims: Path suffixes; none for a fallback.
+        parse: Reads a request body of at most `LARGE_BODY_BYTES`.
+        parse_large: Reads a larger one.
+        rewrite_model: Changes the model name in a body.
+        usage: Reads token counts from a response; None when the parser reads none, so responses are not inspected.
+        usage_mark: See `Parser.usage_mark`.
+    """
 
     claims: tuple[str, ...]
     parse: Step
+    parse_large: Step
     rewrite_model: Step
     usage: Step | None
     usage_mark: bytes
-    """See `Parser.usage_mark`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """All parsers of a plan."""
+    """The parsers of a plan.
+
+    Attributes:
+        by_suffix: Longest suffix first; of equal suffixes the first configured parser wins.
+        fallback: Takes every other path, if configured.
+        usual: Exact paths `/v1/...` of nearly all requests, so that they need no search.
+    """
 
     by_suffix: tuple[tuple[str, CompiledParser], ...]
-    """Longest suffix first; of equal ones the first configured parser wins."""
     fallback: CompiledParser | None
     usual: Mapping[str, CompiledParser] = field(default_factory=dict)
-    """What `for_path` finds for the paths that nearly all requests have."""
 
     @property
     def each(self) -> tuple[CompiledParser, ...]:
@@ -56,7 +73,7 @@ class Parsers:
 
 
 def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
-    """Order the parsers. As in llm-d, parsers behind a fallback are never asked."""
+    """Bind and order the parsers. As in llm-d, parsers after a fallback are never used."""
     claims: dict[str, CompiledParser] = {}
     fallback: CompiledParser | None = None
     for instance in instances:
@@ -74,26 +91,7 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse = bind(instance, Parser, "parse", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
-    mark = usage_mark_of(plugin)
-    usage = None if mark is None else bind(instance, Parser, "usage", telemetry)
-    return CompiledParser(claims_of(plugin), parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
-
-
-def no_parser(path: str) -> Refused:
-    """The answer to a body that no parser reads."""
-    return Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'")
-
-
-def unread_refusal(fault: Fault, rewrite: str | None, rewrites: RewriteTable) -> Refused | None:
-    """Why a request may not go on with a body that its parser failed to read; None where it may.
-
-    Args:
-        fault: Of the parser.
-        rewrite: The model that the client's headers ask for; None for no other than the one in the body.
-        rewrites: Any of them may be for the model in the body, which is not known.
-    """
-    if fault.refuses:
-        return refused(fault)
-    if rewrite or rewrites:
-        return Refused(500, CODE_OF[500], f"plugin '{fault.instance}' failed, and no model can be exchanged in a body that was not read")
-    return None
+    parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
+    rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
+    usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
+    return CompiledParser(plugin.claims, parse, parse_large, rewrite_model, usage, plugin.usage_mark)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -54,7 +53,7 @@ class ActivePlan:
         self._discovery: DiscoveryTask | None = None
         self.on_replaced: list[Callable[[Deployment], None]] = []
         self.polls = PollCounts()
-        self._retiring: dict[asyncio.Task[None], tuple[Instance, ...]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._endpoint_removed)
 
@@ -67,10 +66,6 @@ class ActivePlan:
     def instances(self) -> Iterable[Instance]:
         """The instances that serve now; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
-
-    def all_instances(self) -> Iterable[Instance]:
-        """The instances that serve now, and those of earlier deployments that are not stopped yet."""
-        return itertools.chain(self.instances(), *self._retiring.values())
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
         """Discover the endpoints and collect their data for the first deployment.
@@ -138,8 +133,8 @@ class ActivePlan:
     def _begin_to_retire(self, instances: tuple[Instance, ...]) -> None:
         if instances:
             task = asyncio.get_running_loop().create_task(self._retire(instances))
-            self._retiring[task] = instances
-            task.add_done_callback(self._retiring.pop)
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
         """Stop unused instances after the finish timeout, or at once when the process ends.

@@ -10,9 +10,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
+from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _SHUTDOWN_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 
 Report = Callable[[], tuple[bool, str]]
 
@@ -37,6 +39,7 @@ class AdminServer:
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
+        self._refreshing: asyncio.Task[None] | None = None
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
     async def start(self) -> int:
@@ -46,12 +49,14 @@ class AdminServer:
             ListenError: the address is in use, or not one of this host.
             TlsError: the certificate cannot be read or used.
         """
-        context = None if self._address.tls is None else CertificateWatch(self._address.tls).context
+        certificate = None if self._address.tls is None else CertificateWatch(self._address.tls)
+        if certificate is not None:
+            self._refreshing = asyncio.create_task(self._refresh(certificate))
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
         await self._runner.setup()
         try:
-            await web.SockSite(self._runner, bound, ssl_context=context).start()
+            await web.SockSite(self._runner, bound, ssl_context=None if certificate is None else certificate.context).start()
         except OSError as error:
             await self.stop()
             raise ListenError.at(self._address.host, port, error) from error
@@ -59,7 +64,15 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Close the port and its connections."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         await self._runner.cleanup()
+
+    async def _refresh(self, certificate: CertificateWatch) -> None:
+        counters = TransportCounters()
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            certificate.refresh(counters)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

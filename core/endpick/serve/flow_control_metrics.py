@@ -8,10 +8,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.fast_metrics import Counts, Distribution, Distributions, Levels, Tally
 from endpick.api.request import InferenceRequest
-from endpick.flow_control.bands import Bands
-from endpick.flow_control.queues import BandQueue, Entry
+from endpick.flow_control.queues import BandQueue, Bands, Entry, Outcome
 from endpick.flow_control.saturation import Reading
-from endpick.flow_control.states import Outcome
 from endpick.serve.metrics import PREFIX, SCHEDULING_BUCKETS
 from endpick.serve.recorder import CombinationLimit
 
@@ -140,26 +138,27 @@ class FlowControlMetrics:
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
         """See `Report`."""
-        members = self._members(entry.request)
+        members = self._members(entry.waiting.request)
         members.size.value += 1.0
-        members.bytes.value += entry.size_bytes
+        members.bytes.value += entry.waiting.size_bytes
         members.enqueued.observe(seconds)
         self._fill(band, bands)
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
         """See `Report`."""
-        request = entry.request
+        request = entry.waiting.request
         members = self._members(request)
         members.size.value -= 1.0
-        members.bytes.value -= entry.size_bytes
+        members.bytes.value -= entry.waiting.size_bytes
         self._duration(request, outcome).observe(waited_seconds)
         self._count(outcome, request.priority)
         self._fill(band, bands)
 
     def refused(self, entry: Entry, outcome: Outcome) -> None:
         """See `Report`."""
-        self._duration(entry.request, outcome).observe(0.0)
-        self._count(outcome, entry.request.priority)
+        request = entry.waiting.request
+        self._duration(request, outcome).observe(0.0)
+        self._count(outcome, request.priority)
 
     def attempted(self, seconds: float) -> None:
         """See `Report`."""
@@ -219,7 +218,7 @@ class FlowControlMetrics:
             used = self._bands[label] = self._used_requests.labels(*labels), self._used_bytes.labels(*labels)
         used[0].value = len(band) / band.rules.max_requests
         used[1].value = band.size_bytes / band.rules.max_bytes
-        if bands.rules.max_requests:
-            self._all_requests.labels(self._pool).value = bands.requests / bands.rules.max_requests
-        if bands.rules.max_bytes:
-            self._all_bytes.labels(self._pool).value = bands.size_bytes / bands.rules.max_bytes
+        if bands.rules.settings.max_requests:
+            self._all_requests.labels(self._pool).value = bands.requests / bands.rules.settings.max_requests
+        if bands.rules.settings.max_bytes:
+            self._all_bytes.labels(self._pool).value = bands.size_bytes / bands.rules.settings.max_bytes

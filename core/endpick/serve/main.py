@@ -16,7 +16,6 @@ from typing import NoReturn
 from endpick.diagnostics import ExitCode
 from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.installation import request_path
-from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
@@ -131,7 +130,10 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 def _started(ports: Ports) -> None:
-    collect_rarely()
+    gc.collect()
+    gc.freeze()  # objects made at start live as long as the process
+    gc.set_threshold(10_000, 10, 1_000)  # a request in flight has about 100 objects
+    gc.enable()
     _log.info(
         "serving",
         extra={

@@ -182,23 +182,13 @@ class EndpickMetrics:
         )
         self.circuits = Gauge(
             "endpick_plugin_circuit_state",
-            "State of the plugin's circuit: 0 closed, 1 suspected, 2 open (the plugin is skipped), 3 half-open.",
+            "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
             ("plugin", "type"),
             registry=registry,
         )
         hook = ("hook_object",)
         self.hook_faults = Counter(
             "endpick_hook_faults_total", "Hook object calls that raised.", (*hook, "hook", "reason"), registry=registry
-        )
-        self.hooks_late = Counter("endpick_hook_late_calls_total", "Hook object calls that took too long.", hook, registry=registry)
-        self.hooks_left_out = Counter(
-            "endpick_hook_left_out_total", "Decisions not shown to a hook object because its circuit is open.", hook, registry=registry
-        )
-        self.hook_circuits = Gauge(
-            "endpick_hook_circuit_state",
-            "State of the hook object's circuit: 0 closed, 1 suspected, 2 open (the hook object is skipped), 3 half-open.",
-            hook,
-            registry=registry,
         )
         self.loop_stalls = Counter("endpick_loop_stalls_total", "Stalls of the event loop.", registry=registry)
         self.loop_stalled_seconds = Counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.", registry=registry)

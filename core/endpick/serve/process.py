@@ -18,12 +18,12 @@ from endpick.data.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
-from endpick.host.circuits import left_out_now
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
-from endpick.requests.waiting import WaitingRoom
+from endpick.requests.flow_gate import FlowGate
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
 from endpick.serve.admin import AdminServer
 from endpick.serve.compile import declared_keys
@@ -31,8 +31,6 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Runtime, StartRefused, deploy, document_of
 from endpick.serve.exposition import EventCounts, Exposition, PoolGauges, new_host_registry
 from endpick.serve.flow_control_metrics import FlowControlMetrics
-from endpick.serve.free_memory import resident_bytes
-from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
@@ -169,13 +167,12 @@ class _Process:
         self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
         self._table.rules.configure(plan.models)
         PoolLog(self._table, self._metrics, clock)
-        self._circuits = HookCircuits(plan.hooks, settings.breaker, self._metrics, clock)
-        self._observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, self._circuits)
+        self._observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, self._metrics, clock)
         self._runtime = Runtime(self._services, self._table, self._recorder, self._observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
-        self._account = _new_account(settings.max_memory_bytes)
-        self._overload = OverloadWatch(self._account, self._current.all_instances, self._recorder, self._registry)
+        self._memory = _new_memory(settings.max_memory_bytes)
+        self._overload = OverloadWatch(self._memory, self._registry)
         self._board = HealthBoard()
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
         self._table.on_stand_by.append(self._readiness.stand_by)
@@ -228,11 +225,11 @@ class _Process:
         self._observers.start()
         self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
 
-    def make_director(self) -> tuple[Director, WaitingRoom]:
+    def make_director(self) -> tuple[Director, FlowGate]:
         """The director and the gate in which requests wait for capacity."""
         table, clock = self._table, self._services.clock
         access = Access(on_violation=self._recorder.undeclared_access)
-        gate = WaitingRoom(table, access, clock, self._account, self._flow_control_metrics)
+        gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
         table.on_changed.append(gate.something_changed)
         table.on_delivered.append(gate.something_changed)
         director = Director(
@@ -242,10 +239,10 @@ class _Process:
             clock,
             access=access,
             sent=table.sent,
-            account=self._account,
+            memory=self._memory,
             emits_scores=self._settings.emits_scores,
             rules=table.rules,
-            room=gate,
+            gate=gate,
         )
         self._current.on_replaced.append(lambda new: director.switch(new.pipeline))
         return director, gate
@@ -253,7 +250,7 @@ class _Process:
     def make_server(self, director: Director) -> Server:
         """The ext_proc server, which also answers health checks and reflection."""
         counters = SessionCounters()
-        sessions = session_factory(director, self._settings.sessions, counters, self._account)
+        sessions = session_factory(director, self._settings.sessions, counters, self._memory)
         if self._settings.grpc_stream_metrics:
             sessions = measured(sessions, StreamMetrics(self._registry), self._services.clock)
         methods = ext_proc_methods(sessions) | health_methods(self._board)
@@ -278,7 +275,7 @@ class _Process:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def drain(self, server: Server, health: Server, gate: WaitingRoom) -> None:
+    async def drain(self, server: Server, health: Server, gate: FlowGate) -> None:
         """Serve until gateways have noticed, refuse waiting requests, then let open streams finish."""
         control, settings = self._control, self._settings
         control.lifecycle.enter(Phase.DRAINING)
@@ -325,7 +322,7 @@ class _Process:
         return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
 
     def _remarks(self) -> tuple[str, ...]:
-        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._circuits.remarks())
+        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._observers.remarks())
 
     def _phase_entered(self, entered: Phase) -> None:
         for phase in Phase:
@@ -341,12 +338,13 @@ class _Process:
             self._metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
 
 
-def _new_account(limit_bytes: int) -> MemoryAccount:
-    own = resident_bytes()
-    if own >= limit_bytes * STAGE_BOUNDS[OverloadStage.RELEASING].ends:
-        message = f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: endpick itself takes {own >> 20} MiB"
+def _new_memory(limit_bytes: int) -> Memory:
+    memory = Memory(limit_bytes)
+    memory.measure()
+    if memory.stage is not OverloadStage.NORMAL:
+        message = f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: endpick itself takes {memory.resident() >> 20} MiB"
         raise StartRefused(Diagnostic(Code.E0807, message, help="allow more"))
-    return MemoryAccount(limit_bytes, own)
+    return memory
 
 
 def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:

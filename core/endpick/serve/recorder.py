@@ -20,7 +20,7 @@ from endpick.host.breaker import BreakerState
 from endpick.host.failures import describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.host.telemetry import ResponsePace
+from endpick.host.telemetry import ResponsePace, Telemetry
 from endpick.host.throttle import Throttle
 from endpick.serve.metrics import EndpickMetrics
 
@@ -47,7 +47,7 @@ _Attempt = tuple[str, int, str]
 """Name and port of an endpoint (port 0 for none) and the target model."""
 
 
-class Recorder:
+class Recorder(Telemetry):
     """The `Telemetry` of a serving process.
 
     Children of labelled metrics are bound on first use and kept, because a label lookup costs more than the observation.

@@ -45,7 +45,7 @@ class Exchange:
         old, _, new = headers.get("x-test-rewrite", "").partition("|")
         self.wants_chunks = "x-test-unseen" not in headers
         self.rewrites = True
-        self.tells_metadata = True
+        self.adds_metadata = True
         self._seen = seen
         self._changed = changed
         self._old, self._new = old.encode(), new.encode()

@@ -113,30 +113,15 @@ async def test_an_observer_that_raises_changes_nothing_and_is_logged_once(fixtur
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_that_keeps_failing_is_left_out_shown_and_tried_again(fixture_project, folder):
+async def test_a_failing_observer_is_counted_and_stops_no_other(fixture_project, folder):
     where = folder("hooks.quitter", "hooks.everything")
-    options = (ALL, "--circuit-faults=4", "--circuit-cool-down=1s")
-    async with serving(where, *options, path=[fixture_project("hook-objects")]) as picker:
+    async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         assert {status for _, status in [await picker.ask() for _ in range(10)]} == {0}
         await until_shown(picker, 10)
-        told = (("hook", "endpick_decision"), ("hook_object", "hooks.quitter"), ("reason", "SystemExit"))
-        assert await picker.samples("endpick_hook_faults_total") == {told: 4}
-        assert await picker.samples("endpick_hook_left_out_total") == {(("hook_object", "hooks.quitter"),): 6}
-        states = await picker.samples("endpick_hook_circuit_state")
-        assert states == {(("hook_object", "hooks.quitter"),): 2, (("hook_object", "hooks.everything"),): 0}
-        status, text = await picker.health()
-        assert (status, text.splitlines()[0]) == (200, "ok")
-        assert "the hook object 'hooks.quitter' from hook-objects 1.0 is left out for" in text
-        (event,) = await picker.logged("is left out for 1 s")
-        assert "remove it from `hooks:`" in str(event["event"])
-
-        async with asyncio.timeout(20):
-            while not [event for event in picker.events if "left out for 2 s" in str(event["event"])]:
-                await picker.ask()
-                await asyncio.sleep(0.05)
-        assert len(await picker.logged("is called again, after it was left out because 4 of 4 calls failed")) == 1
-    calls = traced(where)
-    assert [call["hook"] for call in calls].count("decision") >= 10, "the other one sees every decision"
+        labels = (("hook", "endpick_decision"), ("hook_object", "hooks.quitter"), ("reason", "SystemExit"))
+        assert await picker.samples("endpick_hook_faults_total") == {labels: 10}
+        assert len(await picker.logged("failed in endpick_decision")) == 1
+    assert [call["hook"] for call in traced(where)].count("decision") >= 10
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""A session that does what its messages say, and what it saw."""
+"""A session controlled by its messages, and its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from endpick.requests.model import CloseCause
 
 @dataclass
 class Log:
-    """What all toy sessions saw; tests wait for entries instead of sleeping."""
+    """The events of all toy sessions; tests wait for entries instead of sleeping."""
 
     causes: list[CloseCause] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
@@ -31,20 +31,20 @@ class Log:
             self._changed.notify_all()
 
     async def until_closed(self, count: int) -> list[CloseCause]:
-        """How the first sessions ended, once that many have."""
+        """The close causes, once `count` sessions have ended."""
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(lambda: len(self.causes) >= count)
         return self.causes
 
     async def until_received(self, count: int) -> list[bytes]:
-        """What arrived, once that many messages have."""
+        """The messages, once `count` have arrived."""
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(lambda: len(self.received) >= count)
         return self.received
 
 
 class ToySession:
-    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`, `block:N` (milliseconds)."""
+    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`."""
 
     def __init__(self, log: Log) -> None:
         self.waiting: Awaitable[object] | None = None

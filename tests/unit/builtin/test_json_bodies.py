@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from endpick_builtin.parsers.structure import without_depths
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from endpick_builtin.parsers.anthropic import AnthropicParser
 from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
 from endpick_builtin.parsers.json_bodies import read_leniently
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.structure import without_depths
 from endpick_builtin.parsers.vertexai import VertexAIParser
 from unit.builtin.vectors import in_request
 from unit.scheduling.workbench import instance

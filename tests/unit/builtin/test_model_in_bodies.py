@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from endpick_builtin.parsers.model_field import with_model
 from hypothesis import given
 from hypothesis import strategies as st
-
-from endpick_builtin.parsers.model_field import with_model
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

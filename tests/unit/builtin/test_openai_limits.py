@@ -6,10 +6,9 @@ import json
 
 import orjson
 import pytest
+from endpick_builtin.parsers.structure import exceeded_limit
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from endpick_builtin.parsers.structure import exceeded_limit
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.sampled_from('ab[]{},:"\\\n') | st.characters()),

@@ -7,11 +7,11 @@ import struct
 import tracemalloc
 
 import pytest
+from endpick_builtin.parsers.model_field import with_model
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Media, Modality, ParsedRequest, Rejection, Usage
-from endpick_builtin.parsers.model_field import with_model
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from unit.scheduling.workbench import instance
 

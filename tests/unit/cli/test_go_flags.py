@@ -203,7 +203,7 @@ def test_contradicting_pool_flags_are_wrong_usage(arguments, complaint):
 
 
 def test_unknown_cipher_suite_is_wrong_usage():
-    with pytest.raises(click.UsageError, match="'TLS_NULL' is no cipher suite"):
+    with pytest.raises(click.UsageError, match="'TLS_NULL' is not a cipher suite"):
         settings_of(options("--tls-cipher-suites=TLS_NULL"))
 
 

@@ -10,8 +10,8 @@ import pytest
 from endpick.api import EndpointEventSource
 from endpick.data import announcing
 from endpick.data.announcing import Announcements
+from endpick.host.boundary import report_late as late
 from endpick.host.breaker import Breaker, BreakerSettings
-from endpick.host.circuits import late
 from endpick.host.kinds import ExtensionPoint
 from unit.data.collecting import SEEN, Keep, Rig, endpoint, now
 

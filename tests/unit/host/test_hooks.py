@@ -13,12 +13,11 @@ from endpick.api import hookimpl
 from endpick.api.hooks import HookSpecs, HostServices, HostView, PluginRecord
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
-from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import Candidate
 from endpick.host.hook_objects import HOOKS, discover_hook_objects, hook_faults
 from endpick.host.hooks import HookCall, HookConfigReport, HookRegistry, load_hooks
 from endpick.host.resolution import Policy, Reference
-from endpick.serve.hook_circuits import HookCircuits
+from endpick.serve.decisions import DecisionObservers
 from endpick.serve.metrics import EndpickMetrics
 from plugin_classes import load_class, scorer_class
 
@@ -51,9 +50,9 @@ def calls(fixture_project, monkeypatch):
 
 
 def shown(registry, *records):
-    circuits = HookCircuits(registry, BreakerSettings(), EndpickMetrics(CollectorRegistry()), lambda: 0.0)
+    observers = DecisionObservers(registry, 1.0, EndpickMetrics(CollectorRegistry()), lambda: 0.0)
     for record in records:
-        circuits.decision(record)
+        observers.show(record)
 
 
 def sound(loaded):

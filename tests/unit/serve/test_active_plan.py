@@ -48,17 +48,6 @@ async def test_an_instance_that_does_not_start_refuses_the_reload(process, start
 
 
 @pytest.mark.asyncio
-async def test_replaced_instances_are_known_until_they_are_stopped(process):
-    for name in ("second", "third"):
-        assert await process.reload(planned(name))
-    assert [instance.name for instance in process.active.all_instances()].count("test.ready") == 1
-    assert {SERVING, "second", "third"} < {instance.name for instance in process.active.all_instances()}
-    assert SERVING not in {instance.name for instance in process.active.instances()}
-    await process.active.end()
-    assert {SERVING, "second"}.isdisjoint(instance.name for instance in process.active.all_instances())
-
-
-@pytest.mark.asyncio
 async def test_a_failing_replan_refuses_the_reload(process, caplog):
     def without_room() -> PlanOutcome:
         raise OSError(28, "No space left on device")

@@ -48,12 +48,7 @@ def test_tenants_are_added_up_under_the_old_name():
     assert page["inference_extension_model_rewrite_decisions_total"] == {
         (("model_name", "m"), ("model_rewrite_name", "header"), ("target_model", "t")): 40.0
     }
-    assert (
-        generate_latest(renamed(registry)).count(
-            b"# TYPE inference_objective_request_total counter"
-        )
-        == 1
-    )
+    assert generate_latest(renamed(registry)).count(b"# TYPE inference_objective_request_total counter") == 1
 
 
 def test_labels_get_their_old_names():

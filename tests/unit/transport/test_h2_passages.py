@@ -1,4 +1,4 @@
-"""Pieces of a streamed answer on the short way: the gateway cannot tell it from the long one, and the exchange sees the same."""
+"""The fast path for pieces of a streamed response gives the same bytes as the usual one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
 from endpick.requests.model import EVICTED, BodyMode, CloseCause, Routed
-from endpick.serve.metrics import StreamMetrics
-from endpick.serve.stream_metrics import measured
 from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import PADDED, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES, PASSAGES
 from endpick.transport.limits import Limits
 from unit.extproc import conversation as say
 from unit.extproc.conversation import ENDPOINT, NotedExchange, read
@@ -24,7 +21,7 @@ from unit.transport.peer import Peer, data, frame
 
 INITIAL_WINDOW = 4
 EDGES = (0, 1, 107, 122, 123, 124, 127, 128, 250, 4080, 4090, 4100, 16_000)
-"""Lengths around those at which a length takes one byte more, or a payload is too long for the short way."""
+"""Around the lengths whose varint grows, and the longest payload of the fast path."""
 
 
 def wire(message: bytes, compressed: int = 0) -> bytes:
@@ -39,8 +36,7 @@ class Gateway(Peer):
         self.session_counters = SessionCounters()
         director = say.NotedDirector(Routed((ENDPOINT,), exchange))
         open_session = partial(Session, director, SessionSettings(), self.session_counters)
-        wrapped = measured(open_session, options.pop("measured"), float) if "measured" in options else open_session
-        super().__init__(session=wrapped, settings=settings, **options)
+        super().__init__(session=open_session, settings=settings, **options)
         self.open(1)
         for message in (say.request_headers(end=True, response_body=mode), say.response_headers()):
             self.message(1, message)
@@ -52,7 +48,7 @@ class Gateway(Peer):
 
 
 def both_ways(**options) -> tuple[Gateway, Gateway]:
-    """A response whose pieces may take the short way, and the same one without."""
+    """The same response on the fast path and on the usual one."""
     short, long = (Gateway(NotedExchange(rewrites=rewrites), **options) for rewrites in (False, True))
     assert short.stream.passing is not None
     assert long.stream.passing is None
@@ -65,7 +61,7 @@ KINDS = st.sampled_from(
 
 
 def sent(kind: str, piece: bytes, at: int) -> bytes:
-    """Frames that bring a piece in a certain form, or what is no piece."""
+    """Frames with a piece in a certain form, or with something else."""
     payload = wire(say.response_body(piece))
     match kind:
         case "cut":
@@ -99,13 +95,13 @@ def sent(kind: str, piece: bytes, at: int) -> bytes:
     window=st.sampled_from((0, 10, 300, 5000, 2**20)),
     at_once=st.booleans(),
 )
-def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(pieces, window, at_once):
+def test_fast_path_gives_the_same_bytes_and_pieces(pieces, window, at_once):
     short, long = both_ways(settings={INITIAL_WINDOW: window})
     parts = [sent(kind, (text * size)[:size], at) for kind, size, text, at in pieces]
     for peer in (short, long):
         for part in [b"".join(parts)] if at_once else parts:
             peer.send(part)
-    # A piece without bytes is shown to an exchange that rewrites, and to no other.
+    # Only an exchange that rewrites sees an empty piece.
     seen = [[piece for piece in peer.exchange.chunks if piece[0]] for peer in (short, long)]
     assert seen[0] == seen[1]
     answers = [(peer.connection.outbox.take(), peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)]
@@ -113,10 +109,9 @@ def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(p
     for peer in (short, long):
         peer.send(frames.window_update(1, 2**20))
     assert short.connection.outbox.take() == long.connection.outbox.take()
-    assert short.memory.held_bytes == long.memory.held_bytes
 
 
-def test_a_message_without_a_byte_is_refused_as_on_the_long_way():
+def test_empty_message_is_refused_on_both_paths():
     short, long = both_ways()
     for peer in (short, long):
         peer.send(data(1, wire(b"")))
@@ -124,7 +119,7 @@ def test_a_message_without_a_byte_is_refused_as_on_the_long_way():
     assert short.exchange.finishes == long.exchange.finishes == [CloseCause.ERROR]
 
 
-def test_a_piece_is_answered_with_itself_and_shown_and_counted():
+def test_piece_is_echoed_observed_and_counted():
     gateway = Gateway(NotedExchange(rewrites=False))
     before = gateway.counters.snapshot()
     gateway.send(data(1, wire(say.response_body(b"data: x\n\n"))))
@@ -138,7 +133,7 @@ def test_a_piece_is_answered_with_itself_and_shown_and_counted():
     }
 
 
-def test_pieces_that_the_exchange_does_not_want_take_the_short_way_unseen():
+def test_unwanted_pieces_are_not_observed():
     gateway = Gateway(NotedExchange(wants_chunks=False))
     assert gateway.stream.passing is not None
     gateway.send(data(1, wire(say.response_body(b"a"))))
@@ -147,11 +142,11 @@ def test_pieces_that_the_exchange_does_not_want_take_the_short_way_unseen():
 
 
 @pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
-def test_where_a_gateway_expects_other_answers_there_is_no_short_way(mode):
+def test_other_body_modes_have_no_fast_path(mode):
     assert Gateway(NotedExchange(rewrites=False), mode=mode).stream.passing is None
 
 
-def test_an_exchange_that_fails_on_a_piece_is_asked_no_more_and_the_response_goes_on():
+def test_failing_exchange_is_not_called_again():
     def fails(chunk: bytes, end: bool) -> bytes | None:
         raise ZeroDivisionError
 
@@ -164,7 +159,7 @@ def test_an_exchange_that_fails_on_a_piece_is_asked_no_more_and_the_response_goe
     assert gateway.exchange.chunks == [(b"a", False)]
 
 
-def test_a_piece_after_the_end_is_refused_as_on_the_long_way():
+def test_piece_after_the_end_is_refused_on_both_paths():
     for gateway in both_ways():
         gateway.send(data(1, wire(say.response_body(b"a", end=True))))
         gateway.take()
@@ -174,7 +169,7 @@ def test_a_piece_after_the_end_is_refused_as_on_the_long_way():
         assert gateway.exchange.finishes == [CloseCause.END]
 
 
-def test_a_request_that_is_taken_back_has_no_short_way_any_more():
+def test_evicted_request_leaves_the_fast_path():
     gateway = Gateway(NotedExchange(rewrites=False))
     stream = gateway.stream
     gateway.connection.streams.resume(stream, EVICTED)
@@ -185,30 +180,16 @@ def test_a_request_that_is_taken_back_has_no_short_way_any_more():
     assert gateway.replies(1) == []
 
 
-def test_a_piece_longer_than_a_message_may_be_is_refused():
+def test_too_large_piece_is_refused():
     gateway = Gateway(NotedExchange(rewrites=False), limits=Limits(max_message_bytes=200))
     gateway.send(data(1, wire(say.response_body(b"x" * 100))))
     gateway.send(data(1, wire(say.response_body(b"x" * 300))))
     assert gateway.counters.messages_too_large == 1
 
 
-@pytest.mark.parametrize("alone", [5, 6, 7])
-def test_a_message_whose_head_comes_alone_passes_too(alone):
+def test_cut_message_passes_too():
     gateway = Gateway(NotedExchange(rewrites=False))
     payload = wire(say.response_body(b"data: x\n\n"))
-    gateway.send(data(1, payload[:alone]) + data(1, payload[alone:]))
+    gateway.send(data(1, payload[:6]) + data(1, payload[6:]))
     [reply] = gateway.replies(1)
     assert read(reply).body == b"data: x\n\n"
-
-
-def test_the_lengths_that_are_remembered_are_bounded():
-    gateway = Gateway(NotedExchange(rewrites=False), settings={INITIAL_WINDOW: 2**30})
-    for size in range(0, 6000, 7):
-        gateway.send(data(1, wire(say.response_body(b"x" * size))) + frames.window_update(0, 2**20))
-    assert any(PASSAGES)
-    assert len(PASSAGES) == LONGEST_PAYLOAD_BYTES + 1
-
-
-def test_sessions_that_are_measured_have_the_short_way_too():
-    gateway = Gateway(NotedExchange(rewrites=False), measured=StreamMetrics(None))
-    assert gateway.stream.passing is not None
