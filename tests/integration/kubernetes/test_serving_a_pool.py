@@ -8,13 +8,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from integration.serve.test_large_bodies_served import send
 
 from integration.kubernetes.api_server import NEW, POOLS, kubeconfig, pod, pool
 from integration.kubernetes.api_server import serving as serving_api
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.real_api_server import free_port
 from integration.plugins.serving import Picker, serving
+from integration.serve.sending import send
 
 pytestmark = pytest.mark.asyncio
 
