@@ -1,4 +1,4 @@
-"""What an ext_proc message carries besides headers and body: body modes, subset hint, and the endpoint that served."""
+"""Body modes, subset hint and served endpoint of a message."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import EVERYTHING_SENT, BodyMode, BodyModes
 
 ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
-"""Modes in which a body is one message."""
 _GRPC_MODE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """The context of one message.
-
-    Attributes:
-        modes: How the gateway sends bodies.
-        subset: Endpoints that the gateway allows; None without a restriction.
-        served: `ip:port` of the endpoint that the gateway used, if it reports one.
-    """
+    """The context of a message; `subset` None is no restriction."""
 
     modes: BodyModes = EVERYTHING_SENT
     subset: tuple[str, ...] | None = None
@@ -37,11 +30,7 @@ NO_CONTEXT: Final = MessageContext()
 
 
 def context_of(message: ProcessingRequest) -> MessageContext:
-    """Read the context of a message.
-
-    Raises:
-        ProtocolError: the gateway is configured in a way that is not supported.
-    """
+    """Read the context. Raises ProtocolError for an unsupported gateway."""
     modes = body_modes_of(message)
     if not message.HasField("metadata_context"):
         return MessageContext(modes)
@@ -50,11 +39,7 @@ def context_of(message: ProcessingRequest) -> MessageContext:
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
-    """Read `protocol_config`; a gateway that sends none uses FULL_DUPLEX_STREAMED.
-
-    Raises:
-        ProtocolError: the gateway is configured in a way that is not supported.
-    """
+    """The body modes; the default is FULL_DUPLEX_STREAMED. Raises ProtocolError."""
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
@@ -84,10 +69,7 @@ def _mode(value: int, option: str) -> BodyMode:
 
 
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
-    """The endpoints the gateway allows, in its order; None when it does not restrict them.
-
-    The value is a list of addresses or one string; each string may hold several addresses, separated by commas.
-    """
+    """The allowed endpoints; strings may hold several, separated by commas."""
     hint = _value(message, SUBSET_NAMESPACE, SUBSET_KEY)
     kind = hint.WhichOneof("kind") if hint is not None else None
     if hint is None or kind not in ("list_value", "string_value"):

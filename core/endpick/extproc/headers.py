@@ -11,12 +11,10 @@ from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, 
 from endpick.api.request_control import Metadata
 
 DESTINATION_HEADER: Final = "x-gateway-destination-endpoint"
-"""Also the key below `DESTINATION_NAMESPACE`; both have the same value."""
 DESTINATION_NAMESPACE: Final = "envoy.lb"
 SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
-"""Below `DESTINATION_NAMESPACE` in the response phase: the endpoint that the gateway used."""
+"""The endpoint that the gateway used."""
 SCORES_KEY: Final = "x-gateway-destination-endpoint-scores"
-"""Below `DESTINATION_NAMESPACE`, if wanted: the score of each candidate by address."""
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
 DROPPED_REASON_HEADER: Final = "x-llm-d-request-dropped-reason"
@@ -34,15 +32,14 @@ HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-"""Belong to one connection: repeating `transfer-encoding` on the next one has truncated streamed responses."""
+"""Repeating `transfer-encoding` has truncated responses."""
 NEVER_SET: Final = HOP_BY_HOP | {DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "content-length"}
-"""Plugins may not set these."""
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-"""Header names in lower case are cached, so that waiting requests share them; clients choose names, so the cache is bounded."""
+"""Names are cached; clients choose them, so the cache is bounded."""
 _names: Final[dict[str, str]] = {}
 
 
@@ -54,10 +51,7 @@ def _lower(name: str) -> str:
 
 
 def read_headers(header_map: HeaderMap) -> dict[str, str]:
-    """Lower-case names and values; the last value of a repeated header.
-
-    Gateways put a value into `raw_value` or, older ones, into `value`. Bytes that are not UTF-8 are replaced.
-    """
+    """Lower-case names and last values; older gateways use `value`."""
     headers = {}
     for header in header_map.headers:
         raw = header.raw_value
@@ -66,12 +60,12 @@ def read_headers(header_map: HeaderMap) -> dict[str, str]:
 
 
 def option(name: str, value: str) -> HeaderValueOption:
-    """The instruction to set one header, whatever it was before."""
+    """Set one header."""
     return HeaderValueOption(header=HeaderValue(key=name, raw_value=value.encode()), append_action=_OVERWRITE)
 
 
 def mutation(own: Mapping[str, str], further: Mapping[str, str], removed: Sequence[str] = ()) -> HeaderMutation:
-    """Set endpick's `own` headers and the plugins' `further` ones, and remove those of `removed` that are not set."""
+    """Set `own` headers and the allowed `further` ones, and remove others."""
     options = [option(name, value) for name, value in own.items()]
     options += [option(name.lower(), value) for name, value in further.items() if _may_change(name.lower())]
     gone = [name for name in map(str.lower, removed) if name not in further and _may_change(name)] if removed else ()
@@ -83,7 +77,7 @@ def _may_change(name: str) -> bool:
 
 
 def destination_metadata(destination: str, further: Metadata, scores: Mapping[str, float] | None = None) -> Struct:
-    """The destination as metadata, and the plugins' metadata, which cannot replace the destination or the scores."""
+    """The destination and the plugins' metadata, which cannot replace it."""
     struct = as_struct(further)
     own = struct.fields[DESTINATION_NAMESPACE].struct_value.fields
     own[DESTINATION_HEADER].string_value = destination
@@ -95,7 +89,7 @@ def destination_metadata(destination: str, further: Metadata, scores: Mapping[st
 
 
 def as_struct(metadata: Metadata) -> Struct:
-    """The protobuf form of metadata."""
+    """Metadata in protobuf."""
     struct = Struct()
     for namespace, entries in metadata.items():
         fields = struct.fields[namespace].struct_value.fields

@@ -1,4 +1,4 @@
-"""Parses header messages without protobuf, which creates four objects per header; nearly all gateways write them alike."""
+"""Parses header messages without protobuf, which creates four objects per header."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ from endpick.extproc.headers import MAX_NAME_LENGTH, MAX_NAMES
 
 REQUEST_HEADERS: Final = 0x12
 RESPONSE_HEADERS: Final = 0x1A
-"""Tags of `ProcessingRequest.request_headers` and `.response_headers`: the first byte of a header message."""
+"""Tags in `ProcessingRequest`."""
 
 _HEADERS: Final = 0x0A
-"""Tag of `HttpHeaders.headers`, and of each header in it."""
 _END: Final = b"\x18\x01"
 """`end_of_stream: true` of an `HttpHeaders`."""
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF
-"""The end of the longest headers whose length takes two bytes."""
+"""Longer lengths take three bytes."""
 _SETTINGS_BYTES: Final = 32
-"""Contexts of at most this size are the gateway's settings, equal for all its requests, and are cached."""
+"""Shorter contexts are settings that all requests share."""
 _names: Final[dict[bytes, str]] = {}
-"""Header names in lower case by their encoding: the tag of the name, its length, the name and the tag of the value."""
+"""Header names by their encoding."""
 _message_of: Final = ProcessingRequest.FromString
 
 
 def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
-    """The headers of a message, whether the body ends with them, and the message's context.
+    """Headers, end of stream and context; None to leave the message to protobuf.
 
-    The result equals protobuf's. None for other messages, and for unusual encodings.
-
-    Raises:
-        DecodeError: the context cannot be decoded.
-        ProtocolError: see `context_of`.
+    Raises DecodeError or ProtocolError for an invalid context.
     """
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
@@ -94,12 +89,7 @@ _cached_context: Final = lru_cache(maxsize=64)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
-    """Name, value and end of a header with a new name, a long value or no value; None to leave it to protobuf.
-
-    Raises:
-        IndexError: the message is too short.
-        UnicodeDecodeError: the name or value is not UTF-8.
-    """
+    """Name, value and end of an unusual header. Raises IndexError, UnicodeDecodeError."""
     size = message[position + 1]
     start = position + 2
     if size > 0x7F:

@@ -1,4 +1,4 @@
-"""Parses body messages without protobuf: a streamed response comes in dozens of them, all alike."""
+"""Parses body messages without protobuf."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 REQUEST_BODY: Final = 0x22
 RESPONSE_BODY: Final = 0x2A
-"""Tags of `ProcessingRequest.request_body` and `.response_body`: the first byte of a body message."""
+"""Tags in `ProcessingRequest`."""
 
 _END: Final = b"\x10\x01"
 """`end_of_stream: true` of an `HttpBody`."""
@@ -15,10 +15,7 @@ _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
 def body_piece(message: bytes) -> tuple[int, int, bool] | None:
-    """Start and stop of the body bytes in a message, and whether they are the last.
-
-    None for other messages, and for a body message with further fields. The result equals protobuf's.
-    """
+    """Start and stop of the body, and whether it ends; None to leave the message to protobuf."""
     length = len(message)
     if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
         return None
@@ -31,35 +28,28 @@ def body_piece(message: bytes) -> tuple[int, int, bool] | None:
 
 
 def response_piece_head(length: int) -> bytes:
-    """The bytes before the body in a message of this length that holds a chunk of a response body, not the last."""
+    """The bytes before a response chunk in a message of this length."""
     return _heads(RESPONSE_BODY, length)[0]
 
 
 @lru_cache(maxsize=8192)
 def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
-    """The bytes before the body in a message of this length, for a chunk and for the last chunk."""
+    """The bytes before a chunk, and before the last one."""
     return _head(tag, length - 1, 0), _head(tag, length - 1, len(_END))
 
 
 def _head(tag: int, rest: int, after: int) -> bytes:
-    """Tags and lengths of `HttpBody` and its `body`; `NO_HEAD` when no message has this size.
-
-    Args:
-        tag: Of the field in `ProcessingRequest`.
-        rest: Bytes after the tag.
-        after: Bytes after the body.
-    """
+    """Tags and lengths before a body with `rest` bytes after the tag and `after` bytes after the body."""
     whole = _announced(rest)
     size = _announced(whole - 1 - after)
     return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else NO_HEAD
 
 
 NO_HEAD: Final = b"\x00"
-"""Starts no body message."""
 
 
 def _announced(total: int) -> int:
-    """The length that together with its own varint takes `total` bytes; -1 when there is none."""
+    """The length that with its own varint takes `total` bytes; -1 if none."""
     for size in range(1, 6):
         if total > size and len(varint(total - size)) == size:
             return total - size
@@ -67,7 +57,7 @@ def _announced(total: int) -> int:
 
 
 def varint(number: int) -> bytes:
-    """Protobuf's encoding of a number: seven bits per byte, least significant first."""
+    """Protobuf encoding of a number."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Builds serialised replies: constant ones once, and those with a body around its bytes."""
+"""Builds serialised replies."""
 
 from __future__ import annotations
 
@@ -26,16 +26,12 @@ from endpick.extproc.pieces import NO_HEAD, response_piece_head, varint
 from endpick.requests.model import Refused
 
 _MAX_CACHED: Final = 512
-"""Replies about more characters are not cached."""
 MAX_CHUNK_BYTES: Final = 62_000
-"""Body bytes per streamed reply: some gateways limit a message to 64 KiB."""
+"""Some gateways limit a message to 64 KiB."""
 
 
 class Direction(bytes, Enum):
-    """Which body a streamed reply belongs to; the value is the tag of its field in `ProcessingResponse`.
-
-    Bytes hash faster than an `Enum` of integers, and every chunk looks up a cached head.
-    """
+    """The value is the tag of the field in `ProcessingResponse`; bytes hash fastest."""
 
     REQUEST = b"\x1a"
     RESPONSE = b"\x22"
@@ -51,17 +47,16 @@ CONTINUE_RESPONSE_TRAILERS: Final = ProcessingResponse(response_trailers=Trailer
 _FINAL_STATUSES: Final = frozenset(number for number in StatusCode.values() if number >= StatusCode.OK)
 
 _END: Final = b"\x10\x01"
-"""`end_of_stream: true` of a StreamedBodyResponse."""
 
 
 def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
-    """Answer the request headers with a destination; the gateway selects the route again, which may depend on it."""
+    """Answer the request headers; the gateway selects the route again."""
     response = CommonResponse(header_mutation=headers, clear_route_cache=True)
     return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
 def destination_only(destination: str) -> bytes:
-    """Answer the request headers with a destination and nothing else, as for nearly every request."""
+    """Answer the request headers with a destination only, as nearly always."""
     return _cached_destination(destination) if len(destination) <= _MAX_CACHED else _destination(destination)
 
 
@@ -73,18 +68,18 @@ _cached_destination: Final = lru_cache(maxsize=4096)(_destination)
 
 
 def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
-    """Answer a buffered request body with a destination: its headers have not left the gateway yet."""
+    """Answer a buffered request body with a destination."""
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body), clear_route_cache=True)
     return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
 def replaced_request_body(body: bytes) -> bytes:
-    """Answer one message of a request body with other bytes."""
+    """Replace the body of one request message."""
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
 def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
-    """Answer the response headers; sets those with a value and removes the others."""
+    """Set the response headers with a value, and remove the others."""
     if not changes:
         return CONTINUE_RESPONSE_HEADERS
     size = sum([len(name) + len(value or "") for name, value in changes])
@@ -101,25 +96,25 @@ _cached_response_headers: Final = lru_cache(maxsize=1024)(_response_headers)
 
 
 def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes:
-    """Answer one message of a response body with other bytes, and change the headers if they still wait."""
+    """Replace the body of one response message."""
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body))
     return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
 
 def replacement(body: bytes | None) -> BodyMutation | None:
-    """A mutation to `body`. An empty body has to be cleared, because an empty `body` field changes nothing."""
+    """A mutation to `body`; an empty `body` field would change nothing."""
     if body is None:
         return None
     return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
 
 
 def with_metadata(reply: bytes, metadata: Struct) -> bytes:
-    """The reply with dynamic metadata: a field at the end of a message may be appended to its bytes."""
+    """The reply with dynamic metadata appended."""
     return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
 
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
-    """A body, or a chunk of one, as full-duplex replies; with `end` the last reply ends the body, even if empty."""
+    """Full-duplex replies for a body or chunk."""
     size = len(body)
     if size <= MAX_CHUNK_BYTES:
         if end:
@@ -130,13 +125,13 @@ def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
 
 
 def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) -> bytes:
-    """One full-duplex reply; the body is copied once."""
+    """One full-duplex reply."""
     head = streamed_head(direction, len(body), end)
     return b"".join((head, body, _END)) if end else b"".join((head, body))
 
 
 def immediate(refused: Refused) -> bytes:
-    """The end of a request: the gateway answers the client with this error."""
+    """Have the gateway answer with an error."""
     response = ImmediateResponse(
         status=HttpStatus(code=StatusCode.Name(refused.status if refused.status in _FINAL_STATUSES else 500)),
         body=f"inference error: {refused.code} - {refused.message}".encode(errors="replace"),
@@ -155,10 +150,7 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 @lru_cache(maxsize=4096)
 def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
-    """The bytes before a chunk: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation > StreamedBodyResponse.
-
-    Each level is a tag and a length. Tokens of one model serialise to few different lengths, so the cache nearly always hits.
-    """
+    """The bytes before a chunk; tokens have few different lengths, so the cache nearly always hits."""
     head = b"\x0a" + varint(length)
     size = len(head) + length + (len(_END) if end else 0)
     for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
@@ -170,11 +162,9 @@ def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
 
 @lru_cache(maxsize=4096)
 def passage(length: int) -> tuple[bytes, int, bytes]:
-    """How to let a chunk of a streamed response pass, by the length of its message.
+    """Bytes before a response chunk in a message of this length, their number, and the reply's bytes before it.
 
-    Returns:
-        The bytes before the chunk in the message, their number, and the bytes to put before the chunk in the reply; empty values when no
-        message of this length is such a chunk.
+    Empty when no message of this length holds such a chunk.
     """
     before = response_piece_head(length)
     size = length - len(before)

@@ -1,4 +1,4 @@
-"""The request half of a stream, until the request has been routed, in each of the gateway's body modes."""
+"""The request half of a stream."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from endpick.requests.memory import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
 
 LARGE_BODY_BYTES: Final = 1024 * 1024
-"""Memory is measured before a larger body is parsed: between two measurements, a few of them can exceed what is left."""
+"""Memory is measured before larger bodies are parsed."""
 _JOINED_CHUNKS: Final = 1024
-"""So many chunks are joined into one: a client may send two bytes at a time, and each chunk has an overhead of forty."""
+"""A client may send two bytes at a time, and a chunk has forty bytes of overhead."""
 
 # Enum members as globals: looking them up in the class takes several times as long.
 _HEADERS: Final = MessagePart.HEADERS
@@ -31,11 +31,7 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class RequestPhase:
-    """One request until it has been routed, and the rest of its body after that.
-
-    When `ready` becomes True the director has all it needs, and `route` answers everything that is open. `pass_body` and
-    `pass_trailers` handle what comes after that.
-    """
+    """One request; `route` answers it once `ready`, and `pass_body` and `pass_trailers` handle the rest."""
 
     __slots__ = (
         "_buffered",
@@ -63,27 +59,22 @@ class RequestPhase:
         self._joined = 0
         self._messages = 0
         self._buffered = False
-        """The gateway buffers the body and its headers are answered: the decision answers the body."""
+        """The headers are answered, and the decision answers the body."""
         self.headers: dict[str, str] = {}
         self.body: bytes | None = None
-        """The whole body while the phase is `ready` and not routed; None when there is none to read."""
+        """The whole body while `ready` and not routed."""
         self.state = MessageState.IDLE
         self.ready = False
 
     def release(self) -> None:
-        """Give the memory of the body back: the request is decided, or the stream is over."""
+        """Release the memory of the body."""
         self._memory.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._chunks.clear()
         self.body = None
 
     def on_headers(self, headers: dict[str, str], end: bool) -> list[bytes]:
-        """Take the request headers; `end` when there is no body. Returns the replies that may be sent at once.
-
-        Raises:
-            ProtocolError: the headers came before.
-            RequestRefused: the process is short of memory.
-        """
+        """Take the headers and return immediate replies. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _LAST_HEADERS if end else _HEADERS)
         self._refuse_if_short_of_memory()
         self.headers = headers
@@ -95,12 +86,7 @@ class RequestPhase:
         return []
 
     def on_body(self, chunk: bytes, end: bool) -> bool:
-        """Take a chunk of the body before the decision, the last one if `end`. Returns `ready`.
-
-        Raises:
-            ProtocolError: no body can come here.
-            RequestRefused: the body is too large, or there is no memory for it.
-        """
+        """Take a chunk and return `ready`. Raises ProtocolError, RequestRefused."""
         last = end or self._mode in ONE_MESSAGE_MODES
         part = _LAST_BODY if last else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))
@@ -126,19 +112,14 @@ class RequestPhase:
         return last
 
     def on_trailers(self) -> None:
-        """Take trailers before the decision; they end the body.
-
-        Raises:
-            ProtocolError: no trailers can come here.
-            RequestRefused: the gateway buffers bodies but has none, and its headers can no longer be changed.
-        """
+        """Take trailers, which end the body. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _TRAILERS)
         if self._buffered:
             raise RequestRefused(Refused(400, CODE_OF[400], "a request has trailers but no body"))
         self._complete(is_whole=True)
 
     def route(self, routed: Routed) -> list[bytes]:
-        """Answer all messages so far with the decision."""
+        """Answer all messages with the decision."""
         body = self.body
         replaced = routed.body if body is not None else None
         destination = ",".join(routed.destinations)
@@ -161,27 +142,18 @@ class RequestPhase:
         return answers
 
     def pass_body(self, end: bool) -> list[bytes]:
-        """Let a chunk of the body pass after `route`.
-
-        Raises:
-            ProtocolError: no body can come here.
-        """
+        """Let a chunk pass after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _LAST_BODY if end or self._mode in ONE_MESSAGE_MODES else _BODY_PART)
         if self._mode is _NONE:
             raise out_of_order("a request body came although request_body_mode is NONE")
         return [replies.CONTINUE_REQUEST_BODY]
 
     def pass_trailers(self) -> list[bytes]:
-        """Let trailers pass after `route`.
-
-        Raises:
-            ProtocolError: no trailers can come here.
-        """
+        """Let trailers pass after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _TRAILERS)
         return [replies.CONTINUE_REQUEST_TRAILERS]
 
     def _complete(self, *, is_whole: bool) -> None:
-        """The body ended; a part of one, cut off by the gateway, is not given to plugins."""
         if self._held_bytes > LARGE_BODY_BYTES:
             self._memory.measure()
             self._refuse_if_short_of_memory()
@@ -196,7 +168,6 @@ class RequestPhase:
             raise RequestRefused(OVERLOADED)
 
     def _changed_head(self, routed: Routed, destination: str, body: bytes | None) -> bytes:
-        """The reply with the destination and further changes; `body` replaces the original one."""
         own = {DESTINATION_HEADER: destination}
         if body is not None and "content-length" in self.headers:
             own["content-length"] = str(len(body))

@@ -1,4 +1,4 @@
-"""The response half of a stream, from its headers to its end, in each of the gateway's body modes."""
+"""The response half of a stream."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class ResponsePhase(PassingBody):
-    """One response and the exchange that sees it pass.
-
-    Without an exchange (the gateway answered itself, or sends responses only) everything passes unchanged.
-    """
+    """One response; without an exchange it passes unchanged."""
 
     __slots__ = (
         "_asked",
@@ -52,31 +49,25 @@ class ResponsePhase(PassingBody):
     )
 
     def __init__(self, mode: BodyMode, counters: SessionCounters, let_pass: LetPass | None) -> None:
-        """`let_pass` is None for transports that cannot answer chunks themselves."""
+        """`let_pass` is None for transports without that."""
         self._mode = mode
         self._counters = counters
         self._let_pass = let_pass
         self.exchange: Exchange | None = None
-        """The request's exchange, from the decision until it is finished."""
         self._asked: Exchange | None = None
-        """The same from the response headers on; None once it has raised."""
+        """The exchange, until it has raised."""
         self._seen_by: Callable[[bytes, bool], bytes | None] | None = None
-        """`Exchange.response_chunk`, if the exchange wants every chunk."""
+        """`Exchange.response_chunk`, if wanted."""
         self._rewrites = False
         self._replaced = False
         self._has_length = False
         self._passes = False
-        """True while the transport may answer chunks."""
         self.state = MessageState.IDLE
         self.streams = False
         """True while chunks may go to `on_streamed`."""
 
     def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[bytes]:
-        """Take the response headers; `end` when there is no body, `served` as in `Exchange.response_headers`.
-
-        Raises:
-            ProtocolError: the headers came before.
-        """
+        """Take the response headers. Raises ProtocolError."""
         self.state = next_state("response", self.state, _LAST_HEADERS if end else _HEADERS)
         exchange = self._asked = self.exchange
         answer = replies.CONTINUE_RESPONSE_HEADERS
@@ -103,11 +94,7 @@ class ResponsePhase(PassingBody):
         return [answer]
 
     def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
-        """Take a chunk, not the last, of a body that streams; `head + chunk` is the reply that leaves it unchanged.
-
-        Raises:
-            ProtocolError: rewriting the body failed halfway.
-        """
+        """Take a chunk of a streamed body; `head + chunk` leaves it unchanged. Raises ProtocolError."""
         instead = None
         if self._seen_by is not None:
             try:
@@ -128,11 +115,7 @@ class ResponsePhase(PassingBody):
                 self._fault("response_chunk", error)
 
     def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
-        """Take a chunk of the body, the last one if `end`.
-
-        Raises:
-            ProtocolError: no body can come here, or rewriting it failed halfway.
-        """
+        """Take a chunk of the body. Raises ProtocolError."""
         end = end or self._mode in ONE_MESSAGE_MODES
         if end or self.state is not _BODY:  # nearly every chunk leaves the state as it is
             self.state = next_state("response", self.state, _LAST_BODY if end else _BODY_PART)
@@ -151,11 +134,7 @@ class ResponsePhase(PassingBody):
         return answers
 
     def on_trailers(self) -> list[bytes]:
-        """Take trailers; they end a body that has not ended.
-
-        Raises:
-            ProtocolError: no trailers can come here, or no message is left for the end of the body.
-        """
+        """Take trailers, which end the body. Raises ProtocolError."""
         before = self.state
         self.state = next_state("response", before, _TRAILERS)
         self.streams = False
@@ -179,7 +158,6 @@ class ResponsePhase(PassingBody):
             logger.exception("finish of the exchange failed")
 
     def _instead_of(self, chunk: bytes, end: bool) -> bytes | None:
-        """The bytes that the exchange wants sent in place of the chunk; None to leave it unchanged."""
         unseen = self._mode is _NONE or not (end or self._seen_by is not None)
         if unseen or self._asked is None:
             return None
@@ -192,13 +170,13 @@ class ResponsePhase(PassingBody):
         return instead
 
     def _length_of(self, body: bytes) -> HeaderMutation | None:
-        """The new content-length of a buffered body, without which the gateway rejects it; in other modes the gateway removes it."""
+        """The new content-length, without which gateways reject a buffered body."""
         if self._mode is BodyMode.BUFFERED and self._has_length:
             return mutation({"content-length": str(len(body))}, {})
         return None
 
     def _ended(self, reply: bytes) -> bytes:
-        """The last reply of the response, with the exchange's metadata; finishes the exchange."""
+        """Add metadata to the last reply, and finish the exchange."""
         self.streams = False
         if self._passes and self._let_pass is not None:
             self._passes = False
@@ -215,13 +193,11 @@ class ResponsePhase(PassingBody):
         return reply
 
     def _chunk_fault(self, error: Exception) -> None:
-        """The rest of an unchanged body passes; a body that was already changed would not match."""
         self._fault("response_chunk", error)
         if self._replaced:
             raise ProtocolError(GrpcStatus.INTERNAL, "a response could not be rewritten to its end") from error
 
     def _fault(self, method: str, error: Exception) -> None:
-        """An exchange that raised is not called again; its request goes on."""
         self._counters.exchange_faults += 1
         logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=error)
         self._asked = self._seen_by = None

@@ -1,4 +1,4 @@
-"""The states of a stream and of the two HTTP messages in it, and their transitions."""
+"""The states of a stream and their transitions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ class SessionState(IntEnum):
     """The state of a stream."""
 
     RECEIVING = 0
-    """The request arrives; the director has not been called."""
     BYPASSED = 1
-    """The gateway answers the client itself: a response came before the decision, and the rest of the request is ignored."""
+    """The gateway answers itself; the rest of the request is ignored."""
     DECIDING = 2
-    """The decision is awaited; messages are queued."""
     ROUTED = 3
-    """The gateway knows the endpoint; the rest of the request and the response pass."""
     ANSWERED = 4
-    """The gateway was told to answer the client with an error."""
+    """The gateway got an error for the client."""
     CLOSED = 5
 
 
@@ -35,22 +32,21 @@ SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
     SessionState.ANSWERED: frozenset({SessionState.CLOSED}),
     SessionState.CLOSED: frozenset(),
 }
-"""A decision without waiting skips DECIDING."""
 
 
 class MessageState(IntEnum):
-    """How much of the request, or of the response, has arrived."""
+    """How much of a request or response has arrived."""
 
     IDLE = 0
     BODY = 1
-    """Headers came; body or trailers follow."""
+    """Body or trailers follow."""
     DONE = 2
-    """The body is complete; only trailers may follow."""
+    """Only trailers may follow."""
     TRAILED = 3
 
 
 class MessagePart(IntEnum):
-    """One ext_proc message about a request or response; LAST_… ends the body."""
+    """A part of a request or response; LAST_… ends the body."""
 
     HEADERS = 0
     LAST_HEADERS = 1
@@ -67,17 +63,13 @@ MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
     (MessageState.BODY, MessagePart.TRAILERS): MessageState.TRAILED,
     (MessageState.DONE, MessagePart.TRAILERS): MessageState.TRAILED,
 }
-"""Everything else is a protocol error. A gateway that buffers a body sends trailers after its end."""
+"""Everything else is an error; a gateway that buffers sends trailers after the end."""
 
 _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
 
 
 def next_state(message: str, state: MessageState, part: MessagePart) -> MessageState:
-    """The state of the `message` ("request" or "response") after this part.
-
-    Raises:
-        ProtocolError: the part cannot follow in this state.
-    """
+    """The state after this part. Raises ProtocolError."""
     following = MESSAGE_TRANSITIONS.get((state, part))
     if following is None:
         raise misplaced(message, state, part)
@@ -85,7 +77,7 @@ def next_state(message: str, state: MessageState, part: MessagePart) -> MessageS
 
 
 def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
-    """The error for a part of a request or response that cannot come in this state."""
+    """The error for a part in a wrong state."""
     subject = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
     if part <= MessagePart.LAST_HEADERS or (part is MessagePart.TRAILERS and state is MessageState.TRAILED):
         return out_of_order(f"{subject} came twice")
@@ -95,5 +87,5 @@ def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolE
 
 
 def out_of_order(problem: str) -> ProtocolError:
-    """The error for a message that cannot come here."""
+    """The error for a misplaced message."""
     return ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"{problem}; the messages of a stream must follow one HTTP request")

@@ -1,4 +1,4 @@
-"""The interface between a transport and a session: bytes in, bytes out, and how a stream ends."""
+"""The interface between a transport and a session."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ class GrpcStatus(IntEnum):
     OK = 0
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
-    """A message cannot be decoded, or is out of order."""
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
-    """A limit is exceeded."""
     FAILED_PRECONDITION = 9
-    """The gateway's configuration is not supported."""
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
@@ -38,51 +35,37 @@ class ProtocolError(Exception):
 
 
 class PassingBody:
-    """A response body whose chunks pass unchanged, so a transport may answer them itself.
-
-    Such a chunk is a message that holds a part of the body, not the last, and nothing else.
-    """
+    """A response body with unchanged chunks, which a transport may answer itself."""
 
     __slots__ = ()
 
     def let_pass(self, piece: bytes) -> None:
-        """See a chunk that passes; never raises."""
+        """See a chunk that passes."""
 
 
 LetPass = Callable[[PassingBody | None], None]
-"""Lets the transport answer chunks itself from now on; None ends that."""
+"""Called with None when the transport must stop answering chunks."""
 
 
 class StreamSession(Protocol):
-    """One gRPC stream, which is one HTTP request; no sockets, no event loop."""
+    """One gRPC stream, which is one HTTP request."""
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """Set after `receive` when the replies depend on a decision that has to wait.
-
-        The transport awaits it and calls `resume` with the result, or `fail` with the exception.
-        """
+        """Set when the replies depend on a decision to await; then call `resume` or `fail`."""
 
     @property
     def finished(self) -> bool:
-        """True when the transport should send the last replies and close the stream with OK."""
+        """True when the stream should be closed with OK."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """Take one serialised message and return serialised replies in order; also called while `waiting` is set.
-
-        Raises:
-            ProtocolError: the message cannot be decoded or is out of order.
-        """
+        """Return the replies to a message. Raises ProtocolError."""
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """Return the replies once `waiting` has resolved to `result`, including those to messages received meanwhile.
-
-        Raises:
-            ProtocolError: a message received meanwhile was out of order.
-        """
+        """Return the replies once `waiting` has a result. Raises ProtocolError."""
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """Return the replies after awaiting `waiting` raised."""
+        """Return the replies once `waiting` has raised."""
 
     def close(self, cause: CloseCause) -> None:
         """End the stream; idempotent."""
@@ -99,14 +82,10 @@ class SessionCounters:
     """Counters shared by all sessions of a listener.
 
     Attributes:
-        requests: Streams that began with request headers.
-        unroutable: Requests refused before the director saw them.
-        bodies_too_large: Requests whose body exceeds `--max-request-body`.
-        names_too_long: Requests refused because of a long model, cache salt or fairness id.
-        buffer_exhaustions: Requests refused because undecided bodies use their whole memory budget.
-        decision_faults: Requests refused because the decision raised.
-        exchange_faults: Exceptions from exchanges: at most one per response, and one from `finish`.
-        protocol_errors: Streams ended with an error, by gRPC status.
+        unroutable: Refused before the director saw them.
+        buffer_exhaustions: Refused because the memory budget was used up.
+        exchange_faults: Exceptions from exchanges.
+        protocol_errors: Streams ended with an error.
     """
 
     requests: int = 0
@@ -119,6 +98,6 @@ class SessionCounters:
     protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))
 
     def snapshot(self) -> dict[str, int]:
-        """Every count by name; protocol errors as `protocol_error_<status>`."""
+        """Every count by name."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}

@@ -1,4 +1,4 @@
-"""The director: takes a request through the plugins of the pipeline to a decision."""
+"""Takes requests through the pipeline to a decision."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Pool(Protocol):
 
     @property
     def generation(self) -> Generation:
-        """Changes when an endpoint joins, leaves or changes."""
+        """Replaced when the pool changes."""
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool."""
 
 
 class Director:
-    """Decides about every request of the process; see `endpick.requests.model.Decider`."""
+    """The `Decider` of the process."""
 
     def __init__(
         self,
@@ -89,21 +89,7 @@ class Director:
         rules: ModelRules | None = None,
         gate: FlowGate | None = None,
     ) -> None:
-        """Keep what every decision needs.
-
-        Args:
-            pipeline: Used for new requests until `switch`.
-            pool: The endpoints.
-            telemetry: Gets decisions and faults.
-            clock: Monotonic seconds, the clock of `IncomingRequest.received_at`.
-            random: Chooses an endpoint for requests without a body, and among the targets of a model rewrite.
-            access: Checks what plugins read and write; reports undeclared access to `telemetry` when None.
-            sent: Collects the addresses to which requests are sent.
-            memory: Its stage decides when to shed.
-            emits_scores: Report the score of each candidate to the gateway.
-            rules: Discovered model rewrites and objectives.
-            gate: Flow control; required for pipelines that have it.
-        """
+        """Keep the shared parts; a pipeline with flow control requires a gate."""
         self._pipeline = pipeline
         self._pool = pool
         self._telemetry = telemetry
@@ -123,7 +109,7 @@ class Director:
             gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
-        """Use another pipeline for new and waiting requests; decided requests keep theirs."""
+        """Use another pipeline for undecided requests."""
         self._pipeline = pipeline
         if self._gate is not None:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -156,17 +142,13 @@ class Director:
             return self.refuse(refusal.refused, built, incoming)
 
     def prepare(self, job: Job) -> bool:
-        """Find the candidates and run the synchronous producers, with the current pool and pipeline.
+        """Find the candidates and run the synchronous producers.
 
-        Returns:
-            True when producers are left that have to be awaited before `conclude`.
-
-        Raises:
-            RequestRefused: there are no candidates, the request is shed, or a plugin refuses it.
+        Returns True when producers are left to await before `conclude`. Raises RequestRefused.
         """
         pipeline = job.pipeline = self._pipeline
         built, access = job.built, self.access
-        if self._view._generation != self._pool.generation:
+        if self._view._generation is not self._pool.generation:
             self._view = self._pool.view(access)
         endpoints = within(job.incoming.subset, self._view)
         if pipeline.flow_control is None:
@@ -183,11 +165,7 @@ class Director:
         return bool(pipeline.producers_later)
 
     def conclude(self, job: Job) -> Decision:
-        """Admit, schedule and prepare the request for the model server.
-
-        Raises:
-            RequestRefused: a plugin refuses the request, or no endpoint was found.
-        """
+        """Admit, schedule and prepare the request. Raises RequestRefused."""
         pipeline, built, state, access = job.pipeline, job.built, job.state, self.access
         request = built.request
         if pipeline.admitters:
@@ -225,7 +203,7 @@ class Director:
         return Routed(result.destinations, exchange, headers._values, built.body, headers._metadata, headers._removed, scores, flight)
 
     def refuse(self, refusal: Refused, built: BuiltRequest | None, incoming: IncomingRequest | None = None) -> Refused:
-        """Count a refusal; `built` is None when the body was not parsed, then only the fairness id in the headers is known."""
+        """Count a refusal."""
         if built is not None:
             request = built.request
             self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
@@ -234,7 +212,7 @@ class Director:
         return refusal
 
     def _route_bodiless(self, incoming: IncomingRequest) -> Routed:
-        """Route a request without a body (`GET /v1/models`) to any endpoint; as in llm-d, no profile runs for it."""
+        """As in llm-d, a request such as `GET /v1/models` goes to any endpoint, and no profile runs."""
         candidates = within(incoming.subset, self._pool.view(self.access)).members
         if not candidates:
             raise RequestRefused(NO_CANDIDATES)

@@ -1,4 +1,4 @@
-"""Builds the inference request that plugins see from the HTTP request that arrived."""
+"""Builds the inference request that plugins see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objectiv
 MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 CONTROLS: Final = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
 PATH: Final = (":path", "x-original-path", "x-forwarded-path")
-"""Headers that may hold the request path; the first one present is used."""
 DEFAULT_PATH: Final = "/v1/completions"
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 OWNED: Final = CONTROLS | {
@@ -35,13 +34,13 @@ OWNED: Final = CONTROLS | {
     "x-gateway-destination-endpoint-subset",
     "content-length",
 }
-"""Headers that control the picker, or that the picker sets; plugins may not change them."""
+"""Plugins may not change these."""
 UNREAD: Final = ParsedRequest(needs_model=False)
-"""Used when the gateway keeps the body, and when a parser that may be skipped has failed."""
+"""For bodies that the gateway keeps, or that a skipped parser failed to read."""
 
 
 def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The value of the first of these headers that is present and not empty."""
+    """The first of these headers that is not empty."""
     for name in names:
         value = headers.get(name)
         if value:
@@ -50,12 +49,12 @@ def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def new_id() -> str:
-    """An `x-request-id` for a request without one."""
+    """A request id."""
     return str(uuid4())
 
 
 class HeadersForUpstream:
-    """Implements `UpstreamHeaders`: the headers and metadata that plugins add to one request."""
+    """The `UpstreamHeaders` of one request."""
 
     __slots__ = ("_metadata", "_removed", "_values")
 
@@ -95,10 +94,9 @@ class BuiltRequest:
     """A parsed request.
 
     Attributes:
-        request: As plugins see it.
-        parser: Reads the response as well; None when no parser read the request, or when its response is to be left alone.
-        body: The body to send instead; None when it did not change.
-        unread: Why the body was not read, if a parser that may be skipped has failed.
+        parser: Also reads the response; None to leave it alone.
+        body: Replaces the original.
+        unread: Why a skipped parser read nothing.
     """
 
     request: InferenceRequest
@@ -110,19 +108,12 @@ class BuiltRequest:
 def build_request(
     incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], rules: ModelRules, random: Random, access: Access
 ) -> BuiltRequest:
-    """Parse the body, resolve the model and priority, and read the control headers.
+    """Parse the body and resolve model, priority and fairness id.
 
-    Args:
-        incoming: What the gateway sent.
-        parsers: The plan's parsers.
-        objectives: Priorities of inference objectives from the configuration; they override discovered ones. Unknown objectives have
-            priority 0, as in llm-d.
-        rules: Discovered priorities, and model rewrites, which override the client's rewrite header as in llm-d.
-        random: Chooses among the targets of a rewrite.
-        access: The host's.
+    As in llm-d, a rewrite rule overrides the client's header, configured objectives override discovered ones, and unknown ones are 0.
 
     Raises:
-        RequestRefused: the body cannot be parsed, or a name is missing or too long.
+        RequestRefused: the body is invalid, or a name is missing or too long.
     """
     headers, came = incoming.headers, incoming.body
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
@@ -173,7 +164,6 @@ def build_request(
 
 
 def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:
-    """Raises RequestRefused when the parser rejects the request."""
     step = parser.parse if len(body) <= LARGE_BODY_BYTES else parser.parse_large
     answer = step.run(access, path, MappingProxyType(headers), body)
     if isinstance(answer, ParsedRequest):
@@ -185,7 +175,7 @@ def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body:
 
 
 def _refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
-    """Refuse a request whose parser failed, unless it may be skipped and the model stays as it is."""
+    """Refuse, unless the parser may be skipped and the model stays."""
     if fault.refuses:
         raise RequestRefused(refused(fault))
     if changes_model:
@@ -194,7 +184,6 @@ def _refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
 
 
 def _renamed(parser: CompiledParser, body: bytes, parsed: ParsedRequest, model: str, access: Access) -> bytes | None:
-    """The body with another model name; None when the parser leaves it as it is."""
     answer = parser.rewrite_model.run(access, body, parsed, model)
     if isinstance(answer, bytes):
         return None if answer == body else answer
@@ -204,13 +193,7 @@ def _renamed(parser: CompiledParser, body: bytes, parsed: ParsedRequest, model: 
 
 
 def within(subset: Iterable[str] | None, endpoints: Endpoints) -> Endpoints:
-    """The endpoints that the gateway's subset hint allows.
-
-    Args:
-        subset: Entries `host:port` (IPv6 in brackets), or a host alone, with or without brackets, which allows all its ports. None allows
-            everything; no entries allow nothing.
-        endpoints: The pool.
-    """
+    """The endpoints allowed by entries `host:port`, or `host` for all its ports; None allows all."""
     if subset is None:
         return endpoints
     allowed = frozenset(entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry for entry in subset)

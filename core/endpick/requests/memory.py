@@ -12,7 +12,6 @@ from typing import Final
 from endpick.requests.model import CODE_OF, Refused
 
 MAX_UNDECIDED_BYTES: Final = 512 * 1024 * 1024
-"""Upper bound of the budget for the bodies of undecided requests; at most a quarter of the process limit."""
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _HYSTERESIS: Final = 0.05
@@ -23,21 +22,19 @@ SHED_FOR_MEMORY: Final = Refused(429, CODE_OF[429], "endpick is short of memory,
 
 
 class OverloadStage(IntEnum):
-    """How close the process is to its memory limit."""
+    """Overload by memory."""
 
     NORMAL = 0
     SHEDDING = 1
-    """Requests with negative priority get 429."""
     REFUSING = 2
-    """New requests get 503."""
 
 
 _BEGINS: Final = {OverloadStage.SHEDDING: 0.8, OverloadStage.REFUSING: 0.9}
-"""Resident share of the limit at which each stage begins; it ends `_HYSTERESIS` below."""
+"""Shares of the limit; a stage ends `_HYSTERESIS` below."""
 
 
 def resident_bytes() -> int:
-    """Resident size of this process; 0 where the system does not report it."""
+    """Resident size; 0 if unknown."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
@@ -45,12 +42,11 @@ def resident_bytes() -> int:
 
 
 class Memory:
-    """What undecided requests hold, and the overload stage; shared by all streams of a process."""
+    """Memory of undecided requests, and the overload stage."""
 
     __slots__ = ("budget_bytes", "held_bytes", "limit_bytes", "on_stage", "refused", "resident", "shed", "stage")
 
     def __init__(self, limit_bytes: int = sys.maxsize, resident: Callable[[], int] = resident_bytes) -> None:
-        """`limit_bytes` is what the process may use."""
         self.limit_bytes = limit_bytes
         self.budget_bytes = min(MAX_UNDECIDED_BYTES, limit_bytes // 4)
         self.resident = resident
@@ -61,12 +57,12 @@ class Memory:
         self.shed = 0
 
     def hold(self, size: int) -> bool:
-        """Add `size` bytes; False when that exceeds the budget. The caller releases them in either case."""
+        """Add bytes; False beyond the budget. They have to be released anyway."""
         self.held_bytes += size
         return self.held_bytes <= self.budget_bytes
 
     def measure(self) -> None:
-        """Update the stage from the resident size; called once a second, and for large bodies."""
+        """Update the stage."""
         used = self.resident() / self.limit_bytes
         stage = OverloadStage.NORMAL
         for candidate, begins in _BEGINS.items():

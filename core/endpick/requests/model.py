@@ -14,37 +14,28 @@ from endpick.host.boundary import Fault
 
 
 class BodyMode(IntEnum):
-    """How the gateway sends the bodies of one direction. The values are those of Envoy's `BodySendMode`."""
+    """How the gateway sends bodies; the values of Envoy's `BodySendMode`."""
 
     NONE = 0
-    """Bodies stay in the gateway."""
     STREAMED = 1
-    """Chunk by chunk; each chunk gets exactly one reply."""
     BUFFERED = 2
-    """The whole body in one message."""
     BUFFERED_PARTIAL = 3
-    """One message with as much of the body as fits the gateway's buffer."""
+    """The part that fits the gateway's buffer."""
     FULL_DUPLEX_STREAMED = 4
-    """Chunk by chunk, answered with any number of chunks at any time: the mode of the Endpoint Picker Protocol."""
+    """The mode of the Endpoint Picker Protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyModes:
-    """How the gateway sends the request body and the response body."""
+    """The body modes of a stream."""
 
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     early_request_body: bool = False
-    """STREAMED only: the gateway sends the body before the headers are answered.
-
-    Requests with trailers, and bodies larger than the gateway's buffer, then time out in the gateway, because it waits for an
-    answer before it sends the rest.
-    """
+    """STREAMED only: the gateway sends the body before the headers are answered."""
 
     sees_request_body: bool = field(init=False, default=True)
-    """True when a decision can use the prompt."""
     sees_response_body: bool = field(init=False, default=True)
-    """True when `Exchange.response_chunk` is called; without it there is no usage to read."""
 
     def __post_init__(self) -> None:
         readable = self.early_request_body if self.request_body is BodyMode.STREAMED else self.request_body is not BodyMode.NONE
@@ -71,12 +62,8 @@ class IncomingRequest:
     ) -> None:
         """Keep the parts.
 
-        Args:
-            headers: Lower-case names, including pseudo headers such as `:path`; the last value of a repeated header.
-            body: The whole body. None when the request has none, or when the gateway keeps it (see `body_modes`).
-            subset: Addresses the gateway allows (see `requests.intake.within`). None allows all, () allows nothing.
-            received_at: Monotonic seconds when the headers arrived.
-            body_modes: What the gateway sends.
+        `headers` have lower-case names and include pseudo headers. `body` is None when there is none or the gateway keeps it. `subset` are
+        the addresses that the gateway allows; None allows all.
         """
         self.headers = headers
         self.body = body
@@ -86,76 +73,55 @@ class IncomingRequest:
 
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-"""No headers, or no metadata."""
 
 
 class CloseCause(StrEnum):
     """Why an exchange ended."""
 
     END = "end"
-    """The response is complete, or the gateway half-closed the stream."""
     RESET = "reset"
-    """The gateway reset the stream; for an exchange: the client left before the response was complete."""
+    """For an exchange: the client left early."""
     DISCONNECT = "disconnect"
-    """The connection to the gateway broke."""
     ERROR = "error"
-    """The stream violated the protocol, or endpick failed."""
     DRAIN = "drain"
-    """endpick is stopping and the grace period is over."""
 
 
 class Exchange(Protocol):
-    """One request's life after the decision. The session calls the methods in the order below; none may block.
-
-    If one raises, the exception is logged and the response passes unchanged. The stream fails only if `response_chunk` has already
-    replaced a chunk, because the rest would not match.
-    """
+    """One request's life after the decision; the session calls the methods in this order. None may block."""
 
     @property
     def wants_chunks(self) -> bool:
-        """Read once, after `response_headers`. False: `response_chunk` is called for the end only."""
+        """False: `response_chunk` is called for the end only."""
 
     @property
     def rewrites(self) -> bool:
-        """Read once, after `response_headers`. False: `response_chunk` always returns None, and is not called for empty chunks."""
+        """False: `response_chunk` never changes a chunk, and sees no empty ones."""
 
     @property
     def adds_metadata(self) -> bool:
-        """Read once, at the end of the response. False: `response_metadata` is not called."""
+        """False: `response_metadata` is not called."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
-        """Handle the response headers.
-
-        Args:
-            headers: Lower-case names, including `:status`.
-            served: `ip:port` of the endpoint the gateway used; None when it does not report one.
-
-        Returns:
-            Headers to set on the response; those with value None are removed.
-        """
+        """Returns headers to set, or to remove if None; `served` is `ip:port` of the endpoint used, if reported."""
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """Handle a chunk of the response body.
+        """Returns bytes to send in place of the chunk, or None.
 
-        `end` is True exactly once, for the last chunk, which may be empty. A response that was cut off has no end.
-
-        Returns:
-            None to forward the chunk unchanged, else the bytes to send in its place. They may be shorter, to hold back a possible start of
-            a match; with `end`, everything held back must be returned.
+        `end` is True once, for the last chunk. Bytes held back until then must be returned with it.
         """
 
     def response_metadata(self) -> Metadata:
-        """Dynamic metadata for the last message of the response; called once, after the last `response_chunk`."""
+        """Dynamic metadata for the last message of the response."""
 
     def finish(self, cause: CloseCause) -> None:
-        """End the exchange: called exactly once and last, even if no response arrived."""
+        """End the exchange; called exactly once and last."""
 
 
 class Revocable(Protocol):
     """A request in flight that may be evicted."""
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """Set the callback that makes the gateway answer with an error, or cut off a response that has started."""
+        """Set the callback that evicts the request."""
 
 
 class Routed:
@@ -176,15 +142,7 @@ class Routed:
     ) -> None:
         """Keep the parts.
 
-        Args:
-            destinations: `ip:port`, IPv6 in brackets; at least one, best first, the rest are fallbacks.
-            exchange: Follows the response.
-            set_headers: Further headers for the model server.
-            body: The body to send instead; None forwards the original bytes.
-            dynamic_metadata: Namespaces besides the destination's.
-            remove_headers: Headers to remove, unless they are in `set_headers`.
-            scores: Weighted total of each candidate by address, if the gateway wants them.
-            flight: Set when flow control may evict the request.
+        `destinations` are `ip:port`, best first. `body` replaces the original one. `flight` is set when the request may be evicted.
         """
         self.destinations = destinations
         self.exchange = exchange
@@ -198,14 +156,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The decision to answer the client with an error.
-
-    Attributes:
-        status: HTTP status.
-        code: llm-d's name of the status, such as `ResourceExhausted`.
-        message: Shown to the client.
-        reason: Value of `x-llm-d-request-dropped-reason`, such as `rejected-saturated`.
-    """
+    """The decision to answer with an error; `code` and `reason` are llm-d's names."""
 
     status: int
     code: str
@@ -234,14 +185,13 @@ CODE_OF: Final[Mapping[int, str]] = MappingProxyType(
         503: "ServiceUnavailable",
     }
 )
-"""llm-d's names of HTTP statuses."""
 
 NO_CANDIDATES: Final = Refused(
     503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints"
 )
 SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
 MAX_NAME_CHARACTERS: Final = 1024
-"""Limit for the model, the cache salt and the fairness id: clients choose them, and plugins and metrics store them."""
+"""Of a model, cache salt or fairness id, which clients choose and plugins store."""
 LONG_NAME: Final = Refused(
     400, CODE_OF[400], f"the model, the cache salt or the fairness id is longer than {MAX_NAME_CHARACTERS} characters"
 )
@@ -251,7 +201,7 @@ EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", r
 
 
 def refused(why: Rejection | Fault) -> Refused:
-    """The answer to the client for a plugin's rejection, or for a fault whose `onFault` refuses."""
+    """The answer for a plugin's rejection, or for a fault that refuses."""
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
     return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
@@ -261,7 +211,7 @@ Decision = Routed | Refused
 
 
 class Decider(Protocol):
-    """Decides about requests; one instance serves all streams."""
+    """Decides about the requests of all streams."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Route or refuse; an awaitable when flow control or a producer has to wait."""
+        """Route or refuse, now or later."""

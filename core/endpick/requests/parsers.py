@@ -1,4 +1,4 @@
-"""Selects the parser that reads a request body by the request path."""
+"""Selects the parser of a request."""
 
 from __future__ import annotations
 
@@ -15,26 +15,17 @@ LARGE_BODY_BYTES: Final = 256 * 1024
 
 
 class PatientStep(Step):
-    """A step whose circuit does not open when calls are slow: how long they take depends on the size of the client's body."""
+    """A step without a time budget: the time depends on the client's body."""
 
     __slots__ = ()
 
     def held(self, seconds: float) -> None:
-        """Do not report a slow call."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledParser:
-    """The bound methods of a parser.
-
-    Attributes:
-        claims: Path suffixes; none for a fallback.
-        parse: Reads a request body of at most `LARGE_BODY_BYTES`.
-        parse_large: Reads a larger one.
-        rewrite_model: Changes the model name in a body.
-        usage: Reads token counts from a response; None when the parser reads none, so responses are not inspected.
-        usage_mark: See `Parser.usage_mark`.
-    """
+    """A parser's methods; `usage` is None when it reads none."""
 
     claims: tuple[str, ...]
     parse: Step
@@ -46,13 +37,7 @@ class CompiledParser:
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """The parsers of a plan.
-
-    Attributes:
-        by_suffix: Longest suffix first; of equal suffixes the first configured parser wins.
-        fallback: Takes every other path, if configured.
-        usual: Exact paths `/v1/...` of nearly all requests, so that they need no search.
-    """
+    """The parsers of a plan: longest suffix first, exact usual paths, and a fallback."""
 
     by_suffix: tuple[tuple[str, CompiledParser], ...]
     fallback: CompiledParser | None
@@ -60,12 +45,12 @@ class Parsers:
 
     @property
     def each(self) -> tuple[CompiledParser, ...]:
-        """Every parser once, the fallback last."""
+        """All parsers."""
         named = {id(parser): parser for _, parser in self.by_suffix}
         return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
 
     def for_path(self, path: str) -> CompiledParser | None:
-        """The parser for a path without query; None when no parser claims it and there is no fallback."""
+        """The parser for a path without query."""
         for suffix, parser in self.by_suffix:
             if path.endswith(suffix):
                 return parser
@@ -73,7 +58,7 @@ class Parsers:
 
 
 def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
-    """Bind and order the parsers. As in llm-d, parsers after a fallback are never used."""
+    """Bind the parsers; as in llm-d, those after a fallback are unused."""
     claims: dict[str, CompiledParser] = {}
     fallback: CompiledParser | None = None
     for instance in instances:

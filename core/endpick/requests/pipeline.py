@@ -1,4 +1,4 @@
-"""The compiled request pipeline of a plan, and one request's way through it."""
+"""The compiled pipeline of a plan."""
 
 from __future__ import annotations
 
@@ -34,14 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What the director calls, bound once per plan; a reload compiles another one.
-
-    Attributes:
-        producers_at_once: The producers before the first asynchronous one.
-        producers_later: That one, and all after it.
-        objectives: Priorities of inference objectives by name.
-        flow_control: The policies of the queues; None without flow control.
-    """
+    """The plugins of a plan; `producers_later` begin with the first asynchronous one."""
 
     parsers: Parsers
     detector: Step | None
@@ -58,7 +51,7 @@ class Pipeline:
 
     @property
     def producers(self) -> tuple[CompiledProducer, ...]:
-        """All producers in call order."""
+        """All producers."""
         return self.producers_at_once + self.producers_later
 
 
@@ -85,11 +78,7 @@ def compile_pipeline(
     flow_control: BoundFlowControl | None = None,
     telemetry: Telemetry,
 ) -> Pipeline:
-    """Bind the instances; each group is in call order.
-
-    Raises:
-        TypeError: an instance is not of the required kind: a mistake in the plan.
-    """
+    """Bind the instances. Raises TypeError for a wrong kind."""
 
     def bound(kind: Kind, method: str) -> tuple[Step, ...]:
         return tuple([bind(instance, kind, method, telemetry) for instance in on_request.get(kind, ())])
@@ -113,7 +102,7 @@ def compile_pipeline(
 
 
 def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
-    """One sentence for each instance that misses something because the gateway keeps a body."""
+    """Consequences of bodies that the gateway keeps."""
     lost: list[str] = []
     if not modes.sees_request_body:
         lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each]

@@ -1,7 +1,4 @@
-"""Decisions that wait, for flow control or for an asynchronous producer.
-
-Coroutines stay interpreted in the compiled build, so they have a module of their own.
-"""
+"""Decisions that wait; coroutines stay interpreted in the compiled build."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from endpick.requests.steps import CompiledProducer, produce
 
 
 class SynchronousSteps(Protocol):
-    """What `decide_later` needs of the director."""
+    """The synchronous part of the director."""
 
     @property
     def access(self) -> Access:
@@ -34,13 +31,7 @@ class SynchronousSteps(Protocol):
 
 
 async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
-    """Finish the decision about `job`.
-
-    Args:
-        director: Runs the synchronous steps.
-        job: The request.
-        waiting: Ends when flow control dispatches the request; None for a prepared request that only needs its producers.
-    """
+    """Finish a decision that waits for flow control or, with `waiting` None, for producers."""
     try:
         if waiting is not None:
             await waiting
@@ -57,7 +48,7 @@ async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[
 
 
 async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:
-    """Await one producer with an `Access` of its own, because other requests run plugins in the meantime."""
+    """Await a producer under its own `Access`, because other requests run meanwhile."""
     access = Access(None, host.on_violation)
     endpoints, state = job.endpoints._accessed_by(access), job.state._accessed_by(access)
     answer = await producer.step.run_async(access, producer.timeout_seconds, job.built.request, endpoints, state)

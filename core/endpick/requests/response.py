@@ -1,4 +1,4 @@
-"""Follows the response to a routed request: notifies observers, measures, and settles everything exactly once."""
+"""Follows the response to a routed request."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ _OPEN: Final = BreakerState.OPEN
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """The observer methods of a plan; methods that a plugin does not override are left out.
-
-    `breakers` are those of all observers: an instance whose circuit is open at the decision does not see the response.
-    """
+    """The observer methods of a plan that plugins override."""
 
     breakers: tuple[Breaker, ...] = ()
     started: tuple[Step, ...] = ()
@@ -45,7 +42,7 @@ class Observers:
     ended: tuple[Step, ...] = ()
 
     def without_open_circuits(self) -> Observers:
-        """The observers that are called for a response starting now."""
+        """The observers to call now."""
         return Observers((), *map(_callable_now, (self.started, self.first_chunk, self.metadata, self.ended)))
 
 
@@ -54,7 +51,7 @@ def _callable_now(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Observers:
-    """Bind the methods that the instances override. Raises TypeError when one is no observer: a mistake in the plan."""
+    """Bind the observers."""
 
     def bound(method: str) -> tuple[Step, ...]:
         steps = [bind_wanted(instance, ResponseObserver, method, telemetry, settles=True) for instance in instances]
@@ -80,7 +77,7 @@ TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExchangeHost:
-    """What all exchanges of a process share; `clock` gives monotonic seconds."""
+    """Shared by all exchanges."""
 
     access: Access
     telemetry: Telemetry
@@ -128,16 +125,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """Start to follow a request that is sent now.
-
-        Args:
-            host: Shared by all exchanges.
-            built: The request.
-            state: As the plugins left it.
-            observers: The plan's; those with an open circuit are left out.
-            picked: The endpoints that may serve it, best first.
-            destinations: Addresses of these endpoints; the profile handler may have replaced them.
-        """
+        """Start to follow a request for one of the `picked` endpoints; a handler may have replaced their `destinations`."""
         request = built.request
         self._host = host
         self._clock = host.clock
@@ -170,7 +158,7 @@ class TrackedExchange:
         self._flight: Flight | None = None
 
     def notify_flow_control(self, on_finished: Callable[[], None], flight: Flight | None) -> None:
-        """Call `on_finished` when the exchange is over; `flight` is the request as eviction knows it."""
+        """Notify flow control of the end."""
         self._on_finished, self._flight = on_finished, flight
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
@@ -226,7 +214,7 @@ class TrackedExchange:
         return instead
 
     def response_metadata(self) -> Metadata:
-        """See `Exchange`. Of equal keys the last observer's value wins."""
+        """See `Exchange`."""
         added: dict[str, dict[str, MetadataValue]] = {}
         for step in self._observers.metadata:
             answer = step.run(self._host.access, self._request, self._usage.result(), self._state)
@@ -254,13 +242,13 @@ class TrackedExchange:
             host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
 
     def abandon(self) -> None:
-        """End the exchange of a request that a pre-request plugin refused: observers settle, telemetry does not count it."""
+        """End the exchange of a request that was refused last."""
         self._is_sent = False
         self.finish(CloseCause.ERROR)
 
 
 class BodilessExchange:
-    """The `Exchange` of a request without a body, which no plugin sees."""
+    """The `Exchange` of a request without a body."""
 
     __slots__ = ("_clock", "_ended", "_fairness_id", "_received_at", "_telemetry")
 
@@ -296,7 +284,7 @@ class BodilessExchange:
 
 
 def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> None:
-    """Add the headers an observer returned; an invalid one is a fault of the observer."""
+    """Add valid headers; others are faults."""
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not headers or None")
         return
@@ -310,7 +298,7 @@ def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> No
 
 
 def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], step: Step) -> None:
-    """Add the metadata an observer returned; an invalid entry is a fault of the observer."""
+    """Add valid metadata; other entries are faults."""
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not metadata or None")
         return
@@ -326,10 +314,7 @@ def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], st
 
 
 def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
-    """The endpoint at the destination that the gateway reports; None when it is not in the pool.
-
-    Several endpoints behind one sidecar share a destination, so the picked ones come first.
-    """
+    """The endpoint that served; picked ones first, because endpoints behind a sidecar share a destination."""
     if served in destinations:
         position = destinations.index(served)
         if position < len(picked):

@@ -1,4 +1,4 @@
-"""Reads token usage from response bodies as they pass, and restores the model name that the client used."""
+"""Reads token usage from response bodies, and restores the client's model name."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from endpick.host.boundary import Fault, Step
 
 
 class ModelNameRestorer:
-    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used."""
+    """Replaces the model server's name of the model by the client's."""
 
     __slots__ = ("_held", "_longest", "_replacements")
 
     def __init__(self, target: str, incoming: str) -> None:
-        """`target` is the name sent to the model server, `incoming` the client's."""
         ours, theirs = orjson.dumps(target), orjson.dumps(incoming)
         self._replacements = tuple((b'"model":' + space + ours, b'"model":' + space + theirs) for space in (b"", b" "))
         self._longest = max(len(found) for found, _ in self._replacements)
         self._held = b""
 
     def feed(self, chunk: bytes, end: bool) -> bytes | None:
-        """The chunk to send instead, without a possible start of a match at its end; None when it is unchanged."""
+        """The changed chunk, without a possible start of a match; None when unchanged."""
         data = self._held + chunk if self._held else chunk
         for found, replacement in self._replacements:
             if data.find(found) >= 0:  # ten times faster than `in`, which tries the bytes as an integer first
@@ -39,7 +38,6 @@ class ModelNameRestorer:
         return data[: len(data) - len(held)] if held else data
 
     def _possible_start(self, data: bytes) -> bytes:
-        """The longest suffix of `data` that is a prefix of a match."""
         start = data.find(b'"', max(0, len(data) - self._longest + 1))
         while start >= 0:
             tail = data[start:]
@@ -50,14 +48,14 @@ class ModelNameRestorer:
 
 
 ReadUsage = Callable[[bytes, bool], Usage | None]
-"""A parser's `usage` behind the boundary: takes the bytes, and True for server-sent events."""
+"""Takes the bytes, and True for server-sent events."""
 
 _MAX_TOKENS: Final = 1 << 64
-"""Python integers are unbounded, and a metric could not add a larger one."""
+"""More could not be added to a metric."""
 
 
 def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
-    """The usage a parser finds in a body; anything but a valid `Usage` or None is a fault of the parser."""
+    """The usage in a body; an invalid answer is a fault of the parser."""
     usage = step.run(access, body, streaming)
     if usage is None or isinstance(usage, Fault):
         return None
@@ -71,7 +69,7 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
 
 
 def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
-    """Both usages in one; counts that the later one lacks come from the earlier one."""
+    """Both usages; missing counts come from the earlier one."""
     if earlier is None or later is None:
         return earlier if later is None else later
     cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
@@ -79,17 +77,16 @@ def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
 
 
 MAX_EVENT_BYTES: Final = 1 << 20
-"""Longer server-sent events are skipped; of a longer chunk, the end is read."""
+"""Longer events are skipped."""
 MAX_BODY_BYTES: Final = 1 << 18
-"""Of a longer plain body, only the end is kept: model servers write usage last."""
+"""Of a longer body only the end is kept; usage comes last."""
 KEPT_TAIL_BYTES: Final = 1 << 14
 MAX_FRAME_BYTES: Final = 1 << 18
-"""Longer gRPC messages are skipped."""
 _SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
 class UsageReader:
-    """Sees a response body pass and finds its usage. The base class reads nothing."""
+    """Finds the usage in a response body; this one finds none."""
 
     __slots__ = ()
 
@@ -97,17 +94,16 @@ class UsageReader:
         """Take the next chunk."""
 
     def result(self) -> Usage | None:
-        """The usage found so far; called when the body is complete or was cut off."""
+        """The usage found."""
         return None
 
 
 class StreamedUsage(UsageReader):
-    """Reads server-sent events; a later usage overrides the counts it repeats."""
+    """Reads server-sent events."""
 
     __slots__ = ("_found", "_mark", "_null", "_partial", "_read")
 
     def __init__(self, read: ReadUsage, mark: bytes) -> None:
-        """`mark` is `Parser.usage_mark`."""
         self._read = read
         self._mark = mark
         self._null = mark + b'":null'
@@ -145,7 +141,6 @@ class StreamedUsage(UsageReader):
 
 
 def _last_event_end(data: bytearray, start: int) -> int:
-    """The end of the last complete event; 0 when none ends after `start`."""
     return max((at + len(separator) for separator in _SEPARATORS if (at := data.rfind(separator, start)) >= 0), default=0)
 
 
@@ -155,7 +150,6 @@ class WholeUsage(UsageReader):
     __slots__ = ("_body", "_found", "_mark", "_read")
 
     def __init__(self, read: ReadUsage, mark: bytes) -> None:
-        """`mark` is `Parser.usage_mark`."""
         self._read = read
         self._mark = mark
         self._body = bytearray()
@@ -177,11 +171,10 @@ class WholeUsage(UsageReader):
 
 _length_at: Final = Struct(">I").unpack_from
 _FRAME_HEAD: Final = 5
-"""A gRPC message follows a flag byte and its length as four bytes, big-endian."""
 
 
 class FramedUsage(UsageReader):
-    """Reads the messages of a gRPC response; a later usage overrides the counts it repeats."""
+    """Reads gRPC messages."""
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 

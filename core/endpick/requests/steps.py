@@ -1,4 +1,4 @@
-"""The plugin calls around scheduling, from request headers to pre-request; each raises `RequestRefused` to refuse."""
+"""Plugin calls around scheduling; each raises `RequestRefused` to refuse."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, RequestRefuse
 from endpick.scheduling.profile import as_view
 
 IF_AVAILABLE: Final = "if-available"
-"""Value of the header `Prefer`: the client prefers a 412 to waiting for a prefill."""
 
 
 def refusal_in(step: Step, answer: object) -> RequestRefused | None:
-    """The refusal in a plugin's answer or fault; None to go on."""
+    """The refusal in a plugin's answer or fault, if any."""
     if answer is None:
         return None
     if isinstance(answer, Rejection):
@@ -39,10 +38,7 @@ def refusal_in(step: Step, answer: object) -> RequestRefused | None:
 
 
 def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
-    """Run the request-header processors in configuration order.
-
-    The identity that a processor found becomes the fairness id, unless the client sent one or it is too long.
-    """
+    """Run the processors; an identity they find becomes the fairness id, unless the client sent one."""
     for step in steps:
         refusal = refusal_in(step, step.run(access, request, state))
         if refusal is not None:
@@ -54,7 +50,7 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
 
 
 def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints, access: Access) -> None:
-    """Refuse a request with negative priority while the pool is saturated."""
+    """Refuse negative priorities while the pool is saturated."""
     if request.priority >= 0 or detector is None:
         return
     saturation = detector.run(access, endpoints)
@@ -68,7 +64,7 @@ def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints,
 
 
 def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints:
-    """The endpoints that all candidate filters keep, in the order of `endpoints`; each filter gets the same candidates."""
+    """The endpoints that all filters keep."""
     dropped: BoolArray | None = None
     for step in steps:
         answer = step.run(access, request, endpoints)
@@ -89,7 +85,7 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
 
 @dataclass(frozen=True, slots=True)
 class CompiledProducer:
-    """A producer's bound `produce`; `awaits` is True for an `async def`."""
+    """A producer; `awaits` is True for an `async def`."""
 
     step: Step
     awaits: bool
@@ -97,7 +93,7 @@ class CompiledProducer:
 
 
 def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
-    """Bind the instance's `produce`. Raises TypeError when the instance is no producer: a mistake in the plan."""
+    """Bind the producer."""
     step = bind(instance, DataProducer, "produce", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, DataProducer)
@@ -107,7 +103,7 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
 def produce(
     producers: Sequence[CompiledProducer], request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
 ) -> None:
-    """Run synchronous producers in order."""
+    """Run synchronous producers."""
     for producer in producers:
         step = producer.step
         answer = step.run(access, request, endpoints, state)
@@ -122,7 +118,7 @@ def produce(
 
 
 def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> None:
-    """Run the admitters in configuration order; the first refusal counts."""
+    """Run the admitters."""
     for step in steps:
         refusal = refusal_in(step, step.run(access, request, endpoints, state))
         if refusal is not None:
@@ -137,7 +133,7 @@ def prepare_request(
     state: CycleState,
     access: Access,
 ) -> RequestRefused | None:
-    """Run the pre-request plugins: all of them, so that all count the same requests. Returns the first refusal."""
+    """Run all pre-request plugins; returns the first refusal."""
     refusal = None
     for step in steps:
         answer = step.run(access, request, result, headers, state)
@@ -147,19 +143,19 @@ def prepare_request(
 
 
 def wants_cached_only(headers: Mapping[str, str]) -> bool:
-    """True when the client prefers a 412 to waiting for a prefill."""
+    """True for `Prefer: if-available`."""
     preference = headers.get("prefer")
     return preference is not None and IF_AVAILABLE in (token.strip().lower() for token in preference.split(","))
 
 
 def was_cached(result: SchedulingResult, state: CycleState) -> bool:
-    """True when the first pick probably has the prompt's prefix cached; False when no producer tracks that."""
+    """True when the first pick probably has the prompt's prefix."""
     picked = result.runs[result.primary].picked
     return picked is not None and bool(state.column(PREFIX_MATCH_BLOCKS, picked)[0] > 0)
 
 
 def scores_of(result: SchedulingResult) -> dict[str, float] | None:
-    """Total score of each candidate of the primary profile by address; None when the handler replaced the destinations."""
+    """Scores of the candidates by address; None for replaced destinations."""
     run = result.runs[result.primary]
     if run.scored is None or run.picked is None or run.picked.members[0].address != result.destinations[0]:
         return None

@@ -1,4 +1,4 @@
-"""Watches the resident memory of the process, and shows the overload stage as metrics, log lines and health remarks."""
+"""Watches resident memory, and reports the overload stage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EFFECT = {
 
 
 def available_bytes() -> int:
-    """Memory that this process may use: its container's limit, or the machine's memory."""
+    """The container's memory limit, or the machine's memory."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in _CGROUP_LIMITS:
         with suppress(OSError, ValueError):  # `max` is no number: no limit
@@ -35,17 +35,17 @@ def available_bytes() -> int:
 
 
 class OverloadWatch(Collector):
-    """Measures memory once a second on the event loop."""
+    """Measures memory every second."""
 
     def __init__(self, memory: Memory, registry: CollectorRegistry) -> None:
-        """Register the metrics in `registry`; measure from `start` on."""
+        """Register the metrics."""
         self._memory = memory
         self._timer: asyncio.TimerHandle | None = None
         memory.on_stage.append(self._entered)
         registry.register(self)
 
     def start(self) -> None:
-        """Measure now and once a second."""
+        """Measure, now and every second."""
         self._memory.measure()
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL_SECONDS, self.start)
 
@@ -55,7 +55,7 @@ class OverloadWatch(Collector):
             self._timer.cancel()
 
     def remarks(self) -> tuple[str, ...]:
-        """What `/healthz` adds about memory; nothing in the normal stage."""
+        """For `/healthz`."""
         stage = self._memory.stage
         return () if stage is OverloadStage.NORMAL else (f"short of memory: {_EFFECT[stage]}",)
 

@@ -14,7 +14,7 @@ from integration.kubernetes.api_server import serving as serving_api
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.real_api_server import free_port
 from integration.plugins.serving import Picker, serving
-from integration.serve.sending import send
+from integration.serve.bodies import send
 
 pytestmark = pytest.mark.asyncio
 

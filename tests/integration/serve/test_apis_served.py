@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from integration.plugins.serving import serving
-from integration.serve.sending import begin, send
+from integration.serve.bodies import begin, send
 from unit.builtin.vectors import in_request
 
 pytestmark = pytest.mark.asyncio

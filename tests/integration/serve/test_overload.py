@@ -49,7 +49,8 @@ async def test_requests_are_refused_until_there_is_memory_again(tmp_path, make_d
         assert await picker.ask() == ("127.0.0.1:1", 0)
         call, _ = await picker.begin(request_id="400")
         await reaches(picker, "refusing")
-        assert await picker.ask() == ("", 503)
+        refusal = await (await picker.announce()).read()
+        assert refusal.immediate_response.status.code == 503
         assert (await picker.health())[1].count("short of memory: new requests get 503") == 1
         assert (await picker.samples("endpick_overload_refusals_total"))[("action", "refused"),] == 1
         call.cancel()

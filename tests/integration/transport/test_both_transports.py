@@ -54,7 +54,7 @@ async def test_streams_share_a_connection_without_mixing(open_transport):
 
 async def test_large_messages_pass_both_ways(open_transport):
     size = 5_000_000
-    async with open_transport(limits=Limits(max_envelope_bytes=8 * 2**20)) as serving:
+    async with open_transport() as serving:
         call = serving.call(("grpc.max_receive_message_length", -1))
         await call.write(b"x" * size)
         assert await call.read() == b"x" * size

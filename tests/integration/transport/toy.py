@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
-from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.stream import GrpcStatus, LongMessage, ProtocolError, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
 
 
@@ -71,11 +70,6 @@ class ToySession:
             case b"split":
                 return tuple(b"%d" % number for number in range(int(rest)))
         return () if self.waiting is not None else (message,)
-
-    def receive_long(self, message: LongMessage) -> Sequence[bytes]:
-        whole = ProcessingRequest.FromString(message.rest)
-        whole.request_body.body = message.body.whole()
-        return self.receive(whole.SerializeToString())
 
     async def _decide(self, verb: bytes, rest: bytes) -> bytes:
         await asyncio.sleep(0)

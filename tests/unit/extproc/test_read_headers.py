@@ -32,5 +32,3 @@ def test_name_cache_is_bounded():
         name = f"X-{number}"
         assert read_headers(header_map((name, b"v"), (name * 20, b"w"))) == {name.lower(): "v", name.lower() * 20: "w"}
     assert len(_names) == MAX_NAMES
-
-

@@ -96,8 +96,6 @@ def test_disorder_while_waiting_fails_after_the_decision():
     assert counters.protocol_errors[GrpcStatus.INVALID_ARGUMENT] == 1
 
 
-
-
 def test_early_messages_are_limited():
     session = waiting_session(counters := SessionCounters())
     talk(session, *[response_body(b"")] * MAX_EARLY_MESSAGES)

@@ -155,12 +155,6 @@ def test_protected_headers_are_not_set(name, value):
     assert talk(session, response_headers())[0].headers == {"x-good": "yes"}
 
 
-
-
-
-
-
-
 def test_last_value_of_a_repeated_header_wins():
     message = ProcessingRequest()
     for name, value, raw in [("X-A", "old", b""), ("x-b", "no", b"yes"), ("x-c", "1", b""), ("x-c", "2", b"")]:

@@ -67,5 +67,3 @@ def test_first_rejection_ends_the_request_before_shedding():
 def test_header_processor_fault_follows_on_fault(bad):
     assert Stage(header_processors=[header_processor_of(bad, "bad")]).refuse() == Refused(500, "Internal", "plugin 'bad' failed")
     assert Stage(header_processors=[header_processor_of(bad, "bad", OnFault.SKIP)]).route().destinations
-
-

@@ -76,8 +76,6 @@ async def test_late_producer_is_cancelled():
     assert stage.telemetry.faults == [("slow", "DataProducer", "took longer than 0.01 s")]
 
 
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("problem", "text"), [(RuntimeError("no tokens"), "RuntimeError: no tokens"), (TimeoutError("socket"), "TimeoutError: socket")]

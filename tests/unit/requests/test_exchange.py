@@ -242,8 +242,6 @@ def test_unreadable_response_has_no_usage():
     assert end_of(SSE_OK, [b'data: "usage" {\n\n']).usage is None
 
 
-
-
 BAD_USAGES = {
     "more than a metric can be": lambda *_: Usage(10**400, 1),
     "raises": lambda body, streaming: 1 / 0,

@@ -11,8 +11,6 @@ NO_RESPONSE_BODY = BodyModes(response_body=BodyMode.NONE)
 NO_BODIES = BodyModes(BodyMode.NONE, BodyMode.NONE)
 
 
-
-
 def test_losses_without_response_bodies():
     watching = observer_of("watching", first_chunk=lambda request, state: None)
     at_the_end = observer_of("at-the-end", response_ended=lambda request, end, state: None)

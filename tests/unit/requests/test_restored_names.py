@@ -66,11 +66,3 @@ def test_exchange_restores_the_client_model():
 
 def test_escaped_names_are_restored():
     assert restored(b'{"model":"a\\"b"}', target='a"b', incoming='c"d') == b'{"model":"c\\"d"}'
-
-
-
-
-
-
-
-

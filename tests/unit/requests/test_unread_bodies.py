@@ -9,11 +9,11 @@ import pytest
 
 from endpick.api import ModelRewrite, ModelTarget, ParsedRequest, Rejection
 from endpick.data.model_rules import ModelRules
-from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
+from endpick.host.breaker import DEFAULT_SETTINGS
 from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
-from endpick.requests.model import CloseCause, Refused, Routed
-from endpick.scheduling.trace import UNREAD, sampled
+from endpick.requests.model import CloseCause, Refused
+from endpick.scheduling.trace import sampled
 from unit.requests.stage import CHAT, JSON_OK, Stage, observer_of, parser_of, producer_of
 
 PATHS = ("/v1/chat/completions",)
@@ -101,13 +101,3 @@ def test_failed_rewrite_refuses_the_request():
 
 def test_parser_with_on_fault_refuse_refuses():
     assert Stage(parsers=[odd(OnFault.REFUSE)]).refuse() == Refused(500, "Internal", "plugin 'odd' failed")
-
-
-
-
-
-
-
-
-
-

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.extproc.stream import LongReply
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES, FrameType, parse_settings
@@ -247,17 +246,12 @@ def wide_peer(reply) -> Peer:
 LONG = bytes(100_000)
 
 
-@pytest.mark.parametrize("reply", [LONG, LongReply([b"head", memoryview(LONG)])], ids=["bytes", "parts"])
-def test_long_reply_is_not_copied(reply):
+def test_long_reply_is_not_copied():
     socket = FakeSocket()
-    wide_peer(reply).connection.outbox.write_to(socket)
+    wide_peer(LONG).connection.outbox.write_to(socket)
     long = [piece for piece in socket.pieces if len(piece) >= 4096]
     assert sum(map(len, long)) >= 98_000
     assert all(isinstance(piece, memoryview) and piece.obj is LONG for piece in long)
-
-
-def test_repeated_reply_is_sent_as_often():
-    assert wide_peer(LongReply([b"again"], 5000)).replies(1) == [b"again"] * 5000
 
 
 def test_connection_window_reopens_once_half_is_used():

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.extproc.pieces import varint
-from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2.grpc import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
 from endpick.transport.h2.hpack import HeaderDecoder
 
@@ -16,7 +14,7 @@ from endpick.transport.h2.hpack import HeaderDecoder
 def test_messages_are_assembled_however_they_are_cut(messages, places):
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
-    assembler = MessageAssembler(100, 100, frozenset())
+    assembler = MessageAssembler(100)
     found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)]
     assert found == messages
     assert assembler.is_empty
@@ -29,28 +27,19 @@ def test_long_messages_are_assembled_however_they_are_cut(lengths, places):
     messages = [bytes([number]) * length for number, length in enumerate(lengths)]
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
-    assembler = MessageAssembler(100_000, 100_000, frozenset())
+    assembler = MessageAssembler(100_000)
     assert [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)] == messages
     assert assembler.is_empty
 
 
-def test_too_large_envelope_is_refused_before_the_end():
-    body = b"\x22" + varint(100_000) + b"\x0a" + varint(99_996)
-    assembler = MessageAssembler(1_000_000, 50, frozenset({4}))
-    assert assembler.feed(MESSAGE_HEAD.pack(0, 200_000) + body, 0, 5 + len(body)) == []
-    assert assembler.feed(b"x" * 99_995, 0, 99_995) == []
-    with pytest.raises(EnvelopeError, match="more than 50 bytes beside its body"):
-        assembler.feed(b"x\x0a\x60", 0, 3)
-
-
 def test_too_large_message_is_refused_at_its_head():
     with pytest.raises(MessageTooLargeError, match="11 bytes, the maximum is 10"):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(0, 11), 0, 5)
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(0, 11), 0, 5)
 
 
 def test_compressed_message_is_refused():
     with pytest.raises(CompressedMessageError):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(1, 3) + b"abc", 0, 8)
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(1, 3) + b"abc", 0, 8)
 
 
 def test_status_message_is_percent_encoded():

@@ -24,13 +24,13 @@ class AnthropicParser(JSONParser):
     reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         if path.endswith(COUNT_TOKENS):
             return ParsedRequest(needs_model=False, skip_response=True)
         return super().parse(path, headers, body)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         messages = payload.get("messages")
         if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
             return Rejection("invalid messages request: must have valid messages field", status=400)
@@ -58,7 +58,7 @@ class AnthropicParser(JSONParser):
 
 
 def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
-    """The counts of an event; those it lacks come from `earlier`."""
+    """Counts; missing ones come from `earlier`."""
     if not isinstance(usage, Mapping):
         return earlier
     prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))
@@ -93,7 +93,7 @@ def _parts(payload: JSONObject) -> Iterator[Piece]:
 
 
 def _content(content: JSONValue) -> Iterator[Piece]:
-    """The blocks of a message's content. Tool results nest, up to the depth of the JSON, so this is a loop."""
+    """Blocks of the content; tool results may nest deeply."""
     if isinstance(content, str):
         yield content.encode()
     begun = [iter(_sequence(content))]
@@ -128,7 +128,7 @@ def _block(block: JSONObject) -> Piece:
 
 
 def _media(source: JSONValue) -> Media | None:
-    """An image by its URL or its encoded content; None for other sources."""
+    """An image, if the source is known."""
     if not isinstance(source, Mapping):
         return None
     content = text_of(source, "url") or (text_of(source, "data") if source.get("type") == "base64" else "")

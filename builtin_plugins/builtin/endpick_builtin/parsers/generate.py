@@ -23,7 +23,7 @@ class VllmHTTPParser(JSONParser):
     reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         tokens = _tokens(payload.get("token_ids"))
         if tokens is None:
             return Rejection("invalid generate request: must have token_ids field", status=400)
@@ -54,7 +54,7 @@ class SGLangHTTPParser(JSONParser):
     usage_mark = b'"meta_info'
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         tokens = _tokens(payload.get("input_ids"))
         if tokens is None:
             return Rejection("invalid generate request: must have input_ids field", status=400)

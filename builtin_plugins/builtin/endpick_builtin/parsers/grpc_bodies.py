@@ -1,4 +1,4 @@
-"""gRPC bodies: frames, and messages of which only some fields are declared."""
+"""gRPC frames, and messages with some declared fields."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from google.protobuf.message_factory import GetMessageClass
 from endpick.api import Rejection
 
 HEAD_BYTES = 5
-"""Header of a frame: the compressed flag, and the length as four bytes, big-endian."""
+"""Compressed flag and length."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Fields of two bytes each take a hundred times as much memory once parsed."""
+"""Small fields grow a hundredfold when parsed."""
 
 Declared = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Fields by message: number and type, which is a key of `_TYPES` or another message; `*` for a list."""
+"""Number and type of fields by message; `*` for a list."""
 
 _TYPES = {
     "bytes": FieldDescriptorProto.TYPE_BYTES,
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 def messages_of(package: str, declared: Declared) -> dict[str, type[Message]]:
-    """Message classes with the declared fields; parsing skips all others."""
+    """Message classes; unknown fields are skipped."""
     file = FileDescriptorProto(name=f"endpick/{package}.proto", package=package, syntax="proto3")
     for name, fields in declared.items():
         message = file.message_type.add(name=name)
@@ -56,7 +56,7 @@ Read = TypeVar("Read", bound=Message)
 
 
 def request_in(body: bytes, kind: type[Read]) -> Read | Rejection:
-    """The message of a request, or why it cannot be read."""
+    """The message of a request."""
     if len(body) > MAX_BODY_BYTES:
         return Rejection(f"the gRPC request body is larger than {MAX_BODY_BYTES} bytes", status=413)
     problem = _problem_with(body)
@@ -84,7 +84,7 @@ def _length_of(frame: bytes) -> int:
 
 
 def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
-    """The messages of a response; compressed, truncated and undecodable ones are skipped."""
+    """The readable messages of a response."""
     start = 0
     while start + HEAD_BYTES <= len(frames):
         begin = start + HEAD_BYTES

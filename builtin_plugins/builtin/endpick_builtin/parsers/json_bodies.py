@@ -1,4 +1,4 @@
-"""JSON request bodies: parsing within a limit on their structure, and lenient parsing of what model servers accept."""
+"""Parses JSON bodies, leniently if necessary, and limits their structure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import orjson
 from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Rejection
 
 CHECKED_BYTES: Final = 1 << 20
-"""Larger bodies are checked for their structure, and must be valid JSON in UTF-8."""
+LENIENT_BYTES: Final = 4 << 20
+"""Larger bodies must be valid Unicode."""
 MAX_STRUCTURE: Final = 1 << 20
-"""Limit of `_structure_of` a body without its strings: a million token ids, or 200,000 fields of objects."""
+"""A million token ids, or 200,000 fields."""
 MAX_QUOTES: Final = 1 << 19
 _WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))
-"""Bytes of JSON's structure, and how much they cost relative to each other once parsed."""
+"""Relative costs of structure, once parsed."""
 _TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class JSONParser(Parser):
-    """Base of the parsers for JSON objects with a field `model`."""
+    """Base of parsers for JSON objects."""
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Parse the object and interpret it with `parsed`."""
+        """Parse the object."""
         if is_too_complex(body):
             return _TOO_COMPLEX
         try:
@@ -44,19 +45,16 @@ class JSONParser(Parser):
         return Rejection("model not found in request body", status=400)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """Interpret the object, or reject it when the API requires a missing field. `parse` checks the type of `model`."""
+        """Interpret the object, or reject it."""
         raise NotImplementedError
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """The object with another model, serialised again as llm-d does."""
+        """The object with another model, serialised again as in llm-d."""
         return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
 
 
 def is_too_complex(body: bytes) -> bool:
-    """True when parsing a body would hold up other requests: `{},{},…` takes a hundred times as long as text of that length.
-
-    Strings may hold JSON, so a body that seems too complex is counted again without them, unless there are too many.
-    """
+    """True when parsing would hold up other requests. JSON within strings does not count."""
     if len(body) <= CHECKED_BYTES or _structure_of(body) <= MAX_STRUCTURE:
         return False
     if body.count(b'"') > MAX_QUOTES:
@@ -71,11 +69,8 @@ def _structure_of(text: bytes) -> int:
 
 
 def read_leniently(body: bytes) -> JSONValue:
-    """Parse what orjson refuses and llm-d accepts: bytes that are not UTF-8, and lone surrogates, become U+FFFD.
-
-    Returns None for invalid JSON, and for bodies over `CHECKED_BYTES`, because this takes ten times as long.
-    """
-    if len(body) > CHECKED_BYTES:
+    """Parse invalid Unicode, which llm-d accepts, as U+FFFD; None for invalid JSON."""
+    if len(body) > LENIENT_BYTES:
         return None
     try:
         value = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
@@ -90,13 +85,13 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def text_of(payload: JSONObject, name: str) -> str:
-    """A string field; empty when it is missing or not a string."""
+    """A string field, or ""."""
     value = payload.get(name)
     return value if isinstance(value, str) else ""
 
 
 def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first of these fields that holds a whole number of at least 0; None when none does."""
+    """The first of these fields with a whole number."""
     for name in names:
         value = payload.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -107,7 +102,7 @@ def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
 
 
 def dumped(value: JSONValue) -> bytes:
-    """A value as JSON; empty when it is nested too deeply."""
+    """JSON, or nothing when nested too deeply."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:  # orjson writes 254 levels, and reads 1024

@@ -16,15 +16,7 @@ from endpick_builtin.parsers.openai_usage import from_body, from_events
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One OpenAI API.
-
-    Attributes:
-        render: Gives the texts of the prompts.
-        problem: Why a request has no valid prompt; None when it has one.
-        output_limits: Fields that limit the output; the first one present counts.
-        prompts: The field that may hold several prompts, if there is one.
-        pieces: Gives text and media separately, for an API with media.
-    """
+    """An OpenAI API; `prompts` is a field that may hold several prompts."""
 
     render: Callable[[JSONObject], tuple[bytes, ...]]
     problem: Callable[[JSONObject], str | None]

@@ -1,7 +1,4 @@
-"""Prompts of the OpenAI APIs: validation, and rendering as bytes for prefix matching and token estimates.
-
-Requests with a common prefix must render to a common prefix; nothing else depends on the form.
-"""
+"""Prompts of the OpenAI APIs; common prefixes must render to common prefixes."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ CHAT_FIELDS: Final[Mapping[str, type]] = {
     "add_generation_prompt": bool,
     "chat_template_kwargs": dict,
 }
-"""Further fields that shape a conversation; null counts as absent."""
 _CHAT_FIELD_NAMES: Final = frozenset(CHAT_FIELDS)
 
 
@@ -80,7 +76,7 @@ def problem_with_conversations(payload: JSONObject) -> str | None:
 
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
-    """The tools, which chat templates put first, then role and content of each message."""
+    """The tools, which templates put first, and the messages."""
     messages = payload.get("messages")
     pieces: list[bytes] = []
     if payload.get("tools"):
@@ -121,7 +117,7 @@ def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
 
 
 def responses(payload: JSONObject) -> tuple[bytes, ...]:
-    """Instructions, tools and input, in the order the model sees them."""
+    """Instructions, tools and input."""
     shown = [{name: payload[name]} for name in ("instructions", "tools", "input") if payload.get(name)]
     return (dumped(shown),)
 
@@ -145,7 +141,7 @@ def is_tokens(prompt: Sequence[JSONValue]) -> bool:
 
 
 def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
-    """The prompts of a field that holds one or several, as text or as lists of token ids."""
+    """The prompts of a field that holds one or several."""
     parts = _sequence(prompt)
     return (prompt,) if not parts or isinstance(parts[0], int) else parts
 
@@ -160,7 +156,6 @@ def packed(tokens: Sequence[JSONValue]) -> bytes:
 
 
 def _part(part: JSONValue) -> bytes:
-    """Text as it is; other parts as their JSON, so that equal content renders equally."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         return _text(part.get("text"))
     return dumped(part)
@@ -171,7 +166,7 @@ def _piece(part: JSONValue) -> Piece:
 
 
 def media_of(part: JSONObject) -> Media | None:
-    """The media in a message part of the chat API; None for text and unknown types."""
+    """The media of a message part, if any."""
     kind = part.get("type")
     if kind in _URL_FIELDS:
         field = part.get(kind)

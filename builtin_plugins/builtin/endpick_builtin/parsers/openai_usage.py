@@ -1,4 +1,4 @@
-"""Token counts in responses of the OpenAI APIs, as JSON or as server-sent events."""
+"""Token counts in OpenAI responses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_toke
 
 
 def from_events(events: bytes) -> Usage | None:
-    """The last usage in server-sent events; None when there is none.
-
-    The Responses API puts it into `response` of the event `response.completed`.
-    """
+    """The last usage in events; the Responses API has it in `response.completed`."""
     for event in last_events_with(b'"usage"', events):
         response = event.get("response")
         carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
@@ -31,12 +28,12 @@ def from_events(events: bytes) -> Usage | None:
 
 
 def from_body(body: bytes) -> Usage | None:
-    """The usage in a JSON response, or in its end; None when there is none."""
+    """The usage in a JSON response, or its end."""
     return _usage(field_of("usage", body))
 
 
 def field_of(name: str, body: bytes) -> JSONValue:
-    """A field of a JSON response; of a response whose start is missing, the last object under that name. None when there is none."""
+    """A field of a JSON response, or of its end."""
     answer = _object(body)
     if answer is not None:
         return answer.get(name)
@@ -52,7 +49,7 @@ def field_of(name: str, body: bytes) -> JSONValue:
 
 
 def last_events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
-    """The objects of the server-sent events that contain `mark`, last first."""
+    """Events that contain `mark`, last first."""
     for line in reversed(events.splitlines()):
         if line.startswith(b"data:") and mark in line:
             event = _object(line[5:])
@@ -88,7 +85,7 @@ def _usage(usage: JSONValue) -> Usage | None:
 
 
 def first_of(counts: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first of these fields that is a whole number of at least 0; None when none is."""
+    """The first of these counts."""
     for name in names:
         value = counts.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

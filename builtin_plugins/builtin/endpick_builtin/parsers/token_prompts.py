@@ -1,4 +1,4 @@
-"""Prompts given as token ids with media, for the parsers of the engines' own APIs."""
+"""Prompts of token ids with media."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from endpick_builtin.parsers.openai_prompts import packed
 
 TOKEN_BYTES = 4
 MAX_MEDIA = 1024
-"""Per request; a client needs only a few bytes to name one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +24,7 @@ class PlacedMedia:
 
 
 def token_prompt(tokens: Sequence[JSONValue], media: Callable[[], Sequence[PlacedMedia]] | None = None) -> Prompt:
-    """A prompt of token ids, four bytes each, little-endian.
-
-    Media are pieces of their own. Their placeholder tokens are the same for all media, so the text has bytes derived from the media's
-    identifier in their place, of the same length.
-
-    Args:
-        tokens: Valid ids.
-        media: Finds the media, in ascending order and without overlaps; None when there are none.
-    """
+    """A prompt of token ids, four bytes each; bytes of its identifier replace the tokens of a medium."""
     if media is None:
         return Prompt(lambda: (packed(tokens),))
     return Prompt(partial(_text, tokens, media), partial(_pieces, tokens, media))
@@ -59,7 +50,7 @@ def _pieces(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia
 
 
 def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
-    """The media within the tokens, in ascending order; those that overlap an earlier one are dropped."""
+    """Media within the tokens, in order and without overlaps."""
     kept: list[PlacedMedia] = []
     end = 0
     for placed in sorted(found, key=lambda each: each.offset):
@@ -70,7 +61,7 @@ def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMe
 
 
 def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
-    """The media in the field `features` of vLLM's API: lists of hashes and of places, by modality. Invalid entries are ignored."""
+    """Valid media in the field `features` of vLLM's API."""
     if not isinstance(features, Mapping):
         return []
     hashes, places = features.get("mm_hashes"), features.get("mm_placeholders")

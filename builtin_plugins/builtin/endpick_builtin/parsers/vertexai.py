@@ -34,12 +34,12 @@ class VertexAIParser(OpenAIParser):
     claims = (".PredictionService/ChatCompletions", ".PredictionService/StreamRawPredict", ".PredictionService/RawPredict")
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         message = request_in(body, http_bodies()[1])
         return message if isinstance(message, Rejection) else super().parse(path, headers, _data(message))
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         return super().parsed(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:

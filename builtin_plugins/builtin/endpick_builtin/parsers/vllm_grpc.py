@@ -62,7 +62,7 @@ class _Answer(Protocol):
 
 @cache
 def _messages() -> dict[str, type[Message]]:
-    """The messages of `vllm.grpc.engine` with the fields that are used; placeholders are decoded one by one, up to `MAX_MEDIA`."""
+    """Messages with the fields in use."""
     return messages_of(
         "vllm.grpc.engine",
         {
@@ -98,7 +98,7 @@ class VllmGRPCParser(Parser):
     reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class docstring."""
+        """See the class."""
         embeds = path.endswith(EMBED)
         message = request_in(body, _messages()["EmbedRequest" if embeds else "GenerateRequest"])
         if isinstance(message, Rejection):

@@ -1,4 +1,4 @@
-"""Sends one request through ext_proc and reads the decision."""
+"""Requests with a given body, for tests of a served process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def begin(picker: Picker, body: bytes, path: str, headers: Mapping[str, st
 
 
 async def send(picker: Picker, body: bytes, path: str = "/v1/completions", headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """The status of a refusal, 0 when it is routed; and the body that goes to the model server, or that of the refusal."""
+    """The status and body of a refusal, or 0 and the body for the model server."""
     call = await begin(picker, body, path, headers)
     sent = b""
     while True:
