@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from endpick_builtin.kubernetes.access import read_token
+from endpick_builtin.kubernetes.kubeconfig import Entry, read_kubeconfig
 
 from endpick.api import ConfigurationError, open_regular
 from endpick.config import load_config_again
@@ -19,8 +21,6 @@ from endpick.host.lock import load_lock
 from endpick.host.metadata import read_all, read_relevant
 from endpick.host.record import file_matches, read_record
 from endpick_builtin.discovery.file_discovery import read_version
-from endpick_builtin.kubernetes.access import read_token
-from endpick_builtin.kubernetes.kubeconfig import Entry, read_kubeconfig
 
 pytestmark = pytest.mark.timeout(10)
 

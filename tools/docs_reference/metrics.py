@@ -21,8 +21,6 @@ from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
-from endpick.serve import admin_limits
-from endpick.serve.admin_limits import AdminCounters
 from endpick.serve.exposition import PoolGauges
 from endpick.serve.metrics import EndpickMetrics
 from endpick.testing.bench import doubles
@@ -49,10 +47,7 @@ def page() -> str:
         "## Events on the ext_proc port",
         "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
         table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
-        "## Events on the other ports",
-        "`endpick_health_events_total`, label `event`: the same for the port of gRPC health. `endpick_admin_events_total`, label `event`: "
-        "the port of metrics and `/healthz`.",
-        table(("event", "meaning"), _events(AdminCounters().snapshot(), dict(_fields(admin_limits, "AdminCounters")))),
+        "`endpick_health_events_total` has the same labels for the gRPC health port.",
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),

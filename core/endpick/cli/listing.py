@@ -1,4 +1,4 @@
-"""`endpick list`: which plugin types are installed. Imports no plugin unless told to."""
+"""`endpick list`: lists the installed plugin types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SHORT = {"conflict": "conflict: several distributions offer it", "shadowed": "s
 
 
 @click.command("list")
-@click.option("--load", "loads", is_flag=True, help="Import every plugin, to show what kind it is and whether it works.")
+@click.option("--load", "loads", is_flag=True, help="Import every plugin, to show its kind and if it works.")
 @click.option("--kind", help="Only plugins of this kind, such as scorer; implies --load.")
 @FORMAT_OPTION
 def command(loads: bool, kind: str | None, output: str) -> None:
-    """List the installed plugin types, and who provides them."""
+    """List the installed plugin types and their distributions. Imports plugins only with --load or --kind."""
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
     if loads or kind:
@@ -30,7 +30,7 @@ def command(loads: bool, kind: str | None, output: str) -> None:
 
 
 def statuses(candidates: Sequence[Candidate]) -> list[str]:
-    """For each candidate `ok`, or why no configuration can use it as it is."""
+    """For each candidate `ok`, or why no configuration can use it."""
     usable = (one for one in candidates if one.speaks_our_api and one.is_valid and not one.shadowed_by)
     offers = Counter(candidate.type for candidate in usable)
     return [_status(candidate, offers[candidate.type]) for candidate in candidates]
@@ -87,8 +87,7 @@ def _kinds(row: dict[str, object]) -> list[str]:
 
 
 def loaded_facts(candidate: Candidate) -> dict[str, object]:
-    """Kinds, summary and import time; for a plugin that cannot be loaded, why."""
-    # Imported here: reading metadata must not pay for what importing plugins needs.
+    """Kinds, summary and import time, or why the plugin cannot be loaded."""
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, say
+from endpick.cli.console import FORMAT_OPTION
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.files import write_given
 from endpick.host.discovery import discover
@@ -30,13 +30,13 @@ def command(output_file: Path, checks: bool, output: str) -> None:
     try:
         write_given(output_file, lock.render())
     except OSError as error:
-        say(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
+        click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
         raise SystemExit(ExitCode.FAILED) from None
     # What is wrong already would be refused by `serve --locked`, and only where a configuration uses it.
     click.echo(render_text(LockCheck(lock).differences(candidates, hook_objects), colour=wants_colour(sys.stderr)), nl=False, err=True)
     pinned = {plugin.distribution for plugin in (*lock.plugins, *lock.hooks)}
     summary = f"{output_file}: {len(lock.plugins)} plugin types and {len(lock.hooks)} hook objects of {len(pinned)} distributions\n"
-    say(lock.render() if output == "json" else summary, nl=False)
+    click.echo(lock.render() if output == "json" else summary, nl=False)
 
 
 def _check(file: Path, output: str) -> None:
@@ -46,7 +46,7 @@ def _check(file: Path, output: str) -> None:
     elif found:
         click.echo(render_text(found, colour=wants_colour(sys.stderr)), nl=False, err=True)
     else:
-        say(f"what is installed is as {file} says")
+        click.echo(f"what is installed is as {file} says")
     if found:
         raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
 

@@ -1,4 +1,4 @@
-"""From the options of `endpick serve` to the settings of the process, and to how it logs."""
+"""Turns the options of `endpick serve` into the settings of the process and of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEBUG_VERBOSITY = 4
 
 
 class ServeOptions(TypedDict):
-    """What click hands to the command: one entry per option."""
+    """The values of the options."""
 
     config: str | None
     config_file: str | None
@@ -63,26 +63,10 @@ class ServeOptions(TypedDict):
     drain_timeout: float
     finish_timeout: float
     grpc_max_recv_msg_size: int
-    grpc_max_envelope_size: int
     max_request_body: int
-    large_body: int
-    large_body_structure: int
-    large_body_timeout: float
-    large_body_memory: int
-    large_body_queue: int
     max_memory: int | None
-    max_held: int
     grpc_max_connections: int
-    grpc_handshake_timeout: float
     grpc_max_header_size: int
-    max_name_length: int
-    grpc_max_early_messages: int
-    grpc_health_max_connections: int
-    metrics_max_connections: int
-    metrics_header_timeout: float
-    metrics_idle_timeout: float
-    metrics_max_request: int
-    metrics_max_held: int
     grpc_max_concurrent_streams: int
     grpc_max_connection_age: float | None
     grpc_max_connection_age_grace: float
@@ -94,7 +78,6 @@ class ServeOptions(TypedDict):
     stall_limit: float
     decision_sampling: float
     metrics_max_combinations: int
-    metrics_max_samples: int
     enable_grpc_stream_metrics: bool
     log_level: str | None
     log_format: LogFormat | None
@@ -105,10 +88,10 @@ class ServeOptions(TypedDict):
 
 
 def log_level(options: ServeOptions) -> str:
-    """The level that --log-level names, or else --zap-log-level, or else --v.
+    """The level from --log-level, else --zap-log-level, else --v.
 
     Raises:
-        click.UsageError: --zap-log-level is none.
+        click.UsageError: --zap-log-level is not a level.
     """
     if options["log_level"] is not None:
         return options["log_level"]
@@ -127,7 +110,7 @@ def _level_of(verbosity: int) -> str:
 
 
 def log_format(options: ServeOptions) -> LogFormat:
-    """The form that --log-format names, or else --zap-encoder; JSON without --zap-devel."""
+    """The format from --log-format, else --zap-encoder; JSON without --zap-devel."""
     encoded: dict[str, LogFormat] = {"json": "json", "console": "text"}
     if options["log_format"] is not None:
         return options["log_format"]
@@ -140,22 +123,21 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     """Ports, intervals and limits.
 
     Raises:
-        click.UsageError: options contradict each other, or one has a value that only its user can judge.
+        click.UsageError: options contradict each other or have an invalid value.
     """
     from endpick.extproc.session import SessionSettings
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.admin_limits import AdminLimits
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.address import ListenSettings
     from endpick.transport.limits import Limits
 
+    host = options["host"]
     path = options["config"] or options["config_file"]
     limits = Limits(
         max_message_bytes=options["grpc_max_recv_msg_size"],
         max_connections=options["grpc_max_connections"],
-        handshake_seconds=options["grpc_handshake_timeout"],
         max_header_bytes=options["grpc_max_header_size"],
         max_concurrent_streams=options["grpc_max_concurrent_streams"],
         max_connection_age_seconds=options["grpc_max_connection_age"],
@@ -163,19 +145,11 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         keepalive_idle_seconds=options["grpc_keepalive_time"],
         keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
     )
-    health_limits = replace(HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"])
     settings = ServeSettings(
-        ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
-        health=ListenSettings(options["host"], options["grpc_health_port"], limits=health_limits),
-        metrics_host=options["host"],
+        ext_proc=ListenSettings(host, options["grpc_port"], _tls(options), options["reuse_port"], limits),
+        health=ListenSettings(host, options["grpc_health_port"], limits=HEALTH_LIMITS),
+        metrics_host=host,
         metrics_port=options["metrics_port"],
-        metrics_limits=AdminLimits(
-            max_connections=options["metrics_max_connections"],
-            header_seconds=options["metrics_header_timeout"],
-            idle_seconds=options["metrics_idle_timeout"],
-            max_request_bytes=options["metrics_max_request"],
-            max_held_bytes=options["metrics_max_held"],
-        ),
         metrics_tls=_metrics_tls(options),
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         transport=options["transport"],
@@ -185,10 +159,9 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
         decision_sampling_ratio=options["decision_sampling"],
         max_metric_combinations=options["metrics_max_combinations"],
-        max_metric_samples=options["metrics_max_samples"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
-        watched_config=WatchedFile.as_it_is(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
+        watched_config=WatchedFile.now(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
         max_endpoints=options["max_endpoints"],
@@ -196,8 +169,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],
         sessions=SessionSettings(
-            max_request_body_bytes=options["max_request_body"],
-            respects_subset=not options["disable_endpoint_subset_filter"],
+            max_request_body_bytes=options["max_request_body"], respects_subset=not options["disable_endpoint_subset_filter"]
         ),
     )
     memory = options["max_memory"]
@@ -237,10 +209,10 @@ def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSetting
 
 
 def pool_of(options: ServeOptions) -> PoolSettings:
-    """What the flags say about Kubernetes.
+    """The flags about Kubernetes.
 
     Raises:
-        click.UsageError: they contradict each other.
+        click.UsageError: the flags contradict each other.
     """
     from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 

@@ -182,4 +182,4 @@ async def test_a_signal_during_the_start_gives_the_start_up(folder, make_distrib
             if events[-1] == "discovering":
                 process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
-    assert events[-3:] == ["discovery has ended", "told to end before it served", "stopped"]
+    assert events[-3:] == ["discovery has ended", "stopped before it served", "stopped"]

@@ -76,14 +76,6 @@ def test_of_standard_input_no_more_is_read_than_a_configuration_may_have(endpick
     assert (result.exit_code, "error[E0104]" in result.stderr) == (3, True)
 
 
-def test_a_plan_shows_no_name_that_commands_a_terminal(endpick) -> None:
-    Path("named.yaml").write_text(GOOD.replace("{type: plain-scorer}", '{type: plain-scorer, name: "p\\e[2J\\u202e"}'))
-    result = endpick("plan", "named.yaml")
-
-    assert (result.exit_code, "p\\u001b[2J\\u202e" in result.stdout) == (0, True)
-    assert result.stdout.replace("\n", "").isprintable()
-
-
 def test_validate_reads_standard_input(endpick) -> None:
     result = endpick("validate", "-", text=WRONG)
 
