@@ -17,9 +17,8 @@ from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.diagnostics.text import printable
 from endpick.host.discovery import Candidate
-from endpick.host.health import Health, examine, import_place
+from endpick.host.health import Health, Trust, examine, examine_trust, import_place
 from endpick.host.lock import FILE_NAME
-from endpick.host.trust import Trust, examine_trust
 from endpick.installation import API_MAJOR, request_path
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
     from endpick.host.loader import load  # imports numpy, pydantic and jsonschema
     from endpick.host.resolution import Reference
 
-    usable = (one for one in health.candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
+    usable = (one for one in health.candidates if one.is_usable)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
     return {
         candidate: (
@@ -129,13 +128,13 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], told: Told | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n{_trust_text(_trust(health))}\n"]
-    rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
+    rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
         parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((one.type, one.origin, one.target) for one in health.hook_objects)))
     if seconds:
         slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
-        rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one)) for one, taken in slowest)
+        rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one.module)) for one, taken in slowest)
         parts.append(table(("TYPE", "FROM", "IMPORT", "MODULE"), rows_loaded))
     if told is not None:
         parts.append("".join(f"{line}\n" for line in (f"{printable(told.url)} is {'ready' if told.ready else 'not ready'}", *told.remarks)))
@@ -147,7 +146,7 @@ def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
 
 
 def _trust(health: Health) -> Trust:
-    return examine_trust(Path(FILE_NAME), health.candidates, health.hook_objects)
+    return examine_trust(Path(FILE_NAME), (*health.candidates, *health.hook_objects))
 
 
 _LOCKED = {

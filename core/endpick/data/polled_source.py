@@ -11,7 +11,6 @@ from endpick.api.plugin import Parameters
 from endpick.data.dispatch import PayloadDispatcher
 from endpick.data.pace import Pace
 from endpick.data.time_limit import TimeLimit
-from endpick.host.attributes import poll_interval_of, poll_timeout_of, repeats_payload_of
 from endpick.host.failures import CALL_FAILURES, is_closing, is_the_hosts
 from endpick.host.stretches import Timed
 
@@ -21,9 +20,9 @@ class PolledSource:
 
     def __init__(self, plugin: PollingSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
         self.plugin = plugin
-        self.limit = TimeLimit(poll_timeout_of(plugin), self._goes_on)
-        self.interval_seconds = poll_interval_of(plugin)
-        self.repeats_payload = repeats_payload_of(plugin)
+        self.limit = TimeLimit(plugin.timeout_seconds, self._goes_on)
+        self.interval_seconds = plugin.interval_seconds
+        self.repeats_payload = plugin.repeats_payload
         self.dispatcher = dispatcher
         self._budget_seconds = dispatcher.source.breaker.budget_seconds
 

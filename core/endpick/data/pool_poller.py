@@ -11,7 +11,6 @@ from endpick.data.dispatch import PayloadDispatcher
 from endpick.data.pace import SHORTEST_TICK_SECONDS
 from endpick.data.tasks import LONGEST_DELAY_SECONDS
 from endpick.host.attempt import LateError, attempt
-from endpick.host.attributes import pool_interval_of, pool_timeout_of
 from endpick.host.failures import CALL_FAILURES, is_the_hosts
 from endpick.host.stretches import Timed
 
@@ -38,8 +37,8 @@ class PoolPoller:
         """Deliver payloads to `dispatcher`, or tell it why there was none."""
         self._source = source
         self._dispatcher = dispatcher
-        self._interval_seconds = max(pool_interval_of(source), SHORTEST_TICK_SECONDS)
-        self._timeout_seconds = pool_timeout_of(source)
+        self._interval_seconds = max(source.interval_seconds, SHORTEST_TICK_SECONDS)
+        self._timeout_seconds = source.timeout_seconds
 
     async def run(self) -> None:
         """Poll until cancelled: at once, then when it is time again."""

@@ -13,7 +13,6 @@ from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
 from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, Reply, SessionCounters
-from endpick.host.tracebacks import for_log
 from endpick.requests.long_body import Body, LongBody, Piece
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 
@@ -310,5 +309,5 @@ class ResponsePhase(PassingBody):
     def _fault(self, method: str, error: Exception) -> None:
         """An exchange that raised is not asked again; its request goes on."""
         self._counters.exchange_faults += 1
-        logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=for_log(error))
+        logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=error)
         self._asked = self._seen_by = None

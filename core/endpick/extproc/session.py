@@ -23,7 +23,6 @@ from endpick.extproc.response_phase import LONGEST_SHOWN_BYTES, ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, LongMessage, Message, ProtocolError, Reply, SessionCounters, SessionFactory
 from endpick.host.throttle import Throttle
-from endpick.host.tracebacks import for_log
 from endpick.requests.long_body import LongBody, in_pieces
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
@@ -350,7 +349,7 @@ class Session:
 
     def _internal_error(self, exception: BaseException) -> Sequence[Reply]:
         self._counters.decision_faults += 1
-        logger.error("a request could not be decided", exc_info=for_log(exception))
+        logger.error("a request could not be decided", exc_info=exception)
         self._response.finish(CloseCause.ERROR)
         return self._refuse(Refused(500, "Internal", "the request could not be routed"))
 

@@ -1,6 +1,6 @@
-"""The table of kinds: what the host knows about each kind of plugin stands here once, and everything else reads it.
+"""The table of kinds: every fact the host needs about a kind of plugin.
 
-A new kind is its class in `endpick.api`, a row in `KINDS`, and the step that calls it.
+A new kind is a class in `endpick.api`, a row in `KINDS`, and the code that calls it.
 """
 
 from __future__ import annotations
@@ -41,20 +41,19 @@ from endpick.api import (
 from endpick.api.plugin import generic_arguments
 
 Kind: TypeAlias = type[Plugin[Any]]
-"""A kind is its class in `endpick.api`; `Kind.kind` is what operators call it."""
+"""A kind is a class in `endpick.api`; `Kind.kind` is its name for operators."""
 
 
 class OnFault(enum.StrEnum):
-    """What the host does when an instance raises or answers nonsense."""
+    """How the host treats a request when an instance raises or returns something invalid."""
 
     SKIP = "skip"
-    """Go on as if the instance were not there for this request."""
+    """Continue without the instance."""
     REFUSE = "refuse"
-    """Refuse the request."""
 
 
 class Layer(enum.IntEnum):
-    """When in the life of a request a kind runs, in this order: data flows from earlier layers to later ones, never back."""
+    """Stages of a request, in order. Data flows from earlier layers to later ones only."""
 
     COLLECTION = 0
     PARSING = 1
@@ -69,12 +68,12 @@ class Layer(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """Name for messages."""
         return self.name.lower().replace("_", "-")
 
 
 class ExtensionPoint(enum.StrEnum):
-    """Where a plugin was called: the label of its metrics, with llm-d's values where llm-d has them."""
+    """The `extension_point` label of plugin metrics; values are those of llm-d if llm-d has the point."""
 
     REQUEST_PARSING = "RequestParsing"
     REQUEST_HEADERS = "RequestHeader"
@@ -110,15 +109,14 @@ class KindFacts:
 
     Attributes:
         api: The class in `endpick.api`.
-        layer: When it runs.
-        on_fault: What happens when an instance fails and the document does not say: a kind whose answer decides who may serve fails closed.
-        methods: Its methods on the request path, by name, each with the extension point at which the host calls it.
-        named_at: The part of the document that gives an instance its place; empty where an instance takes part because it is defined.
-        at_most: How many instances there may be where it is named: in one profile, in one document; None for any number.
+        on_fault: Default for `onFault`; a kind that decides who may serve fails closed.
+        methods: Methods called on the request path, with their extension points.
+        named_at: Where the document names instances; empty if an instance takes part because it is defined.
+        at_most: Maximum number of instances where it is named: per profile, or per document.
         in_profile: Named in scheduling profiles.
-        writes: An instance may write data keys.
-        by_reference: Other plugins call an instance because one of their parameters names it: see `RefersTo`.
-        article: In front of its name.
+        writes: Instances may write data keys.
+        by_reference: Other plugins call it through a parameter; see `RefersTo`.
+        article: Indefinite article for messages.
     """
 
     api: Kind
@@ -134,22 +132,22 @@ class KindFacts:
 
     @property
     def name(self) -> str:
-        """What operators call it: `data-source`."""
+        """Name for operators: `data-source`."""
         return self.api.kind
 
     @property
     def on_request(self) -> bool:
-        """An instance takes part in every request because it is defined: no other part of the document names it."""
+        """True if an instance takes part in every request merely because it is defined."""
         return bool(self.methods) and not self.named_at and self.at_most is None
 
     @property
     def title(self) -> str:
-        """How messages name one: `a data source`."""
+        """With article: `a data source`."""
         return f"{self.article} {self.noun}"
 
     @property
     def noun(self) -> str:
-        """The name as words: `data source`."""
+        """As words: `data source`."""
         return self.name.replace("-", " ")
 
 
@@ -279,42 +277,42 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
 
 
 KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind in KINDS], "type": "string"})]
-"""The name of a kind where documents for programs say it."""
+"""The name of a kind in JSON documents."""
 
 
 def kinds_of(plugin: type) -> tuple[Kind, ...]:
-    """Every kind a class is, from its bases, in the order of the table; empty for a class that is none."""
+    """All kinds of a class, in table order."""
     return tuple(kind for kind in KINDS if issubclass(plugin, kind))
 
 
 def default_on_fault(kinds: Iterable[Kind]) -> OnFault:
-    """Fail closed where one of the kinds decides who may serve, open elsewhere."""
+    """REFUSE if one of the kinds fails closed, else SKIP."""
     return OnFault.REFUSE if any(KINDS[kind].on_fault is OnFault.REFUSE for kind in kinds) else OnFault.SKIP
 
 
 def first_write(kinds: Iterable[Kind]) -> Layer:
-    """The earliest layer in which an instance of these kinds, at least one, can write."""
+    """The earliest layer in which an instance of these kinds can write."""
     rows = [KINDS[kind] for kind in kinds]
     return min(row.layer for row in ([row for row in rows if row.writes] or rows))
 
 
 def last_read(kinds: Iterable[Kind]) -> Layer:
-    """The latest layer in which an instance of these kinds, at least one, can read."""
+    """The latest layer in which an instance of these kinds can read."""
     return max(KINDS[kind].layer for kind in kinds)
 
 
 def titles(kinds: Iterable[Kind]) -> str:
-    """All that an instance is: `a filter and a scorer`."""
+    """Kinds as words: `a filter and a scorer`."""
     return " and ".join(KINDS[kind].title for kind in kinds)
 
 
 def parameters_model(plugin: type) -> object:
-    """The model of a plugin's `parameters:` block: the generic argument of its kind; checked by the contract to be `Parameters`."""
+    """The model of a plugin's parameters: the generic argument of its kind. The contract checks that it is a `Parameters` class."""
     return next(iter(generic_arguments(plugin, Plugin)), Parameters)
 
 
 def payload_of(plugin: type) -> type[object] | None:
-    """What a data source delivers, or a data collector reads: the second generic argument; None for any payload, and for other kinds."""
+    """Payload type of a data source or collector (its second generic argument); None for any payload and for other kinds."""
     base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
     if base is None:
         return None

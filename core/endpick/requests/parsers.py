@@ -9,7 +9,6 @@ from typing import Final
 from endpick.api.request import ParsedRequest
 from endpick.api.request_control import Parser
 from endpick.data.model_rules import RewriteTable
-from endpick.host.attributes import claims_of, usage_mark_of
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
@@ -74,9 +73,9 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse = bind(instance, Parser, "parse", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
-    mark = usage_mark_of(plugin)
+    mark = plugin.usage_mark if plugin.reads_usage else None
     usage = None if mark is None else bind(instance, Parser, "usage", telemetry)
-    return CompiledParser(claims_of(plugin), parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
+    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
 
 
 def no_parser(path: str) -> Refused:

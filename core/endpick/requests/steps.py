@@ -21,7 +21,6 @@ from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.request_control import DataProducer
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
-from endpick.host.attributes import produce_timeout_of
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.host.instance import Instance
@@ -121,7 +120,7 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
     step = bind(instance, DataProducer, "produce", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, DataProducer)
-    return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), produce_timeout_of(plugin))
+    return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
 
 
 def produce(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.request_plugins import missing_discovery
-from endpick.host.planning.steps import in_turns
 from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,
@@ -250,14 +249,14 @@ async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, re
     outcome = await _planned(current, replan)
     if outcome is None:
         return False
-    await in_turns(_logging(outcome.diagnostics))
+    _log_all(outcome.diagnostics)
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")
         return False
     try:
         new = await _admitted(current.deployment, runtime, hooks, outcome.plan)
     except StartRefused as refusal:
-        await in_turns(_logging(refusal.diagnostics))
+        _log_all(refusal.diagnostics)
         _log.error("configuration refused; the old one keeps serving")
         return False
     if new.plan.hooks.names != hooks.names:
@@ -316,10 +315,8 @@ async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan
     return new
 
 
-def _logging(diagnostics: Iterable[Diagnostic]) -> Generator[None, None, None]:
-    """Log each; there may be one for each line of the configuration."""
+def _log_all(diagnostics: Iterable[Diagnostic]) -> None:
     for diagnostic in diagnostics:
-        yield
         level = logging.ERROR if diagnostic.is_error else logging.WARNING
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 

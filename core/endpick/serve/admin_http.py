@@ -18,7 +18,6 @@ from typing import cast
 import httptools
 
 from endpick.host.failures import AWAIT_FAILURES, is_the_hosts
-from endpick.host.tracebacks import for_log
 from endpick.serve.admin_limits import AdminCounters, AdminLimits
 
 _log = logging.getLogger("endpick.serve")
@@ -306,7 +305,7 @@ class AdminConnection(asyncio.Protocol):
         except AWAIT_FAILURES as problem:  # plugins have metrics of their own
             if is_the_hosts(problem):
                 raise
-            _log.error("%s cannot be written", request.path, exc_info=for_log(problem))
+            _log.error("%s cannot be written", request.path, exc_info=problem)
             return _status(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _refuse(self, status: HTTPStatus) -> None:

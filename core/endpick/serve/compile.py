@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,12 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.data.collection import Collection
 from endpick.data.dispatch import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
-from endpick.host.attributes import publishes_objectives, tolerated_age_of
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import CALL_FAILURES, is_the_hosts
 from endpick.host.importing import describe
 from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.planning.stand_ins import DeciderStandIn, stand_in_for
-from endpick.host.planning.steps import at_once
+from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
@@ -43,17 +41,7 @@ def build_plan(
     carried: Mapping[str, Instance] | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Built | tuple[Diagnostic, ...]:
-    """Construct every instance; all that refuse to be built are reported, at their `parameters:`. See `building`."""
-    return at_once(building(plan, context_for, carried, breaker))
-
-
-def building(
-    plan: Plan,
-    context_for: Callable[[PlannedInstance], PluginContext],
-    carried: Mapping[str, Instance] | None = None,
-    breaker: BreakerSettings = DEFAULT_SETTINGS,
-) -> Generator[None, None, Built | tuple[Diagnostic, ...]]:
-    """The steps of `build_plan`, one for each instance.
+    """Construct every instance; reports all that cannot be built at their `parameters:`.
 
     Args:
         plan: What to build.
@@ -64,7 +52,6 @@ def building(
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
     for planned in plan.instances:
-        yield
         known = (carried or {}).get(planned.name)
         if known is None and not built.keys() >= set(planned.refers_to):
             continue  # what it names could not be built, and that is reported
@@ -73,7 +60,7 @@ def building(
             planned.name,
             planned.parameters,
             planned.on_fault,
-            replace(context_for(planned), instances=_stand_ins(planned, built)),
+            replace(context_for(planned), instances=_proxies(planned, built)),
             subscriptions=planned.subscriptions,
             place=planned.place,
             breaker=breaker,
@@ -81,13 +68,13 @@ def building(
         if isinstance(result, Diagnostic):
             faults.append(result)
         else:
-            built[planned.name] = result if known is not None else replace(result, stand_in=stand_in_for(result))
+            built[planned.name] = result if known is not None else replace(result, proxy=proxy_for(result))
     return sort_diagnostics(faults) if faults else Built(built)
 
 
-def _stand_ins(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
-    found = {name: built[name].stand_in for name in planned.refers_to}
-    return {name: stand_in for name, stand_in in found.items() if stand_in is not None}
+def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
+    found = {name: built[name].proxy for name in planned.refers_to}
+    return {name: proxy for name, proxy in found.items() if proxy is not None}
 
 
 def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
@@ -97,14 +84,8 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
 
     What the host does when they fail, and how old the data they read may be, can change: the plugin itself knows nothing of that.
     """
-    return at_once(carrying_over(old, built, new))
-
-
-def carrying_over(old: Plan, built: Built, new: Plan) -> Generator[None, None, dict[str, Instance]]:
-    """The steps of `carry_over`, one for each instance."""
     carried: dict[str, Instance] = {}
     for planned in new.instances:
-        yield
         before = old.by_name.get(planned.name)
         if (
             before is not None
@@ -133,16 +114,11 @@ def _is_as_before(before: PlannedInstance, planned: PlannedInstance) -> bool:
 
 def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
     """Everything a request meets, bound once."""
-    return at_once(compiling(plan, built, telemetry))
-
-
-def compiling(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, Pipeline]:
-    """The steps of `compile_plan`, one for each scheduling profile."""
-    profiles = yield from _compiling_profiles(plan, built, telemetry)
+    profiles = compile_profiles(plan, built, telemetry)
     instances = built.instances
     for instance in instances.values():
-        if isinstance(instance.stand_in, DeciderStandIn):
-            instance.stand_in.connect(instance, telemetry)
+        if isinstance(instance.proxy, DeciderProxy):
+            instance.proxy.connect(instance, telemetry)
     return compile_pipeline(
         scheduler=compile_scheduler(instances[plan.handler], profiles, telemetry),
         parsers=[instances[name] for name in plan.parsers],
@@ -164,14 +140,9 @@ def _bind_flow_control(plan: Plan, instances: Mapping[str, Instance], telemetry:
 
 def compile_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> dict[str, Profile]:
     """The scheduling profiles by name, in the order of the document."""
-    return at_once(_compiling_profiles(plan, built, telemetry))
-
-
-def _compiling_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, dict[str, Profile]]:
     instances = built.instances
     compiled: dict[str, Profile] = {}
     for profile in plan.profiles:
-        yield
         compiled[profile.name] = compile_profile(
             profile.name,
             [instances[name] for name in profile.filters],
@@ -206,7 +177,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, built):
         asked.discard(plan.detector)  # without queues, only requests of negative priority can be shed
-    ages = [tolerated_age_of(built.instances[name].plugin) for name in asked]
+    ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
     limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
     return min((*(age for age in ages if age is not None), *limits), default=math.inf)
 
@@ -214,7 +185,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
 def _may_shed(plan: Plan, built: Built) -> bool:
     """Whether a request can have a negative priority, by the plan or by what its discovery may find."""
     discovery = None if plan.discovery is None else built.instances[plan.discovery].plugin
-    published = isinstance(discovery, EndpointDiscovery) and publishes_objectives(discovery)
+    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
     return published or min(plan.objectives.values(), default=0) < 0
 
 

@@ -18,10 +18,9 @@ from endpick.host.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
 from endpick.host.importing import describe
 from endpick.host.instance import Instance, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.planning.steps import in_turns
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline
-from endpick.serve.compile import Built, building, carrying_over, compiling
+from endpick.serve.compile import Built, build_plan, carry_over, compile_plan
 from endpick.serve.registry_in_parts import RegistryInParts
 
 _log = logging.getLogger("endpick.serve")
@@ -70,14 +69,14 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     Raises:
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
-    carried = {} if previous is None else await in_turns(carrying_over(previous.plan, previous.built, plan))
-    built = await in_turns(building(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker))
+    carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
+    built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        pipeline = runtime.watched(await in_turns(compiling(plan, built, runtime.telemetry)))
+        pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
     except BaseException:
         await stop_quietly(fresh)
         raise

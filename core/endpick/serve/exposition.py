@@ -21,7 +21,6 @@ from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.api.request import shown
 from endpick.host.apart import apart
-from endpick.host.elsewhere import SampleKey
 from endpick.host.failures import CALL_FAILURES, is_the_hosts
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
@@ -76,7 +75,7 @@ class Exposition(CollectorInTurns):
         for collector in self._host.collectors():
             # What endpick's own show is much, and needs no look.
             is_own = type(collector).__module__.startswith("endpick.")
-            families = iter(collector.collect()) if is_own else _copied(parts_of(collector), {}, {}, self._max_samples)
+            families = iter(collector.collect()) if is_own else _copied(parts_of(collector), {}, self._max_samples)
             for shown_first in _unless_it_fails(families, self._failed):
                 if shown_first is not None:
                     own.add(shown_first.name)
@@ -100,7 +99,7 @@ class Exposition(CollectorInTurns):
         families = registry.in_parts() if isinstance(registry, RegistryInParts) else registry.collect()
         failed = partial(self._telemetry.fault, instance, ExtensionPoint.METRICS)
         labels = {"plugin_name": instance.name, "plugin_type": instance.type}
-        copied = _copied(families, labels, instance.elsewhere.values, self._max_samples)
+        copied = _copied(families, labels, self._max_samples)
         yield from _unless_it_fails(_timed(copied, partial(self._step_took, instance)), failed)
 
     def _step_took(self, instance: Instance, seconds: float) -> None:
@@ -156,26 +155,19 @@ def _timed(families: Iterator[Metric | None], took: Callable[[float], None]) -> 
         yield family
 
 
-def _copied(
-    families: Iterable[Metric | Family], labels: Mapping[str, str], elsewhere: Mapping[SampleKey, float], most: int
-) -> Iterator[Metric | None]:
-    """Copies of families, each sample with these labels, and with what was counted elsewhere; None now and then, for a turn.
+def _copied(families: Iterable[Metric | Family], labels: Mapping[str, str], most: int) -> Iterator[Metric | None]:
+    """Copies of families, each sample with these labels; None now and then, for a turn.
 
     Raises:
         ValueError: together they have more samples than `most`, or what they have would make the page unreadable.
     """
-    added = dict(elsewhere)
     left = most
     for family in families:
-        copy = yield from _copy_of(family, islice(family.samples, left + 1), labels, added)
+        copy = yield from _copy_of(family, islice(family.samples, left + 1), labels)
         left -= len(copy.samples)
         if left < 0:
             raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
         yield copy
-    for key, value in added.items():
-        alone = Metric(key.family, key.documentation, key.type)
-        alone.add_sample(key.sample, dict(key.labels), value)
-        yield (yield from _copy_of(alone, alone.samples, labels, {}))
 
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -187,12 +179,10 @@ def _plain(text: object) -> str:
     return str.__str__(str(text))
 
 
-def _copy_of(
-    family: Metric | Family, samples: Iterable[Sample], added: Mapping[str, str], elsewhere: dict[SampleKey, float]
-) -> Generator[None, None, Metric]:
+def _copy_of(family: Metric | Family, samples: Iterable[Sample], added: Mapping[str, str]) -> Generator[None, None, Metric]:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
-    What is to be added to a sample is taken out of `elsewhere`. Yields after each `_SAMPLES_AT_ONCE`, for a turn.
+    Yields after each `_SAMPLES_AT_ONCE`, for a turn.
     """
     name, documentation, kind = (_plain(text) for text in (family.name, family.documentation, family.type))
     copy = Metric(name, documentation, kind)
@@ -203,9 +193,6 @@ def _copy_of(
             raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
         labels = {_plain(label): _plain(text) for label, text in sample.labels.items()}
         value = float(sample.value)
-        if elsewhere:
-            key = SampleKey(name, kind, documentation, _plain(sample.name), tuple(sorted(labels.items())))
-            value += elsewhere.pop(key, 0.0)
         copy.add_sample(_plain(sample.name), {**labels, **added}, value)
     return copy
 

@@ -16,7 +16,6 @@ from endpick.api.metrics import LabelLimit
 from endpick.host.breaker import Breaker, BreakerSettings, BreakerState
 from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.host.hooks import HookCall, HookRegistry
-from endpick.host.tracebacks import for_log
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import MOST_REASONS
 
@@ -83,7 +82,7 @@ class HookCircuits:
         except CALL_FAILURES as problem:  # in a thread of its own nothing of it is the host's
             self._metrics.hook_faults.labels(observer.call.reference.type, HOOK, self._reason(kind_of(problem))).inc()
             if before is BreakerState.CLOSED:
-                _log.warning(observer.call.failure_message(problem), exc_info=for_log(problem))
+                _log.warning(observer.call.failure_message(problem), exc_info=problem)
             observer.breaker.failed(skipped=True)
         observer.busy_since = None
         seconds = self._clock() - began

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, TextIO
@@ -14,7 +15,6 @@ from typing import Literal, TextIO
 import orjson
 
 from endpick.host.importing import Attribution
-from endpick.host.tracebacks import traceback_text
 from endpick.serve.log_lines import LineHandler
 from endpick.serve.log_values import event_of, fields_of, shortened
 
@@ -107,7 +107,7 @@ def _level_of(record: logging.LogRecord) -> str:
 
 def _exception_of(record: logging.LogRecord) -> str:
     problem = record.exc_info[1] if record.exc_info else None
-    return shortened("" if problem is None else traceback_text(problem))
+    return shortened("" if problem is None else "".join(traceback.format_exception(problem)))
 
 
 _CONTROL = re.compile(

@@ -22,7 +22,6 @@ from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
 from endpick.host.telemetry import ResponsePace
 from endpick.host.throttle import LineBudget, Throttle
-from endpick.host.tracebacks import for_log
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.faults")
@@ -94,7 +93,7 @@ class Recorder:
                 instance.origin,
                 _told(problem),
                 # What is unavailable says itself why; where in the plugin it was noticed tells an operator nothing.
-                exc_info=for_log(problem) if isinstance(problem, BaseException) and not is_a(problem, Unavailable) else None,
+                exc_info=problem if isinstance(problem, BaseException) and not is_a(problem, Unavailable) else None,
                 extra={
                     "plugin": instance.name,
                     "type": instance.type,

@@ -25,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from endpick.host.failures import kind_of, message_of
 from endpick.host.instance import Instance
-from endpick.host.tracebacks import for_log
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -258,7 +257,7 @@ def _tell(event: Event, origin: str, text: str, problem: BaseException | None, h
     if problem is None:
         _log.log(logging.INFO if event is Event.OUTPUT else logging.WARNING, "%s", text, extra=fields)
     else:
-        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=for_log(problem), extra=fields)
+        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=problem, extra=fields)
 
 
 class UncaughtCounts(Collector):

@@ -7,13 +7,13 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
 from endpick.api.plugin import Parameters, Plugin
-from endpick.host.tracebacks import stack_text
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.watchdog")
@@ -120,7 +120,12 @@ class Watchdog:
             frame = sys._current_frames().get(watched)
             if frame is not None:
                 self._holder = holder_of(frame)
-                _log.error("the event loop has stood still for %.1f s: %s\n%s", self._clock() - beat_at, self._holder, stack_text(frame))
+                _log.error(
+                    "the event loop has stood still for %.1f s: %s\n%s",
+                    self._clock() - beat_at,
+                    self._holder,
+                    "".join(traceback.format_stack(frame)),
+                )
 
 
 def holder_of(frame: FrameType | None) -> str:

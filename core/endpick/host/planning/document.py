@@ -1,4 +1,4 @@
-"""A plan as a document for programs: what `endpick plan --format json` prints, and its JSON Schema."""
+"""The JSON document printed by `endpick plan --format json`, and its schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InstanceDocument(Document):
     kinds: tuple[KindName, ...]
     distribution: str
     version: str
-    path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance endpick added.")
+    path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance that endpick added.")
     reason: str = Field(description="Why endpick added it; empty for a configured instance.")
     on_fault: OnFault
     consumes: tuple[str, ...]
@@ -56,15 +56,15 @@ class ProfileDocument(Document):
 
 
 class SourceDocument(Document):
-    """A data source and what reads it."""
+    """A data source and its collectors."""
 
     instance: str
     collectors: tuple[str, ...]
-    active: tuple[str, ...] = Field(description="Collectors that run: those that write data which an instance reads.")
+    active: tuple[str, ...] = Field(description="Collectors that run because an instance reads their data.")
 
 
 class SubscriptionDocument(Document):
-    """Who reads what from whom."""
+    """A key that one instance reads and another produces."""
 
     consumer: str
     key: str
@@ -82,31 +82,31 @@ class AnnouncementDocument(Document):
 
 
 class BandDocument(Document):
-    """Limits and policies of one priority, or of those that are not listed."""
+    """Limits and policies of one priority, or of unlisted priorities."""
 
     max_bytes: int
     max_requests: int
-    fairness: str = Field(description="The instance that chooses the flow.")
-    ordering: str = Field(description="The instance that puts the requests of a flow in order.")
+    fairness: str = Field(description="Fairness policy instance.")
+    ordering: str = Field(description="Ordering policy instance.")
 
 
 class FlowControlDocument(Document):
-    """How requests wait."""
+    """Flow control settings."""
 
-    max_bytes: int = Field(description="Of all bands; 0: any number.")
-    max_requests: int = Field(description="Of all bands; 0: any number.")
-    ttl_seconds: float = Field(description="How long a request may wait while the pool has endpoints; 0: any time.")
-    no_endpoint_ttl_seconds: float = Field(description="The same while it has none.")
-    bands: dict[str, BandDocument] = Field(description="By priority, the highest first.")
-    template: BandDocument = Field(description="For other priorities of 0 and above.")
-    negative_template: BandDocument = Field(description="For other priorities below 0.")
-    usage_limit: str = Field(description="The instance that says how full the pool may become by each band.")
+    max_bytes: int = Field(description="For all bands; 0 means no limit.")
+    max_requests: int = Field(description="For all bands; 0 means no limit.")
+    ttl_seconds: float = Field(description="Maximum wait while the pool has endpoints; 0 means no limit.")
+    no_endpoint_ttl_seconds: float = Field(description="Maximum wait while the pool has no endpoints; 0 means no limit.")
+    bands: dict[str, BandDocument] = Field(description="By priority, highest first.")
+    template: BandDocument = Field(description="For unlisted priorities of 0 and above.")
+    negative_template: BandDocument = Field(description="For unlisted priorities below 0.")
+    usage_limit: str = Field(description="Usage limit policy instance.")
     eviction_filter: str | None
     eviction_ordering: str | None
 
 
 class PlanDocument(Document):
-    """A resolved configuration: order, weights, defaults and why, which distribution provides what, who reads what from whom."""
+    """A resolved configuration: instances, profiles, defaults with their reasons, and data flow."""
 
     version: Literal[1] = VERSION
     config: str = Field(description="Name of the configuration file.")
@@ -119,7 +119,7 @@ class PlanDocument(Document):
     discovery: str | None
     sources: tuple[SourceDocument, ...]
     on_request: dict[KindName, tuple[str, ...]] = Field(
-        description="The instances that take part in every request, by kind, in the order in which they run."
+        description="Instances that take part in every request, by kind, in execution order."
     )
     subscriptions: tuple[SubscriptionDocument, ...]
     announcements: tuple[AnnouncementDocument, ...]
@@ -127,7 +127,7 @@ class PlanDocument(Document):
 
 
 def document_of(plan: Plan) -> PlanDocument:
-    """The plan as plain data."""
+    """The document of a plan."""
     return PlanDocument(
         config=plan.config.path,
         instances=tuple(_instance(instance) for instance in plan.instances),

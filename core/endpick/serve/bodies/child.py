@@ -21,7 +21,7 @@ from endpick.api.request import ParsedRequest, Rejection
 from endpick.data.model_rules import choose_model
 from endpick.host.failures import kind_of
 from endpick.host.importing import describe, place
-from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
+from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, starts_or_stops
 from endpick.serve.bodies.layout import laid_out
 from endpick.serve.bodies.wire import FRAME, BuildJob, Head, ParseJob, shortened
 from endpick.serve.uncaught import Uncaught
@@ -128,7 +128,6 @@ class Helping:
             head = {"kind": "failed", "method": failure.method, "problem": shortened(str(failure))}
         head["seconds"] = perf_counter() - begun
         head["retires"] = head["kind"] == "exhausted" or mapped_bytes() > self._first_bytes + _RETIRES_BYTES
-        head["grown"] = grown_samples(double.growth)
         self._answer(head, pieces)
 
     def _answer(self, head: dict[str, object], pieces: Sequence[bytes]) -> None:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
@@ -16,18 +15,13 @@ from prometheus_client.registry import CollectorRegistry
 from endpick.api.plugin import Plugin, PluginContext
 from endpick.api.request_control import Parser
 from endpick.diagnostics import Diagnostic
-from endpick.host.discovery import Candidate, discover
-from endpick.host.elsewhere import Growth
+from endpick.host.discovery import Candidate
 from endpick.host.failures import kind_of
-from endpick.host.guard import GUARD
-from endpick.host.hook_objects import discover_hook_objects
 from endpick.host.instance import build, instance_logger
 from endpick.host.loader import LoadedPlugin, load
-from endpick.host.lock import load_lock
-from endpick.host.lock_check import LockCheck
 from endpick.host.parameters import check_parameters
 from endpick.host.resolution import Reference
-from endpick.serve.bodies.wire import LONGEST_TEXT, GrownSample, LogLine, Spec, shortened
+from endpick.serve.bodies.wire import LONGEST_TEXT, LogLine, Spec, shortened
 
 _MOST_LINES = 20
 """Of the log, per body."""
@@ -42,7 +36,6 @@ class Double:
     """A parser, and what its metrics have grown by."""
 
     plugin: Parser[Any]
-    growth: Growth
 
 
 def double_of(spec: Spec) -> Double:
@@ -62,35 +55,15 @@ def double_of(spec: Spec) -> Double:
         raise NotBuiltError(_told((built,)))
     if not isinstance(built.plugin, Parser):
         raise NotBuiltError(f"{built.origin} is no parser")
-    return Double(built.plugin, Growth(registry))
+    return Double(built.plugin)
 
 
 def _loaded(candidate: Candidate, spec: Spec) -> LoadedPlugin:
-    reference = Reference(candidate.type, spec.name)
-    check = None if spec.lock_file is None else _lock_check(Path(spec.lock_file))
-    differs = None if check is None else check.plugin(reference, candidate)
-    if differs is not None:
-        raise NotBuiltError(_told((differs,)))
-    # What its distribution requires was judged when `endpick serve` loaded it.
-    loading = load(candidate, reference, unmet=())
-    unchecked = None if check is None else check.loaded(reference, candidate)
-    if unchecked is not None:
-        raise NotBuiltError(_told((unchecked,)))
+    # `endpick serve` has checked the requirements and the lock.
+    loading = load(candidate, Reference(candidate.type, spec.name), unmet=())
     if loading.loaded is None:
         raise NotBuiltError(_told([each for each in loading.diagnostics if each.is_error]))
     return loading.loaded
-
-
-def _lock_check(file: Path) -> LockCheck:
-    """What `make_plan` makes of a lock file, with this process's own guard of imports."""
-    lock = load_lock(file)
-    if isinstance(lock, Diagnostic):
-        raise NotBuiltError(_told((lock,)))
-    check = LockCheck(lock, GUARD)
-    unguarded = check.guard_all((*discover(), *(discover_hook_objects() if lock.hooks else ())))
-    if unguarded:
-        raise NotBuiltError(_told(unguarded))
-    return check
 
 
 def _told(diagnostics: Sequence[Diagnostic]) -> str:
@@ -100,25 +73,6 @@ def _told(diagnostics: Sequence[Diagnostic]) -> str:
 def starts_or_stops(plugin: Plugin[Any], method: str) -> bool:
     """Whether a plugin has a `start` or a `stop` of its own."""
     return getattr(type(plugin), method) is not getattr(Plugin, method)
-
-
-def grown_samples(growth: Growth) -> tuple[GrownSample, ...]:
-    """What has been counted since the last answer; nothing while the metrics cannot be read, which `/metrics` complains of."""
-    try:
-        grown = growth.since_told()
-    except Exception:
-        return ()
-    return tuple(
-        GrownSample(
-            family=shortened(key.family),
-            type=key.type,
-            documentation=shortened(key.documentation),
-            sample=shortened(key.sample),
-            labels=tuple((shortened(name), shortened(value)) for name, value in key.labels),
-            more=more,
-        )
-        for key, more in grown.items()
-    )
 
 
 class LogLines(logging.Handler):

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from endpick.api.request import ParsedRequest, Prompt, Rejection
-from endpick.host.elsewhere import SampleKey
 from endpick.host.instance import Instance
-from endpick.host.loggers import logger_for
 from endpick.host.throttle import Throttle
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
@@ -206,10 +204,7 @@ class LargeBodies:
 
     def _note(self, head: Head, instance: Instance) -> None:
         """Show and log under the instance's name what its double counted and logged."""
-        for grown in head.grown:
-            key = SampleKey(grown.family, grown.type, grown.documentation, grown.sample, grown.labels)
-            instance.elsewhere.add(key, grown.more)
-        logger = logger_for(instance.name, instance.origin)
+        logger = logging.getLogger(f"endpick.plugin.{instance.name}")
         for line in head.logs:
             logger.log(line.level, "%s", line.text)
 

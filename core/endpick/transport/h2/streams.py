@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Final, cast
 
 from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, LongBodySession, LongMessage, Message, ProtocolError, Reply, StreamSession
-from endpick.host.tracebacks import for_log
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import at_once
@@ -346,7 +345,7 @@ class Streams:
             self.end(stream, CloseCause.ERROR, error.status, error.message)
         else:
             self._counters.session_faults += 1
-            logger.error("a stream session failed; the stream ends with INTERNAL", exc_info=for_log(error))
+            logger.error("a stream session failed; the stream ends with INTERNAL", exc_info=error)
             self.end(stream, CloseCause.ERROR, GrpcStatus.INTERNAL, "endpick failed on this stream; its log says why")
 
     def _end_idle(self, stream: Stream) -> None:
