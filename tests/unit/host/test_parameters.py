@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Literal
 
 import pytest
+from endpick.host.plain_schema import plainly_satisfies
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
@@ -16,7 +17,6 @@ from endpick.diagnostics import Code, has_errors
 from endpick.host.discovery import Candidate, discover
 from endpick.host.loader import load
 from endpick.host.parameters import check_parameters, deprecated_parameters, description_of, ineffective_parameters
-from endpick.host.plain_schema import plainly_satisfies
 from endpick.host.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
