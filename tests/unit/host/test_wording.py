@@ -197,7 +197,6 @@ CASES = {
     "policy-denied": _policy(Policy(None, ("acme.*",))),
     "policy-not-allowed": _policy(Policy(("acme",))),
     "lock-version": _lock(Pin("good-scorers", "0.9", "")),
-    "lock-digest": _lock(Pin("good-scorers", "1.0", "sha256:00")),
     "lock-unknown": _lock(),
     "lock-gone": lambda site: check_lock(Lock((Pin("gone", "1.0", ""),)), ()).diagnostics(),
     "lock-missing": lambda site: load_lock(Path("no-such-lock.json")),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import DataProducer, ModelRewrite, ModelTarget
 from endpick.config import load_config
-from endpick.diagnostics import Code, Diagnostic
-from endpick.host.planning.plan import PlanOutcome
+from endpick.diagnostics import Code
 from endpick.host.planning.planner import check_statically, make_plan
 from unit.host.planning.planned import plan
 from unit.host.planning.zoo import candidates
@@ -102,15 +100,6 @@ def test_a_faulty_entry_does_not_make_its_references_faulty() -> None:
         """)
 
     assert [code for code, _ in result.found] == ["E0203"]
-
-
-def test_an_outcome_has_a_plan_or_an_error_and_never_both() -> None:
-    good = plan("").outcome
-
-    with pytest.raises(ValueError, match="exactly when"):
-        PlanOutcome(None)
-    with pytest.raises(ValueError, match="exactly when"):
-        PlanOutcome(good.plan, (Diagnostic(Code.E0301, "x"),))
 
 
 def test_unused_instances_are_doubted_with_the_place_they_lack() -> None:

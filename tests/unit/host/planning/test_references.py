@@ -290,7 +290,7 @@ def test_an_instance_is_taken_over_together_with_what_it_names_only() -> None:
     names = ("decider", "acme.stages")
     assert all(same[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
     assert not any(other[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].stand_in
+    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].proxy
 
 
 class Stubborn(DisaggregationDecider):
