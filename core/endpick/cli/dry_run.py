@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 import click
 
 from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, say, table
 from endpick.diagnostics import ExitCode, printable
-from endpick.files import read_given
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
 
@@ -56,7 +56,7 @@ def command(
 
 def _content(file: str) -> bytes:
     try:
-        content = sys.stdin.buffer.read(_MOST_BYTES + 1) if file == STANDARD_INPUT else read_given(file, _MOST_BYTES + 1)
+        content = sys.stdin.buffer.read(_MOST_BYTES + 1) if file == STANDARD_INPUT else Path(file).read_bytes()
     except OSError as problem:
         say(f"error: {file} cannot be read: {problem.strerror}", err=True)
         sys.exit(ExitCode.FAILED)

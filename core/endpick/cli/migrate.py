@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -13,7 +14,6 @@ from endpick.cli.go_flags import GoBoolean, known_name, options_of
 from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
 from endpick.diagnostics import ExitCode, did_you_mean, printable
-from endpick.files import read_given
 
 _MOST_BYTES = 4 * 1024 * 1024
 _SHOWN = {flag.name: flag for flag in FLAGS}
@@ -43,7 +43,7 @@ def command(source: str | None, arguments: tuple[str, ...]) -> None:
 
 
 def _read(source: str) -> Start:
-    from endpick.config.foreign_yaml import documents_of
+    from endpick.config.load import documents_of
 
     try:
         documents = documents_of(_content(source))
@@ -63,7 +63,7 @@ def _content(source: str) -> str:
     Raises:
         ValueError: it is no text, or too long.
     """
-    raw = sys.stdin.buffer.read(_MOST_BYTES + 1) if source == STANDARD_INPUT else read_given(source, _MOST_BYTES + 1)
+    raw = sys.stdin.buffer.read(_MOST_BYTES + 1) if source == STANDARD_INPUT else Path(source).read_bytes()
     if len(raw) > _MOST_BYTES:
         raise ValueError(f"it is longer than {_MOST_BYTES // 2**20} MiB")
     return raw.decode()

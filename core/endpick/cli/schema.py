@@ -15,7 +15,6 @@ from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
-from endpick.files import write_given
 from endpick.host.catalog import PluginCatalog
 from endpick.host.discovery import Candidate, discover
 from endpick.host.loader import LoadedPlugin
@@ -97,7 +96,7 @@ def command(name: str, installed: bool, output: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         try:
-            write_given(output, text)
+            output.write_text(text, encoding="utf-8")
         except OSError as problem:
             say(f"error: {output} cannot be written: {problem.strerror}", err=True)
             sys.exit(ExitCode.FAILED)

@@ -75,12 +75,6 @@ class _Document:
 
         return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
 
-    def read_again(self) -> LoadedConfig:
-        """For a reload, which must not wait."""
-        from endpick.config import load_config_again
-
-        return self.read() if self.path is None else load_config_again(self.path)
-
 
 class _Planning:
     """How the configuration becomes a plan; again at each reload."""
@@ -139,7 +133,7 @@ def _run(document: _Document, planning: _Planning, settings: ServeSettings, give
     _print(outcome.diagnostics, loaded)
     _warn_of_idle_flags(given, outcome.plan)
     try:
-        run(outcome.plan, settings, lambda: planning.outcome(document.read_again()))
+        run(outcome.plan, settings, lambda: planning.outcome(document.read()))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

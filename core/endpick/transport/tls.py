@@ -17,7 +17,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
-from endpick.files import open_regular
 from endpick.transport.validity import outside_validity
 
 __all__ = [
@@ -219,7 +218,7 @@ def read_certificate(settings: TlsSettings) -> CertificateFiles:
 
 def _read(path: Path, most_bytes: int = _MOST_PEM_BYTES) -> bytes:
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             content = file.read(most_bytes + 1)
     except OSError as error:
         raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error

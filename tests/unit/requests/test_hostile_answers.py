@@ -7,12 +7,12 @@ import itertools
 
 import numpy as np
 import pytest
+from endpick.host.planning.stand_ins import stand_in_for
 
 from endpick.api import DisaggregationDecider, ParsedRequest, Prompt, Rejection, Scorer, Usage
 from endpick.api.endpoints import Endpoints
 from endpick.api.state import CycleState
 from endpick.host.kinds import OnFault
-from endpick.host.planning.stand_ins import stand_in_for
 from endpick.requests.intake import MOST_ADDED
 from endpick.requests.model import CloseCause, Refused, Routed
 from unit.oddities import OddText, Own, half, odd, sly, spoilt

@@ -9,6 +9,7 @@ import ssl
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,13 +53,13 @@ def test_what_was_refused_is_tried_again_and_told_once(settings, monkeypatch, ca
     watch, counters = CertificateWatch(settings), TransportCounters()
     asked = []
 
-    def out_of_descriptors(path):
+    def out_of_descriptors(path, mode):
         asked.append(path)
         raise OSError(errno.EMFILE, "Too many open files")
 
     renew(settings)
     with monkeypatch.context() as patch:
-        patch.setattr(tls, "open_regular", out_of_descriptors)
+        patch.setattr(Path, "open", out_of_descriptors)
         assert not watch.refresh(counters)
         assert not watch.refresh(counters)
         assert len(asked) == 1, "not each second"

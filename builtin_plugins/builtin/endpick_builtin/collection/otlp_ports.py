@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
-from endpick.api import open_regular
 from endpick_builtin.collection.otlp_messages import Export, answer_of, read_json, read_protobuf
 from endpick_builtin.collection.push_server import Closed, PushBounds, PushServer
 
@@ -133,7 +132,7 @@ class Certificate:
 
 
 def _read(path: Path) -> bytes:
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return file.read(_MOST_PEM_BYTES)
 
 

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -29,7 +30,6 @@ from endpick.api import (
     Stability,
     Subscriptions,
     Unavailable,
-    open_regular,
 )
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
@@ -164,7 +164,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
 def _read(path: str, most_bytes: int) -> bytes:
     """As much of the file as a page may have, and a byte more where there is one."""
     try:
-        with open_regular(path) as file:
+        with Path(path).open("rb") as file:
             return file.read(most_bytes + 1)
     except OSError as problem:
         raise Unavailable(f"{path}: {problem.strerror or problem}") from problem

@@ -20,7 +20,6 @@ from endpick.api import (
     Limits,
     Parameters,
     PluginContext,
-    open_regular,
 )
 from endpick_builtin.discovery.endpoint_file import (
     MANY_FIELDS,
@@ -182,7 +181,7 @@ def read_version(path: Path, most_bytes: int = MAX_FILE_BYTES) -> FileVersion:
         OSError: it cannot be read.
         TooLongError: it is too long.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         status = os.fstat(file.fileno())
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

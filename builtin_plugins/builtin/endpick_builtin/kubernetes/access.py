@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from endpick.api import ConfigurationError, open_regular
+from endpick.api import ConfigurationError
 from endpick_builtin.kubernetes.kubeconfig import merged, read_kubeconfig
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -74,7 +74,7 @@ def read_token(path: Path) -> str:
         OSError: it cannot be read.
         UnicodeDecodeError: it is no text.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return file.read(_MOST_TOKEN_BYTES).decode().strip()
 
 

@@ -16,7 +16,7 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 
-from endpick.api import ConfigurationError, open_regular
+from endpick.api import ConfigurationError
 
 Part: TypeAlias = Literal["cluster", "user"]
 
@@ -136,7 +136,7 @@ class _WithoutAliases(Composer):
 
 def _read(path: Path) -> bytes:
     """As much as tells that it is too long; raises OSError for what is no file, such as a pipe that nothing is written to."""
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
 
 
