@@ -1,4 +1,4 @@
-"""Every code has a severity, an exit status and a page, and the pages tell the truth."""
+"""Codes: severity, exit status and explain page."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from endpick.diagnostics.explain import explanation
 SHOWN_BY_LOADING = [code for code in Code if code.family in (1, 2) and "```yaml" in explanation(code)]
 
 
-@pytest.mark.parametrize("code", Code, ids=str)
-def test_a_code_has_a_page_that_says_what_and_how_to_repair_it(code: Code) -> None:
-    page = explanation(code)
+def test_every_code_has_a_page_with_a_repair() -> None:
+    for code in Code:
+        page = explanation(code)
+        assert page.startswith(f"# {code.name}: {code.title}\n\n"), code
+        assert "**Repair.** " in page, code
+        assert "```" in page, code
+        assert page.count("```") % 2 == 0, code
+        assert page.endswith("\n"), code
 
-    assert page.startswith(f"# {code.name}: {code.title}\n\n")
-    assert "**Repair.** " in page
-    assert "```" in page
-    assert page.count("```") % 2 == 0
-    assert page.endswith("\n")
 
-
-@pytest.mark.parametrize("code", Code, ids=str)
-def test_a_code_is_well_formed(code: Code) -> None:
-    assert re.fullmatch(r"[EWN]0[1-8]\d\d", code.name)
-    assert code.title[0].islower() or code.title.startswith("YAML")
-    assert not code.title.endswith(".")
-    assert str(code) == code.name
+def test_every_code_is_well_formed() -> None:
+    for code in Code:
+        assert re.fullmatch(r"[EWN]0[1-8]\d\d", code.name), code
+        assert code.title[0].islower() or code.title.startswith("YAML"), code
+        assert not code.title.endswith("."), code
+        assert str(code) == code.name
 
 
 @pytest.mark.parametrize("code", SHOWN_BY_LOADING, ids=str)
-def test_the_example_on_the_page_triggers_the_code(code: Code) -> None:
+def test_example_on_the_page_triggers_the_code(code: Code) -> None:
     example = explanation(code).split("```yaml\n", 1)[1].split("```", 1)[0]
 
     found = {diagnostic.code for diagnostic in load_config(text=example).diagnostics}
@@ -43,11 +42,11 @@ def test_the_example_on_the_page_triggers_the_code(code: Code) -> None:
     assert {other for other in found if other.severity is Severity.ERROR} <= {code}
 
 
-def test_only_what_needs_a_file_has_no_example_to_load() -> None:
+def test_only_file_errors_have_no_example() -> None:
     assert {code for code in Code if code.family in (1, 2)} - set(SHOWN_BY_LOADING) == {Code.E0105, Code.E0110}
 
 
-def test_there_is_no_page_without_a_code() -> None:
+def test_every_page_has_a_code() -> None:
     pages = {entry.name.removesuffix(".md") for entry in files("endpick.diagnostics.explain").iterdir() if entry.name.endswith(".md")}
 
     assert pages == {code.name for code in Code}
@@ -70,7 +69,7 @@ def test_there_is_no_page_without_a_code() -> None:
         (Code.N0601, Severity.NOTE, ExitCode.OK),
     ],
 )
-def test_the_letter_gives_the_severity_and_the_family_the_exit_status(code, severity, status) -> None:
+def test_letter_and_family_give_severity_and_exit_status(code, severity, status) -> None:
     assert (code.severity, code.exit_code) == (severity, status)
 
 
@@ -83,11 +82,11 @@ def test_the_letter_gives_the_severity_and_the_family_the_exit_status(code, seve
         ([Code.E0801, Code.W0301, Code.E0301, Code.E0201], ExitCode.CONFIG_INVALID),
     ],
 )
-def test_of_several_errors_the_smallest_exit_status_wins(codes, status) -> None:
+def test_smallest_exit_status_wins(codes, status) -> None:
     assert exit_code_of(Diagnostic(code, "x") for code in codes) == status
 
 
-def test_exit_statuses_never_change() -> None:
+def test_exit_statuses_are_stable() -> None:
     assert {status.name: int(status) for status in ExitCode} == {
         "OK": 0,
         "INTERNAL_ERROR": 1,

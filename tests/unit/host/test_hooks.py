@@ -196,6 +196,13 @@ async def test_failure_does_not_stop_other_hook_objects(hooks, calls, caplog):
 
 
 @pytest.mark.asyncio
+async def test_startup_deadline_is_reported(hooks):
+    (fault,) = await sound(hooks("hooks.slow")).startup(VIEW, deadline_seconds=0.01)
+
+    assert (fault.code, fault.span) == (Code.E0703, Span("c.yaml", 1, 1, 1, 2))
+
+
+@pytest.mark.asyncio
 async def test_hook_object_can_refuse_a_reload(hooks):
     registry = sound(hooks("hooks.rules"))
 
