@@ -126,12 +126,7 @@ def _flow_control_without_gate(config: EndpointPickerConfig, source: SourceMap) 
 
 def _overridden_fields(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
     pairs: tuple[tuple[str, Part | None, DocumentPath, object], ...] = (
-        (
-            "parser",
-            config.parser,
-            ("requestHandler", "parsers"),
-            config.request_handler and config.request_handler.parsers,
-        ),
+        ("parser", config.parser, ("requestHandler", "parsers"), config.request_handler and config.request_handler.parsers),
         (
             "saturationDetector",
             config.saturation_detector,

@@ -97,10 +97,7 @@ def load_bytes(raw: bytes, name: str) -> LoadedConfig:
 def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     diagnostic = Diagnostic(
-        Code.E0110,
-        f"'{path}' cannot be read: {reason}",
-        Span.start_of(path),
-        help="check the path and its permissions",
+        Code.E0110, f"'{path}' cannot be read: {reason}", Span.start_of(path), help="check the path and its permissions"
     )
     return LoadedConfig(None, SourceMap(path, ""), (diagnostic,), path)
 

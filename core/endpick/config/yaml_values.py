@@ -27,10 +27,7 @@ MAX_SHOWN_DIGITS = 20
 
 _MERGE = f"{_CORE}merge"
 _SCALAR_TAGS = frozenset(f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null"))
-_COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {
-    MappingNode: frozenset({f"{_CORE}map"}),
-    SequenceNode: frozenset({f"{_CORE}seq"}),
-}
+_COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {MappingNode: frozenset({f"{_CORE}map"}), SequenceNode: frozenset({f"{_CORE}seq"})}
 
 
 @dataclass(frozen=True, slots=True)

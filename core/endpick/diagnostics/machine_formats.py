@@ -50,13 +50,7 @@ def as_json(diagnostic: Diagnostic) -> dict[str, object]:
 
 
 def _span(span: Span) -> dict[str, object]:
-    return {
-        "file": span.file,
-        "line": span.line,
-        "column": span.column,
-        "endLine": span.end_line,
-        "endColumn": span.end_column,
-    }
+    return {"file": span.file, "line": span.line, "column": span.column, "endLine": span.end_line, "endColumn": span.end_column}
 
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -169,19 +163,7 @@ SCHEMA: Mapping[str, object] = {
                     "items": {"type": ["string", "integer"]},
                 },
             },
-            "required": [
-                "code",
-                "severity",
-                "title",
-                "message",
-                "span",
-                "annotation",
-                "labels",
-                "help",
-                "notes",
-                "plugin",
-                "path",
-            ],
+            "required": ["code", "severity", "title", "message", "span", "annotation", "labels", "help", "notes", "plugin", "path"],
             "additionalProperties": False,
         },
     },

@@ -12,21 +12,13 @@ from typing import TextIO
 from endpick.diagnostics.codes import Severity
 from endpick.diagnostics.model import MAX_SHOWN, Diagnostic, Lines, Span, cap
 
-_COLOURS = {
-    Severity.ERROR: "1;31",
-    Severity.WARNING: "1;33",
-    Severity.NOTE: "1;36",
-}
+_COLOURS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.NOTE: "1;36"}
 _BOLD = "1"
 _GUTTER = "1;34"
 
 
 def render_text(
-    diagnostics: Iterable[Diagnostic],
-    sources: Mapping[str, str] | None = None,
-    *,
-    colour: bool = False,
-    limit: int = MAX_SHOWN,
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None, *, colour: bool = False, limit: int = MAX_SHOWN
 ) -> str:
     """Diagnostics in document order, separated by blank lines, at most `limit`.
 

@@ -188,10 +188,7 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
         )
     for fault in signature_faults(plugin):
         yield reference.diagnostic(
-            Code.E0313,
-            f"`{fault.method}` of the plugin class {name} {fault.reason}",
-            candidate,
-            help=_blame(candidate),
+            Code.E0313, f"`{fault.method}` of the plugin class {name} {fault.reason}", candidate, help=_blame(candidate)
         )
 
 

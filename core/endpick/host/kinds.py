@@ -157,14 +157,7 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
     {
         row.api: row
         for row in (
-            KindFacts(
-                Filter,
-                Layer.SCHEDULING,
-                OnFault.REFUSE,
-                {"filter": ExtensionPoint.FILTER},
-                _PROFILE,
-                in_profile=True,
-            ),
+            KindFacts(Filter, Layer.SCHEDULING, OnFault.REFUSE, {"filter": ExtensionPoint.FILTER}, _PROFILE, in_profile=True),
             KindFacts(Scorer, Layer.SCHEDULING, OnFault.SKIP, {"score": ExtensionPoint.SCORER}, _PROFILE, in_profile=True),
             KindFacts(Picker, Layer.SCHEDULING, OnFault.REFUSE, {"pick": ExtensionPoint.PICKER}, _PROFILE, at_most=1, in_profile=True),
             KindFacts(
@@ -256,12 +249,7 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
                 at_most=1,
             ),
             KindFacts(
-                EvictionFilter,
-                Layer.PRE_REQUEST,
-                OnFault.SKIP,
-                {"is_evictable": ExtensionPoint.EVICTION_FILTER},
-                at_most=1,
-                article="an",
+                EvictionFilter, Layer.PRE_REQUEST, OnFault.SKIP, {"is_evictable": ExtensionPoint.EVICTION_FILTER}, at_most=1, article="an"
             ),
             KindFacts(
                 EvictionOrderingPolicy,

@@ -82,10 +82,7 @@ class Loading:
 
 
 def load(
-    candidate: Candidate,
-    reference: Reference,
-    unmet: tuple[UnmetRequirement, ...] | None = None,
-    offers: Sequence[Candidate] = (),
+    candidate: Candidate, reference: Reference, unmet: tuple[UnmetRequirement, ...] | None = None, offers: Sequence[Candidate] = ()
 ) -> Loading:
     """Import one candidate and check its class; policy and lock are the caller's business.
 

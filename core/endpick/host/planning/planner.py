@@ -254,9 +254,7 @@ def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -
     needed = set(graph.producers_for(readers))
     return tuple(
         PlannedSource(
-            source,
-            tuple(collectors),
-            tuple(name for name in collectors if name in needed or not _produces(builder.instances[name])),
+            source, tuple(collectors), tuple(name for name in collectors if name in needed or not _produces(builder.instances[name]))
         )
         for source, collectors in feeding.items()
     )
