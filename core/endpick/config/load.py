@@ -103,7 +103,6 @@ def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
 
 
 def _misread(mistakes: Iterable[Diagnostic], source: SourceMap) -> frozenset[Span]:
-    """Spans of the values that could not be read."""
     return frozenset(source.value_span(mistake.path) for mistake in mistakes if mistake.code in _MISREAD)
 
 

@@ -63,7 +63,6 @@ def _models(part: type[Part]) -> Iterator[type[Part]]:
 
 
 def _finish_fields(part: type[Part], properties: dict[str, object]) -> None:
-    """Mark optional fields as nullable, and deprecated ones as deprecated."""
     for name, field in fields_of(part).items():
         schema = _mapping(properties, name)
         if not field.is_required():
@@ -111,7 +110,6 @@ def _declares_llm_d() -> dict[str, object]:
 
 
 def _without_superset(part: type[Part]) -> dict[str, object]:
-    """A schema that forbids the fields llm-d does not have, at any depth."""
     forbidden: dict[str, object] = {}
     for name, field in fields_of(part).items():
         inner = part_in(field.annotation)

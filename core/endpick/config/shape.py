@@ -56,7 +56,6 @@ def check_shape(source: SourceMap) -> Shape:
 
 
 def _of_another_kind(source: SourceMap) -> Diagnostic | None:
-    """The diagnostic for a document of another kind, such as a Kubernetes manifest."""
     kind = source.data.get("kind") if isinstance(source.data, Mapping) else None
     if not isinstance(kind, str) or not kind or kind == KIND or suggest(kind, (KIND,)) is not None:
         return None
@@ -70,17 +69,14 @@ def _filled_in(data: Json, faulty: set[DocumentPath]) -> Json:
 
 
 def _path(detail: ErrorDetails, data: Json, faulty: set[DocumentPath]) -> DocumentPath:
-    """The path of the mistake; for a missing field, the path it would have."""
     return original_path(tuple(detail["loc"]), data, faulty)
 
 
 def _is_echo(detail: ErrorDetails, path: DocumentPath, known: Collection[DocumentPath]) -> bool:
-    """True if a field is missing only because it was misspelt or removed."""
     return detail["type"] == "missing" and path in known
 
 
 def _meant_field(detail: ErrorDetails, path: DocumentPath) -> DocumentPath | None:
-    """The known field that an unknown one probably means."""
     part = part_at(path[:-1]) if detail["type"] == "extra_forbidden" else None
     meant = None if part is None else suggest(str(path[-1]), fields_of(part))
     return None if meant is None else (*path[:-1], meant)
@@ -205,7 +201,6 @@ def _missing_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
 
 
 def _opening(parent: DocumentPath, source: SourceMap) -> Span:
-    """The key of an incomplete mapping; for an item of a list its first key."""
     if parent and isinstance(parent[-1], str):
         return source.key_span(parent)
     children = (path for path in source.places if path[:-1] == parent and path != parent)
@@ -256,7 +251,6 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
 
 
 def _entry(path: DocumentPath, value: str) -> str | None:
-    """An example for a mapping or list entry if the document has a plain word instead."""
     part = part_at(path)
     field = None if part is None else first_required_field(part)
     return None if field is None else f"{field}: {shorten(value)}"

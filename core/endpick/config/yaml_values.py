@@ -166,7 +166,6 @@ class _Walk:
         return value
 
     def _check_tag(self, node: Node, path: DocumentPath) -> bool:
-        """True for a tag of plain data; reports any other."""
         allowed = _SCALAR_TAGS if isinstance(node, ScalarNode) else _COLLECTION_TAGS[type(node)]
         written = self.spans.tag(node)
         if node.tag in allowed or written in (None, "!"):
@@ -233,7 +232,6 @@ def _used_here(alias: Span | None) -> Label | None:
 
 
 def _entrance(place: Place) -> Span:
-    """The span of the alias or `<<` that leads to a value, or of the value itself."""
     return place.value if place.via is None else place.via.span
 
 

@@ -57,7 +57,6 @@ class PluginCatalog:
         )
 
     def _load(self, reference: Reference) -> Candidate | Loading:
-        """The candidate, which is in `_loadings` now, or the reason why it cannot be imported."""
         candidate = resolve(reference, self.candidates)
         if isinstance(candidate, Diagnostic):
             return Loading(None, (candidate,))

@@ -193,7 +193,6 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
 
 
 def _unimplemented(plugin: type) -> list[str]:
-    """Abstract methods without an implementation; `Plugin` is not an ABC, so Python does not check them."""
     members: dict[str, object] = {}
     for klass in reversed(plugin.__mro__):
         members.update(vars(klass))

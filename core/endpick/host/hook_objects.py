@@ -85,7 +85,6 @@ def _implementation_faults(
 
 
 def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper: bool) -> tuple[str, str] | None:
-    """The mistake in an implementation's signature, and its repair."""
     accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
     unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
     possible = f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments"

@@ -113,27 +113,28 @@ class KindFacts:
         methods: Methods called on the request path, with their extension points.
         named_at: Where the document names instances; empty if an instance takes part because it is defined.
         at_most: Maximum number of instances where it is named: per profile, or per document.
-        in_profile: Named in scheduling profiles.
         writes: Instances may write data keys.
         by_reference: Other plugins call it through a parameter; see `RefersTo`.
-        article: Indefinite article for messages.
     """
 
     api: Kind
     layer: Layer
-    on_fault: OnFault = OnFault.SKIP
     methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)
     named_at: str = ""
+    on_fault: OnFault = OnFault.SKIP
     at_most: int | None = None
-    in_profile: bool = False
     writes: bool = False
     by_reference: bool = False
-    article: str = "a"
 
     @property
     def name(self) -> str:
         """Name for operators: `data-source`."""
         return self.api.kind
+
+    @property
+    def in_profile(self) -> bool:
+        """True if instances are named in scheduling profiles."""
+        return self.named_at == _PROFILE
 
     @property
     def on_request(self) -> bool:
@@ -143,7 +144,7 @@ class KindFacts:
     @property
     def title(self) -> str:
         """With article: `a data source`."""
-        return f"{self.article} {self.noun}"
+        return f"{'an' if self.noun[0] in 'aeio' else 'a'} {self.noun}"
 
     @property
     def noun(self) -> str:
@@ -152,117 +153,69 @@ class KindFacts:
 
 
 _PROFILE = "schedulingProfiles[].plugins"
+_BANDS = "flowControl.priorityBands[]"
+_REFUSE = OnFault.REFUSE
+_At = ExtensionPoint
 
-KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
-    {
-        row.api: row
-        for row in (
-            KindFacts(Filter, Layer.SCHEDULING, OnFault.REFUSE, {"filter": ExtensionPoint.FILTER}, _PROFILE, in_profile=True),
-            KindFacts(Scorer, Layer.SCHEDULING, OnFault.SKIP, {"score": ExtensionPoint.SCORER}, _PROFILE, in_profile=True),
-            KindFacts(Picker, Layer.SCHEDULING, OnFault.REFUSE, {"pick": ExtensionPoint.PICKER}, _PROFILE, at_most=1, in_profile=True),
-            KindFacts(
-                ProfileHandler,
-                Layer.SCHEDULING,
-                OnFault.REFUSE,
-                {"pick_profiles": ExtensionPoint.PROFILE_PICKER, "process_results": ExtensionPoint.PROCESS_PROFILES_RESULTS},
-                at_most=1,
-                writes=True,
-            ),
-            KindFacts(
-                DisaggregationDecider,
-                Layer.SCHEDULING,
-                OnFault.SKIP,
-                {"disaggregate": ExtensionPoint.DISAGGREGATION_DECIDER},
-                "plugins[].parameters",
-                by_reference=True,
-            ),
-            KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
-            KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
-            KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1, article="an"),
-            KindFacts(DataProducer, Layer.PRODUCTION, OnFault.SKIP, {"produce": ExtensionPoint.DATA_PRODUCER}, writes=True),
-            KindFacts(
-                RequestHeaderProcessor,
-                Layer.REQUEST_HEADERS,
-                OnFault.REFUSE,
-                {"request_headers": ExtensionPoint.REQUEST_HEADERS},
-                writes=True,
-            ),
-            KindFacts(CandidateFilter, Layer.CANDIDATES, OnFault.REFUSE, {"filter_candidates": ExtensionPoint.CANDIDATE_FILTER}),
-            KindFacts(Admitter, Layer.ADMISSION, OnFault.REFUSE, {"admit": ExtensionPoint.ADMISSION}, article="an"),
-            KindFacts(PreRequest, Layer.PRE_REQUEST, OnFault.SKIP, {"before_request": ExtensionPoint.PRE_REQUEST}, writes=True),
-            KindFacts(
-                ResponseObserver,
-                Layer.RESPONSE,
-                OnFault.SKIP,
-                {
-                    "response_started": ExtensionPoint.RESPONSE_RECEIVED,
-                    "first_chunk": ExtensionPoint.RESPONSE_STREAMING,
-                    "response_metadata": ExtensionPoint.RESPONSE_COMPLETE,
-                    "response_ended": ExtensionPoint.RESPONSE_COMPLETE,
-                },
-                writes=True,
-            ),
-            KindFacts(
-                Parser,
-                Layer.PARSING,
-                OnFault.REFUSE,
-                {
-                    "parse": ExtensionPoint.REQUEST_PARSING,
-                    "rewrite_model": ExtensionPoint.REQUEST_PARSING,
-                    "usage": ExtensionPoint.RESPONSE_PARSING,
-                },
-                "requestHandler.parsers",
-            ),
-            KindFacts(
-                SaturationDetector,
-                Layer.ADMISSION,
-                OnFault.SKIP,
-                {"saturation": ExtensionPoint.ADMISSION},
-                "flowControl.saturationDetector",
-                at_most=1,
-            ),
-            KindFacts(
-                FairnessPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {
-                    "choose": ExtensionPoint.FAIRNESS_POLICY,
-                    "flow_changed": ExtensionPoint.FAIRNESS_POLICY,
-                    "dispatched": ExtensionPoint.FAIRNESS_POLICY,
-                },
-                "flowControl.priorityBands[].fairnessPolicyRef",
-            ),
-            KindFacts(
-                OrderingPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {"sort_key": ExtensionPoint.ORDERING_POLICY},
-                "flowControl.priorityBands[].orderingPolicyRef",
-                article="an",
-            ),
-            KindFacts(
-                UsageLimitPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {"ceilings": ExtensionPoint.USAGE_LIMIT_POLICY},
-                "flowControl.usageLimitPolicyPluginRef",
-                at_most=1,
-            ),
-            KindFacts(
-                EvictionFilter, Layer.PRE_REQUEST, OnFault.SKIP, {"is_evictable": ExtensionPoint.EVICTION_FILTER}, at_most=1, article="an"
-            ),
-            KindFacts(
-                EvictionOrderingPolicy,
-                Layer.PRE_REQUEST,
-                OnFault.SKIP,
-                {"sort_key": ExtensionPoint.EVICTION_ORDERING_POLICY},
-                at_most=1,
-                article="an",
-            ),
-        )
-    }
+_ROWS = (
+    KindFacts(Filter, Layer.SCHEDULING, {"filter": _At.FILTER}, _PROFILE, _REFUSE),
+    KindFacts(Scorer, Layer.SCHEDULING, {"score": _At.SCORER}, _PROFILE),
+    KindFacts(Picker, Layer.SCHEDULING, {"pick": _At.PICKER}, _PROFILE, _REFUSE, at_most=1),
+    KindFacts(
+        ProfileHandler,
+        Layer.SCHEDULING,
+        {"pick_profiles": _At.PROFILE_PICKER, "process_results": _At.PROCESS_PROFILES_RESULTS},
+        on_fault=_REFUSE,
+        at_most=1,
+        writes=True,
+    ),
+    KindFacts(
+        DisaggregationDecider,
+        Layer.SCHEDULING,
+        {"disaggregate": _At.DISAGGREGATION_DECIDER},
+        "plugins[].parameters",
+        by_reference=True,
+    ),
+    KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
+    KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
+    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
+    KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
+    KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
+    KindFacts(Admitter, Layer.ADMISSION, {"admit": _At.ADMISSION}, on_fault=_REFUSE),
+    KindFacts(PreRequest, Layer.PRE_REQUEST, {"before_request": _At.PRE_REQUEST}, writes=True),
+    KindFacts(
+        ResponseObserver,
+        Layer.RESPONSE,
+        {
+            "response_started": _At.RESPONSE_RECEIVED,
+            "first_chunk": _At.RESPONSE_STREAMING,
+            "response_metadata": _At.RESPONSE_COMPLETE,
+            "response_ended": _At.RESPONSE_COMPLETE,
+        },
+        writes=True,
+    ),
+    KindFacts(
+        Parser,
+        Layer.PARSING,
+        {"parse": _At.REQUEST_PARSING, "rewrite_model": _At.REQUEST_PARSING, "usage": _At.RESPONSE_PARSING},
+        "requestHandler.parsers",
+        _REFUSE,
+    ),
+    KindFacts(SaturationDetector, Layer.ADMISSION, {"saturation": _At.ADMISSION}, "flowControl.saturationDetector", at_most=1),
+    KindFacts(
+        FairnessPolicy,
+        Layer.QUEUEING,
+        dict.fromkeys(("choose", "flow_changed", "dispatched"), _At.FAIRNESS_POLICY),
+        f"{_BANDS}.fairnessPolicyRef",
+    ),
+    KindFacts(OrderingPolicy, Layer.QUEUEING, {"sort_key": _At.ORDERING_POLICY}, f"{_BANDS}.orderingPolicyRef"),
+    KindFacts(UsageLimitPolicy, Layer.QUEUEING, {"ceilings": _At.USAGE_LIMIT_POLICY}, "flowControl.usageLimitPolicyPluginRef", at_most=1),
+    KindFacts(EvictionFilter, Layer.PRE_REQUEST, {"is_evictable": _At.EVICTION_FILTER}, at_most=1),
+    KindFacts(EvictionOrderingPolicy, Layer.PRE_REQUEST, {"sort_key": _At.EVICTION_ORDERING_POLICY}, at_most=1),
 )
 
+KINDS: Mapping[Kind, KindFacts] = MappingProxyType({row.api: row for row in _ROWS})
 
 KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind in KINDS], "type": "string"})]
 """The name of a kind in JSON documents."""

@@ -225,7 +225,6 @@ def _about_given(
 
 
 def _given(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[tuple[DocumentPath, Mapping[str, object]]]:
-    """Each given parameter with its part of the schema."""
     if raw:
         schema = parameters_schema(loaded)
         for path in _given_names(raw, ()):
@@ -257,7 +256,6 @@ def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Vio
 
 
 def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
-    """A pydantic location without the union members and validators it names."""
     path: list[str | int] = []
     for segment in detail["loc"]:
         is_key = isinstance(raw, Mapping) and segment in raw

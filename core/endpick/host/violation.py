@@ -116,7 +116,6 @@ def _no_choice_fits(error: ValidationError, path: DocumentPath) -> Iterator[Viol
 
 
 def _branches(error: ValidationError) -> list[list[ValidationError]]:
-    """The errors of each alternative."""
 
     def branch(inner: ValidationError) -> int:
         return int(inner.relative_schema_path[0])
@@ -125,7 +124,6 @@ def _branches(error: ValidationError) -> list[list[ValidationError]]:
 
 
 def _discriminated(error: ValidationError, branches: Sequence[list[ValidationError]]) -> list[list[ValidationError]]:
-    """The alternative that the instance selects by the schema's discriminator."""
     schema = error.schema if isinstance(error.schema, Mapping) else {}
     tag = schema.get("discriminator", {}).get("propertyName")
     if tag is None or not isinstance(error.instance, Mapping) or tag not in error.instance:

@@ -98,7 +98,6 @@ def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuil
 
 
 def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """Bind a source that names no collectors to its default ones."""
     plugin = None if source.loaded is None else source.loaded.plugin
     for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
         reason = f"data source '{source.name}' names no collectors"
@@ -123,7 +122,6 @@ def _add_metrics(feeding: Feeding, builder: PlanBuilder, installed: PluginCatalo
 
 
 def _of_type(plugin_type: str, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """The first instance of a type, which may also be one that could not be loaded."""
     return next((one for one in builder.instances.values() if one.type == plugin_type and one.may_be_a(kind)), None)
 
 
@@ -136,7 +134,6 @@ def _bind(source: DraftInstance, collector: DraftInstance, feeding: Feeding, bui
 
 
 def _check_payload(source: DraftInstance, collector: DraftInstance, builder: PlanBuilder, path: tuple[str | int, ...] | None) -> None:
-    """Report a collector that cannot read the payload of its source; a collector without a payload type reads any."""
     if source.loaded is None or collector.loaded is None:
         return
     given, wanted = payload_of(source.loaded.plugin), payload_of(collector.loaded.plugin)
@@ -221,7 +218,6 @@ def _participants(builder: PlanBuilder) -> list[Participant]:
 
 
 def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
-    """The instance's first place in a profile, or else its definition."""
     for profile in builder.config.scheduling_profiles:
         for reference in profile.plugins:
             if reference.plugin_ref == instance.name:
@@ -230,7 +226,6 @@ def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
 
 
 def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
-    """Advice for a key that no instance produces."""
     shared, _, wanted = key.name.partition("@")
     if wanted:
         giving = [

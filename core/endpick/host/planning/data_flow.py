@@ -109,7 +109,6 @@ def dot(picture: Picture) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Escape a label with Mermaid entities."""
     return "".join(character if character.isalnum() or character in " -_./@" else f"#{ord(character)};" for character in text)
 
 

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from endpick.api.data import Scope
 from endpick.host.kinds import KINDS, KindName, OnFault
-from endpick.host.planning.flow_control_settings import BandSettings, FlowControlSettings
+from endpick.host.planning.flow_control_settings import FlowControlSettings
 from endpick.host.planning.plan import Plan, PlannedInstance
 
 VERSION: Literal[1] = 1
@@ -18,7 +18,7 @@ VERSION: Literal[1] = 1
 class Document(BaseModel):
     """A part of a printed document."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, from_attributes=True)
 
 
 class InstanceDocument(Document):
@@ -128,74 +128,44 @@ class PlanDocument(Document):
 
 def document_of(plan: Plan) -> PlanDocument:
     """The document of a plan."""
-    return PlanDocument(
-        config=plan.config.path,
-        instances=tuple(_instance(instance) for instance in plan.instances),
-        profiles=tuple(
-            ProfileDocument(
-                name=profile.name,
-                filters=profile.filters,
-                scorers=tuple(
-                    ScorerDocument(instance=scorer.instance, weight=scorer.weight, weight_given=scorer.weight_given)
-                    for scorer in profile.scorers
-                ),
-                picker=profile.picker,
-                reads=profile.reads,
-            )
-            for profile in plan.profiles
-        ),
-        handler=plan.handler,
-        parsers=plan.parsers,
-        detector=plan.detector,
-        flow_control=None if plan.flow_control is None else _flow_control(plan.flow_control),
-        discovery=plan.discovery,
-        sources=tuple(
-            SourceDocument(instance=source.instance, collectors=source.collectors, active=source.active) for source in plan.sources
-        ),
-        on_request={KINDS[kind].name: names for kind, names in plan.on_request.items()},
-        subscriptions=tuple(
-            SubscriptionDocument(consumer=one.consumer, key=one.key, producer=one.producer, required=one.required, scope=one.scope)
-            for one in plan.graph.subscriptions
-        ),
-        announcements=tuple(
-            AnnouncementDocument(code=one.code.name, subject=one.subject, message=one.message) for one in plan.announcements
-        ),
-        hooks=plan.hooks.names,
+    return PlanDocument.model_validate(
+        {
+            "config": plan.config.path,
+            "instances": [_instance(one) for one in plan.instances],
+            "profiles": plan.profiles,
+            "handler": plan.handler,
+            "parsers": plan.parsers,
+            "detector": plan.detector,
+            "flowControl": None if plan.flow_control is None else _flow_control(plan.flow_control),
+            "discovery": plan.discovery,
+            "sources": plan.sources,
+            "onRequest": {KINDS[kind].name: names for kind, names in plan.on_request.items()},
+            "subscriptions": plan.graph.subscriptions,
+            "announcements": [{"code": one.code.name, "subject": one.subject, "message": one.message} for one in plan.announcements],
+            "hooks": plan.hooks.names,
+        }
     )
 
 
-def _flow_control(settings: FlowControlSettings) -> FlowControlDocument:
+def _flow_control(settings: FlowControlSettings) -> dict[str, object]:
     eviction = settings.eviction
-    return FlowControlDocument(
-        max_bytes=settings.max_bytes,
-        max_requests=settings.max_requests,
-        ttl_seconds=settings.ttl_seconds,
-        no_endpoint_ttl_seconds=settings.no_endpoint_ttl_seconds,
-        bands={str(priority): _band(settings.bands[priority]) for priority in sorted(settings.bands, reverse=True)},
-        template=_band(settings.template),
-        negative_template=_band(settings.negative_template),
-        usage_limit=settings.usage_limit,
-        eviction_filter=None if eviction is None else eviction.filter,
-        eviction_ordering=None if eviction is None else eviction.ordering,
-    )
+    names = ("max_bytes", "max_requests", "ttl_seconds", "no_endpoint_ttl_seconds", "template", "negative_template", "usage_limit")
+    return {
+        **{name: getattr(settings, name) for name in names},
+        "bands": {str(priority): settings.bands[priority] for priority in sorted(settings.bands, reverse=True)},
+        "eviction_filter": None if eviction is None else eviction.filter,
+        "eviction_ordering": None if eviction is None else eviction.ordering,
+    }
 
 
-def _band(band: BandSettings) -> BandDocument:
-    return BandDocument(max_bytes=band.max_bytes, max_requests=band.max_requests, fairness=band.fairness, ordering=band.ordering)
-
-
-def _instance(instance: PlannedInstance) -> InstanceDocument:
+def _instance(instance: PlannedInstance) -> dict[str, object]:
     candidate, keys = instance.loaded.candidate, instance.subscriptions
-    return InstanceDocument(
-        name=instance.name,
-        type=instance.type,
-        kinds=tuple(kind.kind for kind in instance.kinds),
-        distribution=candidate.distribution,
-        version=candidate.version,
-        path=instance.path,
-        reason=instance.reason,
-        on_fault=instance.on_fault,
-        consumes=tuple(key.name for key in keys.consumes),
-        consumes_optional=tuple(key.name for key in keys.consumes_optional),
-        produces=tuple(key.name for key in keys.produces),
-    )
+    return {
+        **{name: getattr(instance, name) for name in ("name", "type", "path", "reason", "on_fault")},
+        "kinds": [kind.kind for kind in instance.kinds],
+        "distribution": candidate.distribution,
+        "version": candidate.version,
+        "consumes": [key.name for key in keys.consumes],
+        "consumes_optional": [key.name for key in keys.consumes_optional],
+        "produces": [key.name for key in keys.produces],
+    }

@@ -75,7 +75,6 @@ def _band(band: PriorityBand | None, builder: PlanBuilder, installed: PluginCata
 
 
 def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """The named instance, or the default; None if neither is available."""
     default = _DEFAULTS[kind]
     field = KINDS[kind].named_at.rpartition(".")[2]
     if name is not None and (name != default or name in builder.instances or builder.loaded.may_define(name)):
@@ -91,7 +90,6 @@ def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuild
 
 
 def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """llm-d's default: the instance of that name, or a new one."""
     defined = builder.instances.get(plugin_type)
     if defined is not None and defined.may_be_a(kind):
         builder.used.add(plugin_type)

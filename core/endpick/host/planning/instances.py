@@ -116,7 +116,6 @@ def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: Lo
 
 
 def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
-    """The keys of an instance with wrong parameters; None if they depend on parameters."""
     overrides = any("subscriptions" in vars(base) for base in loaded.plugin.__mro__ if issubclass(base, Plugin) and base is not Plugin)
     return None if overrides else Subscriptions(loaded.plugin.consumes, loaded.plugin.consumes_optional, loaded.plugin.produces)
 

@@ -169,7 +169,6 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
 
 
 def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
-    """The plan; None if the builder holds errors."""
     define_instances(builder, installed)
     profiles = plan_profiles(builder, installed)
     handler = plan_handler(builder, installed)
@@ -217,7 +216,6 @@ def _rewrite_of(model: ModelSpec) -> ModelRewrite:
 
 
 def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:
-    """All complete instances; each comes after the instances its parameters name."""
     names = in_order(tuple(builder.instances), references)
     return tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
 

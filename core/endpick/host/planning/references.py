@@ -50,7 +50,6 @@ def _looked_up(instance: DraftInstance, builder: PlanBuilder) -> tuple[str, ...]
 
 
 def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBuilder) -> DraftInstance | None:
-    """The instance that a parameter names; if there is none of that kind, reports it and returns None."""
     path = _path_of(instance, reference)
     if reference.name not in builder.instances and not reference.is_written:
         if not builder.loaded.may_define(reference.name):
@@ -95,7 +94,6 @@ def _report_circle(names: Sequence[str], builder: PlanBuilder) -> None:
 
 
 def _place_of(instance: DraftInstance, named: str) -> DocumentPath:
-    """The place where a member of a cycle names the next one."""
     assert instance.parameters is not None
     references = references_in(instance.parameters, instance.place.block())
     return next(_path_of(instance, reference) for reference in references if reference.name == named)

@@ -340,6 +340,5 @@ def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, li
 
 
 def _keys_between(names: tuple[str, ...], subscriptions: Iterable[Subscription]) -> list[str]:
-    """For each member of a cycle, a key it reads from the next one."""
     key_of = {(one.consumer, one.producer): one.key for one in reversed(tuple(subscriptions))}
     return [key_of[pair] for pair in zip(names, (*names[1:], names[0]), strict=True)]

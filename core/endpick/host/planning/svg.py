@@ -94,7 +94,6 @@ def svg(picture: Picture) -> str:
 
 
 def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[str, str], Route]:
-    """Place every box; unconnected parts of the graph are stacked."""
     vertices = {name: Vertex(name) for name in boxes}
     for name, vertex in vertices.items():
         vertex.view = boxes[name]
@@ -147,12 +146,10 @@ def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tup
 
 
 def _origin(route: Route) -> Point:
-    """The last point before the end, which decides the order of entry points."""
     return route.points[-2]
 
 
 def _curve(points: tuple[Point, ...]) -> str:
-    """A curve through the points that is horizontal at each of them."""
     drawn = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
     for (x, y), (next_x, next_y) in pairwise(points):
         middle = (x + next_x) / 2
