@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-import pytest
-
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, ExitCode, Severity, exit_code_of
 from endpick.diagnostics.explain import explanation
@@ -32,14 +30,14 @@ def test_every_code_is_well_formed() -> None:
         assert str(code) == code.name
 
 
-@pytest.mark.parametrize("code", SHOWN_BY_LOADING, ids=str)
-def test_example_on_the_page_triggers_the_code(code: Code) -> None:
-    example = explanation(code).split("```yaml\n", 1)[1].split("```", 1)[0]
+def test_example_on_the_page_triggers_the_code() -> None:
+    for code in SHOWN_BY_LOADING:
+        example = explanation(code).split("```yaml\n", 1)[1].split("```", 1)[0]
 
-    found = {diagnostic.code for diagnostic in load_config(text=example).diagnostics}
+        found = {diagnostic.code for diagnostic in load_config(text=example).diagnostics}
 
-    assert code in found
-    assert {other for other in found if other.severity is Severity.ERROR} <= {code}
+        assert code in found
+        assert {other for other in found if other.severity is Severity.ERROR} <= {code}
 
 
 def test_only_file_errors_have_no_example() -> None:
@@ -52,9 +50,8 @@ def test_every_page_has_a_code() -> None:
     assert pages == {code.name for code in Code}
 
 
-@pytest.mark.parametrize(
-    ("code", "severity", "status"),
-    [
+def test_letter_and_family_give_severity_and_exit_status() -> None:
+    for code, severity, status in [
         (Code.E0101, Severity.ERROR, ExitCode.CONFIG_INVALID),
         (Code.E0201, Severity.ERROR, ExitCode.CONFIG_INVALID),
         (Code.E0301, Severity.ERROR, ExitCode.PLUGIN_UNUSABLE),
@@ -67,23 +64,18 @@ def test_every_page_has_a_code() -> None:
         (Code.E0801, Severity.ERROR, ExitCode.FAILED),
         (Code.W0301, Severity.WARNING, ExitCode.OK),
         (Code.N0601, Severity.NOTE, ExitCode.OK),
-    ],
-)
-def test_letter_and_family_give_severity_and_exit_status(code, severity, status) -> None:
-    assert (code.severity, code.exit_code) == (severity, status)
+    ]:
+        assert (code.severity, code.exit_code) == (severity, status)
 
 
-@pytest.mark.parametrize(
-    ("codes", "status"),
-    [
+def test_smallest_exit_status_wins() -> None:
+    for codes, status in [
         ([], ExitCode.OK),
         ([Code.W0301, Code.N0601], ExitCode.OK),
         ([Code.E0801, Code.E0301], ExitCode.PLUGIN_UNUSABLE),
         ([Code.E0801, Code.W0301, Code.E0301, Code.E0201], ExitCode.CONFIG_INVALID),
-    ],
-)
-def test_smallest_exit_status_wins(codes, status) -> None:
-    assert exit_code_of(Diagnostic(code, "x") for code in codes) == status
+    ]:
+        assert exit_code_of(Diagnostic(code, "x") for code in codes) == status
 
 
 def test_exit_statuses_are_stable() -> None:

@@ -41,9 +41,8 @@ def endpick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     return run
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code"),
-    [
+def test_the_exit_code_of_validate_says_who_has_to_act(endpick) -> None:
+    for arguments, exit_code in [
         (["good.yaml"], 0),
         (["doubtful.yaml"], 0),
         (["doubtful.yaml", "--strict"], 3),
@@ -55,10 +54,8 @@ def endpick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
         (["wrong.yaml", "missing.yaml"], 3),
         (["absent.yaml"], 3),
         ([], 2),
-    ],
-)
-def test_the_exit_code_of_validate_says_who_has_to_act(endpick, arguments: list[str], exit_code: int) -> None:
-    assert endpick("validate", *arguments).exit_code == exit_code
+    ]:
+        assert endpick("validate", *arguments).exit_code == exit_code
 
 
 def test_validate_explains_on_standard_error_and_sums_up_on_standard_output(endpick) -> None:
