@@ -90,7 +90,7 @@ def project(make_distribution):
 
 
 @pytest.mark.parametrize("where", ["task", "thread"])
-async def test_what_a_plugin_leaves_running_keeps_the_process_no_longer_than_seconds(tmp_path, project, where):
+async def test_leftover_tasks_and_threads_do_not_block_the_exit(tmp_path, project, where):
     (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
     plugin = f"\nplugins:\n- {{type: stubborn.stubborn, parameters: {{where: {where}}}}}\n"
     used = "  plugins:\n  - {pluginRef: stubborn.stubborn}\n"
@@ -104,7 +104,7 @@ async def test_what_a_plugin_leaves_running_keeps_the_process_no_longer_than_sec
             await picker.process.wait()
 
 
-async def test_a_reload_to_a_source_with_nonsense_for_an_interval_is_refused_and_data_go_on_being_collected(tmp_path, project):
+async def test_reload_to_a_wrong_interval_is_refused(tmp_path, project):
     (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
     source = "- {name: source, type: stubborn.source, parameters: {interval: %s}}"
     config = """\

@@ -174,7 +174,7 @@ async def _counts(picker: Picker) -> dict[tuple[str, str], float]:
     return {(dict(labels)["event"], dict(labels)["origin"]): count for labels, count in samples.items()}
 
 
-async def test_what_no_caller_can_catch_is_counted_and_told_under_the_plugins_name(tmp_path, site):
+async def test_uncaught_errors_are_attributed_to_the_plugin(tmp_path, site):
     async with serving(tmp_path, path=[site]) as picker:
         for _ in range(50):
             assert (await picker.ask())[1] == 0
@@ -200,7 +200,7 @@ async def _ports(reader: int) -> dict[str, object]:
     raise AssertionError("it did not start")
 
 
-async def test_requests_are_answered_where_nothing_reads_what_it_prints_and_the_process_ends(tmp_path, site):
+async def test_blocked_output_does_not_block_requests(tmp_path, site):
     reader, writer = os.pipe()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [site, *SOURCES]))}
     command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS)
@@ -223,7 +223,7 @@ async def test_requests_are_answered_where_nothing_reads_what_it_prints_and_the_
 
 
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
-async def test_a_plugin_that_would_end_the_loop_or_closes_the_outputs_ends_nothing(tmp_path, site, transport):
+async def test_plugin_cannot_end_the_process(tmp_path, site, transport):
     (site / "stray_code.py").write_text(LEAVING)
     async with serving(tmp_path, f"--transport={transport}", path=[site]) as picker:
         for _ in range(25):
@@ -233,7 +233,7 @@ async def test_a_plugin_that_would_end_the_loop_or_closes_the_outputs_ends_nothi
     assert [event for event in picker.events if event["event"] == "stopped"], "the log goes on when standard error is closed"
 
 
-async def test_of_what_a_plugin_logs_without_measure_some_is_told_and_the_rest_counted(tmp_path, site):
+async def test_excessive_plugin_logs_are_throttled(tmp_path, site):
     (site / "stray_code.py").write_text(TALKATIVE)
     async with serving(tmp_path, path=[site]) as picker:
         for _ in range(3):

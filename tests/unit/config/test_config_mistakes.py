@@ -7,7 +7,7 @@ from endpick.diagnostics import Code, Diagnostic, Span, render_text
 from unit.config.documents import HEAD, codes_of, load
 
 
-def test_behaviour_33_seven_independent_mistakes_are_seven_diagnostics_in_document_order() -> None:
+def test_behaviour_33_seven_mistakes_in_document_order() -> None:
     text = (
         "apiVersion: llm-d.ai/v1alpha1\n"
         "kind: EndpointPickerConfg\n"
@@ -99,7 +99,7 @@ def test_a_duplicate_key_does_not_hide_other_mistakes() -> None:
     assert codes_of(f"{HEAD}plugins: []\nplugins: []\nbogus: 1\n") == ["E0102", "E0201"]
 
 
-def test_behaviour_28_a_syntax_error_is_shown_with_its_line_a_caret_and_a_hint() -> None:
+def test_behaviour_28_syntax_error_has_caret_and_hint() -> None:
     loaded = load_config(text=f"{HEAD}plugins: {{type: @a}}\n", name="c.yaml")
 
     assert render_text(loaded.diagnostics, {"c.yaml": loaded.source.text}) == (
@@ -115,7 +115,7 @@ def test_behaviour_28_a_syntax_error_is_shown_with_its_line_a_caret_and_a_hint()
     )
 
 
-def test_behaviour_28_merge_conflicts_have_their_own_diagnostic_each_with_both_sides() -> None:
+def test_behaviour_28_merge_conflict_is_shown_with_both_sides() -> None:
     conflict = "<<<<<<< a\nx: 1\n=======\nx: 2\n>>>>>>> b\n"
 
     diagnostics = load_config(text=f"{HEAD}{conflict}{conflict}").diagnostics
@@ -134,7 +134,7 @@ def test_a_conflict_has_only_the_marks_before_the_next_one() -> None:
     assert [(label.span.line, label.message) for label in second.labels] == [(5, "other side"), (6, "end")]
 
 
-def test_what_the_parser_itself_stumbles_over_is_a_mistake_of_the_text() -> None:
+def test_parser_failure_is_a_syntax_error() -> None:
     loaded = load_config(text=f'{HEAD}plugins: "\\UFFFFFFFF"\n', name="c.yaml")
 
     (diagnostic,) = loaded.diagnostics
@@ -198,7 +198,7 @@ def test_a_wrong_value_comes_with_what_to_write() -> None:
         assert (diagnostic.help, diagnostic.notes) == (help_line, notes)
 
 
-def test_a_parameter_out_of_a_plugin_entry_is_told_where_it_belongs() -> None:
+def test_misplaced_parameter_gets_advice() -> None:
     (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, cap: 5}}]\n").diagnostics
 
     assert diagnostic.help == "parameters of the plugin belong under 'parameters:'"
@@ -224,7 +224,7 @@ def test_only_mappings_can_be_merged() -> None:
         assert codes_of(f"{HEAD}plugins: [{{type: a, parameters: {{<<: {merged}}}}}]\n") == ["E0112"]
 
 
-def test_what_later_phases_say_of_a_value_that_could_not_be_read_is_left_out() -> None:
+def test_unreadable_value_is_reported_once() -> None:
     for value in [".nan", "!foo 1", "012", "!!int one"]:
         loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: {value}, other: 1}}}}]\n")
         cap, other = (("plugins", 0, "parameters", name) for name in ("cap", "other"))

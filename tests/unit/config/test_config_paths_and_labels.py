@@ -58,7 +58,7 @@ def test_an_overridden_field_has_its_own_path() -> None:
     assert [diagnostic.path for diagnostic in load_config(text=text).diagnostics] == [("parser",), ("parser",)]
 
 
-def test_a_mistake_in_an_aliased_value_shows_where_the_value_is_used() -> None:
+def test_mistake_in_an_aliased_value_has_a_label() -> None:
     for value, use, code in [
         ("{bogus: 1}", "dataLayer: *x", "E0201"),
         ("{weight: 1}", "schedulingProfiles: [{name: p, plugins: [*x]}]", "E0202"),

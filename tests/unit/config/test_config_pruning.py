@@ -12,7 +12,7 @@ def test_only_what_is_faulty_is_taken_out() -> None:
     assert prune(DOCUMENT, FAULTY) == {"a": "text", "list": [{"x": 1}, {}]}
 
 
-def test_a_path_is_found_again_and_ends_where_the_document_has_nothing_more() -> None:
+def test_original_path_ends_with_the_document() -> None:
     for path, original in [
         (("list", 0, "x"), ("list", 1, "x")),
         (("list", 1), ("list", 2)),

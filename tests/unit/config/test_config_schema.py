@@ -79,7 +79,7 @@ def test_fields_of_the_superset_need_its_api_version() -> None:
         assert problems({**LLM_D, **section}) == [path]
 
 
-def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
+def test_editor_names_the_api_version_of_a_field() -> None:
     (rule,) = cast("list[Any]", editor_schema({})["allOf"])
     forbidden = rule["then"]["properties"]
 
@@ -126,7 +126,7 @@ def test_the_schema_and_loading_give_the_same_verdict() -> None:
         assert bool(problems(document)) is loaded.has_errors
 
 
-def test_editors_are_told_what_fields_mean_and_which_types_there_are() -> None:
+def test_editor_schema_describes_fields_and_types() -> None:
     schema = editor_schema(TYPES)
     definitions: Any = schema["definitions"]
     properties: Any = schema["properties"]
@@ -188,6 +188,6 @@ def test_what_stands_beside_a_reference_stays_beside_it() -> None:
     assert converted == {"allOf": [{"$ref": "#/definitions/A"}, {"minimum": 1}], "definitions": {"A": {"type": "integer"}}}
 
 
-def test_items_after_a_tuple_may_be_anything_unless_said_otherwise() -> None:
+def test_items_after_a_tuple_are_open_by_default() -> None:
     assert to_draft07({"prefixItems": [{"const": 1}]}) == {"items": [{"const": 1}], "additionalItems": True}
     assert to_draft07({"prefixItems": [{"const": 1}], "items": False}) == {"items": [{"const": 1}], "additionalItems": False}

@@ -250,7 +250,7 @@ def test_an_overridden_field_is_shown_beside_what_overrides_it(snippet: str, wor
     assert (overridden.message, overridden.help) == wording
 
 
-def test_behaviour_32_a_merged_mistake_is_shown_where_it_was_written_and_where_it_was_merged() -> None:
+def test_behaviour_32_merged_mistake_is_shown_at_both_places() -> None:
     text, span, labels = unmark(
         f"{HEAD}schedulingProfiles:\n"
         "  - name: one\n    plugins:\n      - &heavy {pluginRef: a, weight: «-2»}\n"
@@ -265,7 +265,7 @@ def test_behaviour_32_a_merged_mistake_is_shown_where_it_was_written_and_where_i
     assert tuple(label.span for label in second.labels) == labels
 
 
-def test_an_aliased_mistake_is_shown_where_it_was_written_and_where_it_is_used() -> None:
+def test_aliased_mistake_is_shown_at_both_places() -> None:
     text, span, labels = unmark(
         f"{HEAD}schedulingProfiles:\n  - &base {{name: one, plugins: [{{pluginRef: a, weight: «'x'»}}]}}\n  - ⟦*base⟧\n"
     )

@@ -130,7 +130,7 @@ def test_colour_only_adds_to_the_text() -> None:
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_colours_tell_the_severity_and_the_mistake_from_its_labels() -> None:
+def test_colours_show_severity_and_labels() -> None:
     text = render_text([UNKNOWN_PARAMETER], {"config.yaml": CONFIG}, colour=True)
 
     assert text.startswith("\x1b[1;31merror[E0402]\x1b[0m\x1b[1m: unknown parameter 'treshold' for queue-scorer\x1b[0m\n")
@@ -147,7 +147,7 @@ def test_a_line_is_cut_only_where_it_is_too_long() -> None:
         assert text.splitlines()[3] == f" 1 | {shown}"
 
 
-def test_a_line_that_fits_is_shown_from_its_start_wherever_the_mark_is() -> None:
+def test_short_line_is_shown_from_its_start() -> None:
     for length in [30, MAX_LINE_LENGTH]:
         line = f"{'x' * (length - 1)}!"
 
@@ -156,7 +156,7 @@ def test_a_line_that_fits_is_shown_from_its_start_wherever_the_mark_is() -> None
         assert text.splitlines()[3:5] == [f" 1 | {line}", f"   | {' ' * (length - 1)}^"]
 
 
-def test_a_span_of_several_lines_is_underlined_to_the_end_of_its_first() -> None:
+def test_multi_line_span_is_underlined_on_its_first_line() -> None:
     text = render_text([Diagnostic(Code.E0203, "m", Span("a.yaml", 1, 3, 2, 4))], {"a.yaml": "- type: first   \n- b\n"})
 
     assert text.splitlines()[3:5] == [" 1 | - type: first", "   |   ^^^^^^^^^^^"]

@@ -55,7 +55,7 @@ def test_a_sound_class_is_loaded_with_kinds_and_summary(on_path):
     assert loading.loaded.load_seconds > 0
 
 
-def test_the_docstring_of_a_compiled_class_is_read_from_the_source_beside_it(on_path, monkeypatch):
+def test_docstring_of_a_compiled_class_comes_from_its_source(on_path, monkeypatch):
     on_path("compiled", SCORER)
     loaded = load_from("compiled:Plugin").loaded
     module = sys.modules["compiled"]
@@ -103,7 +103,7 @@ def test_a_missing_package_is_a_wrong_entry_point():
     assert "there is no module 'no_such_package'" in fault.message
 
 
-def test_a_package_that_fails_to_import_its_own_submodule_is_a_fault_of_the_package(on_path):
+def test_package_that_fails_to_import_is_at_fault(on_path):
     on_path("halves.__init__", "from halves import other_half\nimport halves.plugin\n")
 
     (fault,) = load_from("halves.plugin:Plugin").diagnostics
@@ -112,7 +112,7 @@ def test_a_package_that_fails_to_import_its_own_submodule_is_a_fault_of_the_pack
     assert "ImportError: cannot import name 'other_half'" in fault.message
 
 
-def test_a_module_that_imports_its_own_missing_parent_is_not_a_wrong_entry_point(on_path):
+def test_module_with_a_missing_submodule_is_at_fault(on_path):
     on_path("selfish.__init__", "")
     on_path("selfish.plugin", "import selfish.plugin.deeper\n")
 
@@ -130,7 +130,7 @@ def test_a_syntax_error_is_told_with_its_place(on_path):
     assert f"SyntaxError: invalid syntax ({file.name}, line 1)" in fault.message
 
 
-def test_a_module_whose_attribute_lookup_raises_is_a_fault_of_the_module(on_path):
+def test_module_with_failing_getattr_is_at_fault(on_path):
     on_path("lazy", "def __getattr__(name):\n    raise LookupError('asleep')\n")
     on_path("lazy_attribute", "def __getattr__(name):\n    raise AttributeError(name)\n")
 
@@ -147,7 +147,7 @@ def test_a_long_traceback_shows_the_innermost_frames(on_path):
     assert note.count(" in sink\n") == 12
 
 
-def test_output_and_warnings_are_captured_and_everything_is_put_back(on_path, capsys):
+def test_output_and_warnings_are_captured(on_path, capsys):
     on_path(
         "loud", "import sys, warnings\nprint('out')\nprint('err', file=sys.stderr)\nwarnings.warn('old', DeprecationWarning)\n" + SCORER
     )
@@ -220,7 +220,7 @@ def installed_under(make_distribution, monkeypatch, *names):
     return Candidate(names[-1], 1, "acme-aliased", "1.0", "acme_aliased:Plugin", metadata)
 
 
-def test_a_former_name_is_a_warning_and_the_plugin_bears_its_current_name(make_distribution, monkeypatch):
+def test_former_name_is_a_warning(make_distribution, monkeypatch):
     offer = installed_under(make_distribution, monkeypatch, "acme.scorer", "acme.older")
 
     loading = load(offer, Reference("acme.older"))
@@ -240,7 +240,7 @@ def test_a_former_name_that_is_the_only_name_is_refused(make_distribution, monke
     )
 
 
-def test_a_former_name_without_entry_points_is_looked_up_among_what_is_offered(on_path):
+def test_former_name_is_resolved_among_all_offers(on_path):
     on_path("registered", SCORER.replace("    def score", "    aliases = ('acme.older',)\n\n    def score"))
     former, present, stranger = (
         Candidate(name, 1, distribution, "1.0", "registered:Plugin", "/nowhere")
@@ -275,7 +275,7 @@ def test_plugins_with_aliases_of_their_own_do_not_clash():
 
 
 @pytest.mark.parametrize("requirement", ["endpick>=99", "endpick<0.1", "Endpick[demo]>=99"])
-def test_a_plugin_for_another_endpick_is_refused_before_it_is_imported(make_distribution, monkeypatch, requirement):
+def test_plugin_for_another_endpick_is_not_imported(make_distribution, monkeypatch, requirement):
     module = {"acme_other": "raise RuntimeError('imported')"}
     monkeypatch.syspath_prepend(make_distribution("acme", {"acme.scorer": "acme_other:Plugin"}, modules=module, requires=[requirement]))
 

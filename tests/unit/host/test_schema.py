@@ -39,7 +39,7 @@ class Model(Parameters):
     queue_cap: int = Field(128, alias="queueCap", gt=0, description="Scores zero.")
 
 
-def test_a_model_gives_a_closed_schema_with_aliases_and_descriptions():
+def test_model_gives_a_closed_schema():
     (schema,) = schemas(parameters=Model)
 
     assert schema["additionalProperties"] is False

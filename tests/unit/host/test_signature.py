@@ -97,7 +97,7 @@ def test_methods_of_the_api_itself_are_not_judged():
     assert faults(PerEndpointScorer, score_endpoint=lambda self, request, endpoint, state: 1.0) == []
 
 
-def test_private_methods_and_methods_of_the_plugin_itself_are_its_own_business():
+def test_other_methods_are_not_checked():
     assert faults(Scorer, score=_plain, _helper=lambda: None, helper=_coroutine) == []
 
 

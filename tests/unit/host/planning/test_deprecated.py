@@ -42,7 +42,7 @@ def became(plan: Plan, what: str, *rest: str) -> object:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["body"][:60])
 @pytest.mark.parametrize("version", [LLM_D, FORMER, ENDPICK])
-def test_it_becomes_what_it_means_today_and_the_operator_is_told(version, row):
+def test_deprecated_part_has_its_meaning_and_a_warning(version, row):
     outcome = planned(version, row["body"])
 
     told = row.get("refused", row["told"]) if version == ENDPICK else row["told"]

@@ -37,7 +37,7 @@ SEVEN = """
     """
 
 
-def test_behaviour_33_independent_mistakes_of_every_phase_are_found_in_one_run_in_document_order() -> None:
+def test_behaviour_33_mistakes_of_every_phase_are_found() -> None:
     result = plan(SEVEN)
 
     errors = [(code, text) for code, text in result.found if code.startswith("E")]
@@ -127,7 +127,7 @@ def test_unused_instances_are_not_reported_when_the_policy_says_so() -> None:
     assert result.found == []
 
 
-def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> None:
+def test_instance_meant_by_a_misspelling_is_not_unused() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: plain-scorrer}]}]
@@ -136,7 +136,7 @@ def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> N
     assert result.found == [("E0501", "plain-scorrer")]
 
 
-def test_parts_that_this_version_ignores_say_so_and_still_need_what_they_name() -> None:
+def test_ignored_parts_get_a_warning_and_are_checked() -> None:
     result = plan("""
         plugins: [{type: event-source}]
         dataLayer:
@@ -155,7 +155,7 @@ TYPES = sorted(one.type for one in candidates())
 
 
 @given(st.lists(st.sampled_from(TYPES), unique=True, max_size=8), st.randoms(use_true_random=False))
-def test_whatever_is_defined_the_plan_is_whole_or_there_is_an_error_with_a_place(types: list[str], random) -> None:
+def test_plan_is_complete_or_has_an_error_with_a_place(types: list[str], random) -> None:
     result = plan(f"plugins: [{', '.join(f'{{type: {one}}}' for one in types)}]")
 
     if result.outcome.plan is None:
