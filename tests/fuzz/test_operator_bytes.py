@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+from endpick.host.record import read_record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from endpick.api import Endpoint
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, render_text
 from endpick.host.lock import Lock, read_lock
-from endpick.host.record import read_record
 from endpick.transport.tls import CertificateFiles, TlsError, TlsSettings, make_self_signed, server_context
 from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed

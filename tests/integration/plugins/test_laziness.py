@@ -42,9 +42,7 @@ def test_behaviour_13_denied_type_is_not_imported(fixture_project, config_with, 
     assert not sentinel.exists()
 
 
-def test_behaviour_14_disallowed_distribution_is_not_imported(
-    fixture_project, config_with, validate, tmp_path
-):
+def test_behaviour_14_disallowed_distribution_is_not_imported(fixture_project, config_with, validate, tmp_path):
     sentinel = tmp_path / "imported"
     path = [fixture_project("sentinel"), fixture_project("good-scorers")]
     tail = "pluginPolicy:\n  allowDistributions:\n    - Good_Scorers\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,31 +56,6 @@ def test_json_has_its_own_escapes(tmp_path):
     result = endpick("validate", "--format", "json", COMMANDING, folder=tmp_path)
     assert not set(result.stdout) & UNSAFE
     assert COMMANDING in {each["span"]["file"] for each in json.loads(result.stdout)["diagnostics"] if each["span"]}
-
-
-@pytest.fixture
-def pipe(tmp_path: Path) -> str:
-    os.mkfifo(tmp_path / "pipe")
-    return "pipe"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("validate", "pipe"),
-        ("migrate", "pipe"),
-        ("lock", "-o", "pipe"),
-        ("lock", "--check", "-o", "pipe"),
-        ("schema", "config", "-o", "pipe"),
-        ("plan", "pipe"),
-    ],
-    ids=" ".join,
-)
-def test_a_pipe_that_nothing_serves_is_waited_for_by_no_command(tmp_path, pipe, arguments):
-    result = endpick(*arguments, folder=tmp_path)
-    assert result.returncode
-    assert "pipe cannot be" in result.stderr.replace("'", "")
-    assert "Traceback" not in result.stderr
 
 
 def test_a_pipe_that_a_shell_makes_is_read_and_written(tmp_path):
