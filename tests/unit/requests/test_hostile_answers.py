@@ -7,12 +7,12 @@ import itertools
 
 import numpy as np
 import pytest
-from endpick.host.planning.stand_ins import stand_in_for
 
 from endpick.api import DisaggregationDecider, ParsedRequest, Prompt, Rejection, Scorer, Usage
 from endpick.api.endpoints import Endpoints
 from endpick.api.state import CycleState
 from endpick.host.kinds import OnFault
+from endpick.host.proxies import proxy_for
 from endpick.requests.intake import MOST_ADDED
 from endpick.requests.model import CloseCause, Refused, Routed
 from unit.oddities import OddText, Own, half, odd, sly, spoilt
@@ -322,11 +322,11 @@ def test_what_a_decider_takes_or_answers_is_not_blamed_on_the_handler_that_asks_
     telemetry, asked = Recording(), access()
     now = itertools.count(1.0)
     decider = plugin_of(DisaggregationDecider, "decider", disaggregate=lambda *_: Faceless())
-    stand_in = stand_in_for(decider)
-    stand_in.connect(decider, telemetry)
+    proxy = proxy_for(decider)
+    proxy.connect(decider, telemetry)
     asked.called.append((None, next(now)))
 
-    assert stand_in.disaggregate(REQUEST, pool().view(asked).take([0]), CycleState(asked)) is False
+    assert proxy.disaggregate(REQUEST, pool().view(asked).take([0]), CycleState(asked)) is False
     assert [name for name, *_ in telemetry.faults] == ["decider"]
     assert asked.called[-1][0] is None, "the time of the handler begins anew"
 

@@ -12,7 +12,6 @@ import pytest_asyncio
 from endpick.api import Endpoint
 from endpick.config import load_config
 from endpick.data.collection import CollectionLoop
-from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
@@ -86,24 +85,6 @@ dataLayer: {{discovery: {{pluginRef: test.ready}}}}
 
 
 @pytest.mark.asyncio
-async def test_a_reload_of_hundreds_of_instances_leaves_everything_else_its_turns(process, monkeypatch):
-    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
-
-    async def turns_of(plan: Plan, previous=None) -> int:
-        turns, deployed = 0, asyncio.ensure_future(deploy(plan, process.runtime, previous))
-        while not deployed.done():
-            turns += 1
-            await asyncio.sleep(0)
-        turns_of.deployment = deployed.result()
-        return turns
-
-    monkeypatch.setattr(deployment_module, "start_instances", without_a_turn)
-    assert await turns_of(plan_of_many(200)) > 200, "each instance is built in a turn of its own where turns are short"
-    assert await turns_of(plan_of_many(200), turns_of.deployment) > 400, "and compared with the one before in another"
-    await process.active.end()
-
-
-@pytest.mark.asyncio
 async def test_what_a_reload_leaves_behind_is_asked_what_it_has_learnt_until_it_is_stopped(process):
     for name in ("second", "third"):
         assert await process.reload(planned(name))
@@ -112,26 +93,6 @@ async def test_what_a_reload_leaves_behind_is_asked_what_it_has_learnt_until_it_
     assert SERVING not in {instance.name for instance in process.active.instances()}
     await process.active.end()
     assert {SERVING, "second"}.isdisjoint(instance.name for instance in process.active.all_instances())
-
-
-async def without_a_turn(instances):
-    return [*instances]
-
-
-@pytest.mark.asyncio
-async def test_hundreds_of_mistakes_are_logged_in_turns_and_each_of_them(process, monkeypatch, caplog):
-    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
-    mistakes = tuple(Diagnostic(Code.E0501, f"mistake {number}") for number in range(300))
-    reloading = asyncio.ensure_future(reload_once(process.active, process.runtime, process.plan.hooks, lambda: PlanOutcome(None, mistakes)))
-    logged = []
-    while not reloading.done():
-        logged.append(len(caplog.records))
-        await asyncio.sleep(0)
-
-    assert not reloading.result()
-    assert max(after - before for before, after in itertools.pairwise(logged)) <= 2
-    assert sum("mistake" in record.getMessage() for record in caplog.records) == 300
-    await process.active.end()
 
 
 @pytest.mark.asyncio
