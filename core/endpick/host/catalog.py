@@ -69,9 +69,12 @@ class PluginCatalog:
             self._loadings[candidate] = load(candidate, reference, self._unmet_by(candidate), self.candidates)
         return candidate
 
-    def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...]:
+    def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...] | None:
+        """Looked up once per distribution; None leaves it to `load`."""
+        if candidate.is_builtin:
+            return None
         if candidate.distribution not in self._unmet:
-            self._unmet[candidate.distribution] = () if candidate.is_builtin else unmet_of(candidate.distribution)
+            self._unmet[candidate.distribution] = unmet_of(candidate.distribution)
         return self._unmet[candidate.distribution]
 
 

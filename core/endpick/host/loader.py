@@ -89,11 +89,11 @@ def load(
     Args:
         candidate: The entry point to import.
         reference: The entry of the configuration to blame.
-        unmet: Unmet requirements of its distribution; looked up if None.
+        unmet: Unmet requirements of its distribution; looked up if None, except for endpick itself, which runs already.
         offers: Everything installed; it holds the current name of a type that is loaded under a former name.
     """
     if unmet is None:
-        unmet = unmet_of(candidate.distribution)
+        unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
     host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
     if host is not None:
         return Loading(None, (_other_endpick(reference, candidate, host),))
