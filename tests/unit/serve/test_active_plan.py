@@ -19,7 +19,7 @@ from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
 from endpick.serve.active_plan import MOST_PLANNING, WatchedFile, reload_once
 from endpick.serve.deployment import deploy
-from unit.serve.recorded_process import COMPARING, SERVING, STOPPED, Process, RecordingScorer, Waiting, offered, planned
+from unit.serve.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, offered, planned
 
 
 @pytest_asyncio.fixture
@@ -48,23 +48,6 @@ async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(pr
     assert process.serving == SERVING
     await process.active.end()
     assert STOPPED == {SERVING: 1}
-
-
-@pytest.mark.asyncio
-async def test_an_instance_that_would_cancel_the_reload_that_builds_it_refuses_it_and_no_more(process):
-    assert not await process.reload(planned("second", built="task"))
-    assert process.serving == SERVING
-    assert await process.reload(planned("third"))
-    assert process.serving == "third"
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-async def test_parameters_that_a_reload_compares_find_no_task_that_they_could_cancel(process):
-    COMPARING.clear()
-    assert await process.reload(planned())
-    assert set(COMPARING) == {None}
-    await process.active.end()
 
 
 def plan_of_many(count: int, salt: str = "") -> Plan:
@@ -237,7 +220,7 @@ async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(proces
     def broken(*_):
         raise RuntimeError("cannot be bound")
 
-    monkeypatch.setattr(deployment_module, "compiling", broken)
+    monkeypatch.setattr(deployment_module, "compile_plan", broken)
     with pytest.raises(RuntimeError, match="cannot be bound"):
         await deploy(planned("second"), process.runtime, process.active.deployment)
 
