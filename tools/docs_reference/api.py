@@ -7,7 +7,6 @@ import pkgutil
 from types import ModuleType
 
 import endpick.api
-import endpick.files
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions, render
 
@@ -56,8 +55,7 @@ def page() -> str:
 
 def _modules() -> list[ModuleType]:
     names = [found.name for found in pkgutil.iter_modules(endpick.api.__path__)]
-    modules = [importlib.import_module(f"endpick.api.{name}") for name in dict.fromkeys((*FIRST, *sorted(names)))]
-    return [*modules, endpick.files]
+    return [importlib.import_module(f"endpick.api.{name}") for name in dict.fromkeys((*FIRST, *sorted(names)))]
 
 
 def _title(first_line: str) -> str:

@@ -26,7 +26,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?
 
-Plugins and every package of endpick call it. It imports nothing else of endpick but `endpick.files`, which opens files.
+Plugins and every package of endpick call it. It imports nothing else of endpick.
 """
 
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions
@@ -140,7 +140,6 @@ from endpick.api.scheduling import (
     Scorer,
 )
 from endpick.api.state import CycleState, ScoringState
-from endpick.files import open_regular
 
 __all__ = (
     "AGENT_IDENTITY",
@@ -268,6 +267,5 @@ __all__ = (
     "WaitingRequest",
     "hookimpl",
     "ignored",
-    "open_regular",
     "parse_duration",
 )

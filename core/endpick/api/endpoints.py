@@ -147,7 +147,8 @@ class Endpoints:
         """
         column = self._column(key)
         if column is None or self._limit(key) is not None:
-            return work(Endpoints(self._generation, None, self._access).objects(key))
+            everywhere: Sequence[V | None] = Endpoints(self._generation, None, self._access)._objects(key)
+            return work(everywhere)
         if work not in column.derived:
             column.derived[work] = work(column.values.tolist())
         return column.derived[work]  # type: ignore[return-value]
@@ -159,6 +160,9 @@ class Endpoints:
             UnknownKey: the key's scope is not `ENDPOINT`.
             UndeclaredAccess: under test, if the plugin does not consume the key.
         """
+        return self._objects(key)
+
+    def _objects(self, key: DataKey[T]) -> list[Any]:
         column = self._column(key)
         if column is None:
             return [None] * self._size

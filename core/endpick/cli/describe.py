@@ -14,12 +14,12 @@ from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, table
 from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
-from endpick.host.discovery import discover
+from endpick.host.discovery import discover, normalise
+from endpick.host.health import import_place
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load
-from endpick.host.locating import locate
-from endpick.host.metadata import normalise, requirements_of
 from endpick.host.parameters import parameters_schema
+from endpick.host.requirements import requirements_of
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import HOST_DISTRIBUTION
 
@@ -72,7 +72,7 @@ def facts(loaded: LoadedPlugin) -> dict[str, object]:
         "distribution": candidate.distribution,
         "version": candidate.version,
         "target": candidate.target,
-        "file": str(locate(candidate.target.partition(":")[0].strip()) or ""),
+        "file": import_place(candidate.module),
         "requires": _requires(loaded),
         "stability": plugin.stability.value,
         "category": category.value if category else None,
@@ -106,7 +106,7 @@ def _text(loaded: LoadedPlugin) -> str:
     lines = [
         ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
         ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
-        ("class", f"{candidate.target} in {locate(candidate.target.partition(':')[0].strip())}"),
+        ("class", f"{candidate.target} in {import_place(candidate.module)}"),
         *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
         ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),
     ]

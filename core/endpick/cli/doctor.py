@@ -79,7 +79,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 
-    usable = (one for one in health.candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
+    usable = (one for one in health.candidates if one.is_usable)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
     return {
         candidate: (
@@ -93,13 +93,13 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], answer: HealthAnswer | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
-    rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
+    rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
         parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((one.type, one.origin, one.target) for one in health.hook_objects)))
     if seconds:
         slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
-        rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one)) for one, taken in slowest)
+        rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one.module)) for one, taken in slowest)
         parts.append(table(("TYPE", "FROM", "IMPORT", "MODULE"), rows_loaded))
     if answer is not None:
         lines = (f"{answer.url} is {'ready' if answer.ready else 'not ready'}", *answer.remarks)

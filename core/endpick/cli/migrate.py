@@ -42,7 +42,7 @@ def command(source: str | None, arguments: tuple[str, ...]) -> None:
 
 
 def _read(source: str) -> Start:
-    from endpick.config.foreign_yaml import documents_of
+    from endpick.config.load import documents_of
 
     try:
         documents = documents_of(_content(source))

@@ -25,13 +25,12 @@ class ListedPlugin(Output):
     distribution: str
     version: str
     api: int = Field(description="Major version of the plugin API.")
-    status: Literal["ok", "conflict", "shadowed", "invalid-name", "other-api", "broken"]
+    status: Literal["ok", "conflict", "invalid-name", "other-api", "broken"]
     builtin: bool
     editable: bool
     source_path: str = Field(description="Set for an editable install.")
     target: str
     metadata_path: str
-    copies: list[str] = Field(description="Other metadata directories with the same entry point.")
     problem: str = Field("", description="Why the plugin is broken, with --load.")
     kinds: list[KindName] = Field([], description="With --load.")
     summary: str = Field("", description="With --load.")
@@ -127,39 +126,19 @@ class CodeExplanation(Output):
     explanation: str = Field(description="Markdown.")
 
 
-class LockedType(Output):
-    """A pinned plugin type or hook object; `type` is its name."""
-
-    type: str
-    distribution: str
-    version: str
-    target: str
-    digest: str
-
-
-class LockedOwner(Output):
-    """A distribution that brings what another one offers."""
+class LockedDistribution(Output):
+    """A pinned distribution."""
 
     distribution: str
     version: str
-    digest: str
-
-
-class LockedModules(Output):
-    """Names under which everything belongs to one locked distribution."""
-
-    distribution: str
-    names: list[str]
+    digest: str = Field(description="SHA-256 of its RECORD.")
 
 
 class LockOutput(Output):
     """A lock file."""
 
-    format: Literal[2]
-    plugins: list[LockedType]
-    hooks: list[LockedType]
-    owners: list[LockedOwner] = Field(description="Distributions to whose modules entry points of others lead.")
-    modules: list[LockedModules] = Field(default=[], description="Names that stay guarded when metadata tells them no more.")
+    format: Literal[3]
+    distributions: list[LockedDistribution]
 
 
 class NewOutput(Output):

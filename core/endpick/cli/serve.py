@@ -83,10 +83,10 @@ class _Document:
         return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
 
     def read_again(self) -> LoadedConfig:
-        """Read it for a reload."""
-        from endpick.config import load_config_again
+        """Read it for a reload; mistakes are diagnostics."""
+        from endpick.config import load_config
 
-        return self.read() if self.path is None else load_config_again(self.path)
+        return self.read() if self.path is None else load_config(self.path)
 
 
 class _Planning:
@@ -145,7 +145,7 @@ def _run(document: _Document, planning: _Planning, settings: ServeSettings, give
     _print(outcome.diagnostics, loaded)
     _warn_of_idle_flags(given, outcome.plan)
     try:
-        run(outcome.plan, settings, lambda: planning.outcome(document.read_again()))
+        run(outcome.plan, settings, lambda: planning.outcome(document.read()))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

@@ -10,9 +10,8 @@ import click
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
-from endpick.host.discovery import Candidate, discover
+from endpick.host.discovery import Candidate, Installed, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
-from endpick.host.metadata import Metadata, effective, normalise, read_all
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, told
@@ -62,10 +61,10 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
             )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION and not one.shadowed_by]
+        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION]
         return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
-    offered = [one for one in candidates if normalise(one.distribution) == wanted and not one.shadowed_by]
+    offered = [one for one in candidates if normalise(one.distribution) == wanted]
     return [Reference(one.type, distribution=one.distribution) for one in offered] or _nothing_offered(distribution)
 
 
@@ -88,7 +87,7 @@ def _load_all(references: list[Reference] | Diagnostic, candidates: Sequence[Can
 
 
 def _nothing_offered(distribution: str) -> Diagnostic:
-    installed: dict[str, Metadata] = effective(read_all())
+    installed = {copy.key: copy for copy in reversed(find_installed())}
     group = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
     found = installed.get(normalise(distribution))
     if found is None:
@@ -98,13 +97,13 @@ def _nothing_offered(distribution: str) -> Diagnostic:
         )
     return Diagnostic(
         Code.E0301,
-        f"{found.name} {found.version} is installed and has no entry points in the group '{group}'",
+        f"{found.origin} is installed and has no entry points in the group '{group}'",
         help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
         notes=(f"its metadata is at {found.path}", *_other_groups(found)),
     )
 
 
-def _other_groups(found: Metadata) -> tuple[str, ...]:
+def _other_groups(found: Installed) -> tuple[str, ...]:
     groups = sorted({entry_point.group for entry_point in found.entry_points})
     return (f"it has entry points in {', '.join(groups)}",) if groups else ()
 

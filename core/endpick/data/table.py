@@ -17,7 +17,7 @@ from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Endpoints, FloatArray, KnownEndpoints
+from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 from endpick.api.generation import Column, Generation
 from endpick.data.model_rules import ModelRules
@@ -204,8 +204,7 @@ class EndpointTable:
 
     def view(self, access: Access | None = None) -> Endpoints:
         """All endpoints as plugins see them; valid until `generation` changes."""
-        generation = self._generation
-        return KnownEndpoints(generation, None, access, generation.endpoints)
+        return Endpoints(self._generation, None, access)
 
     def find(self, name: str) -> Endpoint | None:
         """The endpoint of that name."""

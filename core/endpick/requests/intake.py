@@ -167,7 +167,6 @@ def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body:
     step = parser.parse if len(body) <= LARGE_BODY_BYTES else parser.parse_large
     answer = step.run(access, path, MappingProxyType(headers), body)
     if isinstance(answer, ParsedRequest):
-        answer.prompt._parser = step
         return answer
     if isinstance(answer, Rejection):
         raise RequestRefused(refused(answer))

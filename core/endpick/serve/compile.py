@@ -13,12 +13,11 @@ from endpick.data.collection import Collection
 from endpick.data.dispatch import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.flow_control.policies import bind_flow_control
-from endpick.host.attributes import publishes_objectives, tolerated_age_of
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.planning.stand_ins import DeciderStandIn, stand_in_for
+from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
@@ -61,7 +60,7 @@ def build_plan(
             planned.name,
             planned.parameters,
             planned.on_fault,
-            replace(context_for(planned), instances=_stand_ins(planned, built)),
+            replace(context_for(planned), instances=_proxies(planned, built)),
             subscriptions=planned.subscriptions,
             place=planned.place,
             breaker=breaker,
@@ -69,13 +68,13 @@ def build_plan(
         if isinstance(result, Diagnostic):
             faults.append(result)
         else:
-            built[planned.name] = replace(result, stand_in=stand_in_for(result))
+            built[planned.name] = replace(result, proxy=proxy_for(result))
     return sort_diagnostics(faults) if faults else Built(built)
 
 
-def _stand_ins(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
-    found = {name: built[name].stand_in for name in planned.refers_to}
-    return {name: stand_in for name, stand_in in found.items() if stand_in is not None}
+def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
+    found = {name: built[name].proxy for name in planned.refers_to}
+    return {name: proxy for name, proxy in found.items() if proxy is not None}
 
 
 def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
@@ -109,8 +108,8 @@ def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
     """Bind everything a request needs."""
     instances = built.instances
     for instance in instances.values():
-        if isinstance(instance.stand_in, DeciderStandIn):
-            instance.stand_in.connect(instance, telemetry)
+        if isinstance(instance.proxy, DeciderProxy):
+            instance.proxy.connect(instance, telemetry)
     return compile_pipeline(
         scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, telemetry), telemetry),
         parsers=[instances[name] for name in plan.parsers],
@@ -161,7 +160,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, built):
         asked.discard(plan.detector)  # without queues, only requests with negative priority are shed
-    ages = [tolerated_age_of(built.instances[name].plugin) for name in asked]
+    ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
     limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
     return min((*(age for age in ages if age is not None), *limits), default=math.inf)
 
@@ -169,7 +168,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
 def _may_shed(plan: Plan, built: Built) -> bool:
     """Whether a request can have a negative priority, from the plan or from discovery."""
     discovery = None if plan.discovery is None else built.instances[plan.discovery].plugin
-    published = isinstance(discovery, EndpointDiscovery) and publishes_objectives(discovery)
+    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
     return published or min(plan.objectives.values(), default=0) < 0
 
 

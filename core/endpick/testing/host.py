@@ -20,7 +20,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
-from endpick.config.foreign_yaml import documents_of
+from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
 from endpick.host.discovery import Candidate, discover
 from endpick.host.instance import Instance, scope_of

@@ -101,7 +101,7 @@ async def test_a_decision_record_tells_what_every_plugin_said(fixture_project, f
 
 
 @pytest.mark.asyncio
-async def test_an_observer_that_raises_changes_nothing_and_is_logged_once(fixture_project, folder):
+async def test_failing_observer_is_logged_once(fixture_project, folder):
     where = folder("hooks.faulty-observer", "hooks.everything")
     async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         assert {status for _, status in [await picker.ask() for _ in range(5)]} == {0}
@@ -135,7 +135,7 @@ async def test_health_names_a_hook_object_that_does_not_return(fixture_project, 
 
 
 @pytest.mark.asyncio
-async def test_an_observer_that_hangs_holds_up_neither_requests_nor_the_end(fixture_project, folder):
+async def test_hanging_observer_blocks_neither_requests_nor_exit(fixture_project, folder):
     where = folder("hooks.sleepy")
     async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         answers = [await picker.ask() for _ in range(300)]
@@ -147,7 +147,7 @@ async def test_an_observer_that_hangs_holds_up_neither_requests_nor_the_end(fixt
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_recorded_unless_a_hook_watches_and_a_share_is_wanted(fixture_project, folder):
+async def test_decisions_are_recorded_only_if_watched(fixture_project, folder):
     async with serving(folder("hooks.everything"), "--decision-sampling=0", path=[fixture_project("hook-objects")]) as picker:
         await picker.ask()
     async with serving(folder("hooks.module"), ALL, path=[fixture_project("hook-objects")]) as unwatched:
@@ -158,7 +158,7 @@ async def test_nothing_is_recorded_unless_a_hook_watches_and_a_share_is_wanted(f
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_serving(fixture_project, folder):
+async def test_hook_object_can_veto_a_reload(fixture_project, folder):
     where = folder("hooks.rules")
     async with serving(where, path=[fixture_project("hook-objects")]) as picker:
         folder("hooks.rules", profile="renamed")
@@ -175,7 +175,7 @@ async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_ser
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_whose_metrics_cannot_be_read_leaves_the_rest_of_the_page(fixture_project, folder):
+async def test_failing_hook_metrics_leave_the_rest_of_the_page(fixture_project, folder):
     async with serving(folder("hooks.uncountable"), ALL, path=[fixture_project("hook-objects")]) as picker:
         assert (await picker.ask())[1] == 0
         assert sum((await picker.samples("endpick_plugin_info")).values()) > 3

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -26,7 +27,6 @@ from endpick.api import (
     Stability,
     Subscriptions,
     Unavailable,
-    open_regular,
 )
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
 from endpick_builtin.collection.sources import MaxPageBytes
@@ -125,8 +125,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     def _read(self) -> bytes:
         path, limit = self.parameters.path, self.parameters.max_page_bytes
         try:
-            with open_regular(path) as file:
-                body = file.read(limit + 1)
+            body = Path(path).read_bytes()
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror or error}") from error
         if len(body) > limit:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext, open_regular
+from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
 from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
 
 LOOK_INTERVAL_SECONDS = 1.0
@@ -84,8 +84,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         return content
 
     def _read(self) -> bytes:
-        with open_regular(self._path) as file:
-            return file.read()
+        return Path(self._path).read_bytes()
 
     def _apply(self, file: EndpointFile, registry: EndpointRegistry) -> None:
         for mistake in _first_of(file.mistakes):
