@@ -23,17 +23,13 @@ def kept_id(chosen: str) -> str:
 class Recency(OrderedDict[K, V]):
     """Values by key, least recently used first. Reading a value is not a use.
 
-    `half`, `beyond` and `older` remove entries while they are iterated.
+    `beyond` and `older` remove entries while they are iterated.
     """
 
     def use(self, key: K, value: V) -> None:
         """Set a value and make the key the most recently used."""
         self[key] = value
         self.move_to_end(key)
-
-    def half(self) -> Iterator[tuple[K, V]]:
-        """Remove the less recently used half."""
-        yield from self.beyond(len(self) // 2)
 
     def beyond(self, most: int) -> Iterator[tuple[K, V]]:
         """Remove the least recently used entries until at most `most` are left."""
@@ -44,9 +40,3 @@ class Recency(OrderedDict[K, V]):
         """Remove the least recently used entries while their values are over."""
         while self and is_over(next(iter(self.values()))):
             yield self.popitem(last=False)
-
-    def halve(self) -> bool:
-        """Remove the less recently used half. Returns False: there is nothing left to do."""
-        for _ in self.half():
-            pass
-        return False

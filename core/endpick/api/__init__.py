@@ -107,7 +107,6 @@ from endpick.api.keys import (
     ServedModel,
     Topology,
 )
-from endpick.api.limits import Limit, Limits
 from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
 from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
@@ -206,8 +205,6 @@ __all__ = (
     "JSONObject",
     "JSONValue",
     "LabelLimit",
-    "Limit",
-    "Limits",
     "LoraAdapters",
     "Media",
     "MediaPlace",

@@ -155,9 +155,6 @@ def decoded(token: str) -> str | None:
         return None
 
 
-_BINDING_BYTES = 330  # with an id of the greatest length
-
-
 @dataclass(frozen=True, slots=True)
 class Binding:
     """The endpoint of a session."""
@@ -179,16 +176,6 @@ class SessionBindings:
 
     def __len__(self) -> int:
         return len(self._bindings)
-
-    @property
-    def size_bytes(self) -> int:
-        """Estimated memory in bytes."""
-        return len(self._bindings) * _BINDING_BYTES
-
-    def halve(self) -> None:
-        """Forget the less recently seen half."""
-        for _ in self._bindings.half():
-            pass
 
     def endpoint_of(self, session: str) -> str | None:
         """Endpoint name of the session; None if it has none."""
@@ -268,12 +255,6 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             return None
         served = head.endpoint is not None and not self.parameters.profile_name
         return {self._header: encoded(head.endpoint.name if served and head.endpoint else picked)}
-
-    def learnt_bytes(self) -> int:
-        return self._bindings.size_bytes
-
-    def forget_some(self) -> None:
-        self._bindings.halve()
 
 
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
