@@ -21,9 +21,10 @@ from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.phased import Phase, encoded_requests, phases
 from benchmarks.extproc.plan import PROFILE
 from benchmarks.extproc.serve import sessions
-from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
 from endpick.config import load_config
 from endpick.data.table import EndpointTable
 from endpick.extproc.session import session_factory

@@ -15,13 +15,11 @@ import orjson
 
 from endpick.api import (
     KV_CACHE_USAGE,
-    LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     DataProducer,
     Endpoint,
     InferenceRequest,
-    LoraAdapters,
     Plugin,
     PluginContext,
     PreRequest,
@@ -29,6 +27,7 @@ from endpick.api import (
 )
 from endpick.api.access import Access
 from endpick.api.data import AnyKey
+from endpick.api.keys import LORA_ADAPTERS, LoraAdapters
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of

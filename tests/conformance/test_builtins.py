@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from endpick.api import CACHE_BLOCK_SIZE, DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage, ServedModel
+from endpick.api import DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage
+from endpick.api.keys import CACHE_BLOCK_SIZE, ServedModel
 from endpick.host.discovery import Candidate, discover
 from endpick.host.kinds import kinds_of
 from endpick.host.loader import load

@@ -10,20 +10,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
-    KV_CACHE_USAGE,
-    LORA_ADAPTERS,
-    RUNNING_REQUESTS_SIZE,
-    SERVED_MODELS,
-    WAITING_QUEUE_SIZE,
-    Endpoint,
-    Parameters,
-    PluginContext,
-    ServedModel,
-    Unavailable,
-)
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, Parameters, PluginContext, Unavailable
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, SERVED_MODELS, ServedModel
 from endpick.data.table import EndpointTable
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 from endpick_builtin.collection.sources import (

@@ -7,7 +7,8 @@ import os
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick.api import ConfigurationError, EndpointDiscovery, EndpointRegistry, PluginContext
+from endpick.api import ConfigurationError, PluginContext
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick_kubernetes.connection import connect
 from endpick_kubernetes.follower import Connection
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from endpick.api import Endpoint, ModelRewrite, ModelTarget
+from endpick.api import Endpoint
+from endpick.api.discovery import ModelRewrite, ModelTarget
 
 Object: TypeAlias = Mapping[str, Any]
 

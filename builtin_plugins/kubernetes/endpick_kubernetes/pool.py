@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from endpick.api import EndpointRegistry
+from endpick.api.discovery import EndpointRegistry
 from endpick_kubernetes.connection import resource
 from endpick_kubernetes.follower import Collection, Connection, Follower
 from endpick_kubernetes.objects import (

@@ -6,7 +6,7 @@ import asyncio
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick.api import EndpointRegistry
+from endpick.api.discovery import EndpointRegistry
 from endpick_kubernetes.election import Election
 from endpick_kubernetes.follower import Connection
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters

@@ -8,7 +8,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from endpick.api import Duration, Parameters, ignored
+from endpick.api import Duration, Parameters
+from endpick.api.plugin import ignored
 from endpick_builtin.producers.self_check import SELF_CHECK
 from endpick_kv_events.block_keys import HashAlgorithm
 

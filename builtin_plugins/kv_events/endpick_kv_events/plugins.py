@@ -7,12 +7,6 @@ from typing import ClassVar
 import numpy as np
 
 from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_CACHED_BLOCKS,
-    PREFIX_HOST_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    PREFIX_MATCH_SHARE,
-    TOKENIZED_PROMPT,
     Category,
     CycleState,
     DataProducer,
@@ -20,9 +14,7 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     PluginContext,
-    PrefixBlocks,
     PreRequest,
-    PromptTokens,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -33,6 +25,16 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.data import AnyKey
+from endpick.api.keys import (
+    PREFIX_BLOCKS,
+    PREFIX_CACHED_BLOCKS,
+    PREFIX_HOST_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    PREFIX_MATCH_SHARE,
+    TOKENIZED_PROMPT,
+    PrefixBlocks,
+    PromptTokens,
+)
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters
 from endpick_kv_events.prefix_cache import Lookup, PrecisePrefixCache, Sent
 

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from endpick.api import Endpoint, Endpoints, FloatArray, PluginContext, PromptTokens, ResponseEnd, RowArray, TerminationCause
+from endpick.api import Endpoint, Endpoints, FloatArray, PluginContext, ResponseEnd, RowArray, TerminationCause
+from endpick.api.keys import PromptTokens
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
 from endpick_kv_events.block_keys import BlockKeys, Extras
 from endpick_kv_events.engine_blocks import EngineBlocks

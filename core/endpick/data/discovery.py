@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from endpick.api.datalayer import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
 from endpick.data.registry import Registry

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from endpick.api.datalayer import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 
 RewriteTable: TypeAlias = Mapping[str, tuple[ModelTarget, ...]]
 """Targets by model; those under "" are for every other model."""

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 
-from endpick.api.datalayer import ModelRewrite
+from endpick.api.discovery import ModelRewrite
 from endpick.api.endpoint import Endpoint
 from endpick.data.table import EndpointTable
 

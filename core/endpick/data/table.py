@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.datalayer import ModelRewrite
+from endpick.api.discovery import ModelRewrite
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey

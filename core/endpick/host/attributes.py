@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from endpick.api.datalayer import DataCollector, DataSource, EndpointDiscovery, PollingPoolSource, PollingSource
+from endpick.api.datalayer import DataCollector, DataSource, PollingPoolSource, PollingSource
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.plugin import Plugin
 from endpick.api.request import shown
 from endpick.api.request_control import DataProducer, Parser

@@ -20,12 +20,7 @@ from endpick.api import (
     DataProducer,
     DataSource,
     DisaggregationDecider,
-    EndpointDiscovery,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    FairnessPolicy,
     Filter,
-    OrderingPolicy,
     Parameters,
     Parser,
     Picker,
@@ -36,8 +31,9 @@ from endpick.api import (
     ResponseObserver,
     SaturationDetector,
     Scorer,
-    UsageLimitPolicy,
 )
+from endpick.api.discovery import EndpointDiscovery
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
 Kind: TypeAlias = type[Plugin[Any]]

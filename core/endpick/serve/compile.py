@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from endpick.api.data import AnyKey
-from endpick.api.datalayer import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.data.collection import Collection
 from endpick.data.dispatch import SourceBinding

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api import DataCollector, DataSource
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, Scope
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext

@@ -9,15 +9,14 @@ from typing import TypeVar
 
 from endpick.api.datalayer import (
     EndpointChange,
-    EndpointDiscovery,
     EndpointEvent,
     EndpointEventSource,
-    EndpointRegistry,
     PollingPoolSource,
     PollingSource,
     PoolSource,
     StreamSource,
 )
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick.api.endpoint import Endpoint
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.testing.bench import Bench, Raised

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
+from endpick.api import WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
+from endpick.api.keys import CACHE_BLOCK_SIZE
 from endpick.config import load_config
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import has_errors

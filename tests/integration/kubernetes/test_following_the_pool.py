@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from endpick.api import ConfigurationError, ModelTarget, PluginContext
+from endpick.api import ConfigurationError, PluginContext
+from endpick.api.discovery import ModelTarget
 from endpick_kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
 from integration.kubernetes.api_server import NEW, OLD, PODS, POOLS, RULES, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lightkube import ApiError
 
-from endpick.api import ModelTarget
+from endpick.api.discovery import ModelTarget
 from endpick_kubernetes import follower
 from endpick_kubernetes.connection import connect, resource, status_of
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready

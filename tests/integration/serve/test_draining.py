@@ -146,7 +146,7 @@ async def test_a_third_signal_ends_the_process_though_streams_are_open(folder):
 UNREADY = {"silent.discovery": "silent:Discovery"}
 SILENT = """\
 import asyncio
-from endpick.api import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery
 
 
 class Discovery(EndpointDiscovery):

@@ -12,9 +12,9 @@ import numpy as np
 import zmq
 from prometheus_client import CollectorRegistry
 
-from endpick.api import TOKENIZED_PROMPT, Endpoint, InferenceRequest, PluginContext, PromptTokens
+from endpick.api import Endpoint, InferenceRequest, PluginContext
 from endpick.api.access import Access
-from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.keys import PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PromptTokens
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters

@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import (
-    LORA_ADAPTERS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
-    Endpoint,
-    InferenceRequest,
-    LoraAdapters,
-    PrefixBlocks,
-)
+from endpick.api import Endpoint, InferenceRequest
+from endpick.api.keys import LORA_ADAPTERS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, LoraAdapters, PrefixBlocks
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable

@@ -7,7 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from endpick.api import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, InferenceRequest, Prompt, PromptTokens
+from endpick.api import InferenceRequest, Prompt
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PromptTokens
 from endpick.api.state import CycleState
 from endpick_builtin.producers import burst_prefix
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer

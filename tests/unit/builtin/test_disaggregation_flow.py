@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.api import PEER_ENDPOINT, DisaggregationDecider, Endpoint, Filter
+from endpick.api import DisaggregationDecider, Endpoint, Filter
+from endpick.api.keys import PEER_ENDPOINT
 from endpick.data.table import EndpointTable
 from endpick.requests.response import _endpoint_at
 from endpick.testing.host import HostRefused, host_of

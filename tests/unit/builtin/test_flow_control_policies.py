@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import CycleState, DispatchedRequest, Endpoint, PluginContext, ResponseEnd, TerminationCause, Usage
+from endpick.api import CycleState, Endpoint, PluginContext, ResponseEnd, TerminationCause, Usage
+from endpick.api.flow_control import DispatchedRequest
 from endpick.api.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES
 from endpick.testing import MadeUpBand, make_request, make_waiting
 from endpick_builtin.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.api import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick_kubernetes.objects import (
     Pool,
     PoolName,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.api import MediaPlace, Modality, PromptTokens
+from endpick.api import Modality
+from endpick.api.keys import MediaPlace, PromptTokens
 from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import BlocksStored, decode

@@ -5,22 +5,17 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from endpick.api import (
+from endpick.api import ProfileRunResult, ResponseEnd, ResponseHead, SchedulingResult, TerminationCause, Usage
+from endpick.api.access import Access
+from endpick.api.keys import (
     PREFIX_BLOCKS,
     PREFIX_CACHED_BLOCKS,
     PREFIX_HOST_BLOCKS,
     PREFIX_MATCH_BLOCKS,
     PREFIX_MATCH_SHARE,
     TOKENIZED_PROMPT,
-    ProfileRunResult,
     PromptTokens,
-    ResponseEnd,
-    ResponseHead,
-    SchedulingResult,
-    TerminationCause,
-    Usage,
 )
-from endpick.api.access import Access
 from endpick.requests.intake import HeadersForUpstream
 from endpick_kv_events import prefix_cache
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters

@@ -10,27 +10,29 @@ import pytest
 from aiohttp import web
 
 from endpick.api import (
-    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
-    PREDICTED_TPOT,
-    PREDICTED_TTFT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     RUNNING_REQUESTS_SIZE,
-    TOKENIZED_PROMPT,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     ConfigurationError,
     InferenceRequest,
-    PrefixBlocks,
     ProfileRunResult,
-    PromptTokens,
     ResponseEnd,
     SchedulingResult,
     TerminationCause,
     Unavailable,
     Usage,
+)
+from endpick.api.keys import (
+    INFLIGHT_TOKENS,
+    PREDICTED_TPOT,
+    PREDICTED_TTFT,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+    PrefixBlocks,
+    PromptTokens,
 )
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream

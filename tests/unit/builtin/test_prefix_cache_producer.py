@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    Endpoint,
-    InferenceRequest,
-    ProfileRunResult,
-    Prompt,
-    SchedulingResult,
-)
+from endpick.api import Endpoint, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer

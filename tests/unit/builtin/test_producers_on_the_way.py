@@ -8,20 +8,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from endpick.api import (
+from endpick.api import WAITING_QUEUE_SIZE, InferenceRequest, Modality, ProfileRunResult, SchedulingResult
+from endpick.api.keys import (
     INFLIGHT_TOKENS,
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
     TOKENIZED_PROMPT,
     UNCACHED_REQUEST_TOKENS,
-    WAITING_QUEUE_SIZE,
-    InferenceRequest,
     MediaPlace,
-    Modality,
     PrefixBlocks,
-    ProfileRunResult,
     PromptTokens,
-    SchedulingResult,
 )
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream

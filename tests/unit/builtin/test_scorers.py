@@ -8,16 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import (
-    INFLIGHT_REQUESTS,
-    KV_CACHE_USAGE,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    RUNNING_REQUESTS_SIZE,
-    WAITING_QUEUE_SIZE,
-    PrefixBlocks,
-)
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.api.access import AccessScope
+from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, PrefixBlocks
 from endpick.api.state import CycleState
 from endpick_builtin.scorers.affinity import PrefixCacheScorer
 from endpick_builtin.scorers.load import ActiveRequestScorer, KVCacheUtilizationScorer, LoadAwareScorer, QueueScorer, RunningRequestsScorer

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import AGENT_IDENTITY, SESSION_ID, DataKey, InferenceRequest, ResponseHead, Scope
+from endpick.api import DataKey, InferenceRequest, ResponseHead, Scope
 from endpick.api.access import AccessScope
+from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream

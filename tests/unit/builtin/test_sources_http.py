@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from endpick.api import ConfigurationError, Endpoint, PluginContext, ServedModel, Unavailable
+from endpick.api import ConfigurationError, Endpoint, PluginContext, Unavailable
+from endpick.api.keys import ServedModel
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES
 from endpick_builtin.collection.sources import MetricsSourceParameters, ModelsDataSource, ModelsSourceParameters
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from endpick.api import TOKENIZED_PROMPT, InferenceRequest, MediaPlace, Modality, Unavailable
+from endpick.api import InferenceRequest, Modality, Unavailable
+from endpick.api.keys import TOKENIZED_PROMPT, MediaPlace
 from endpick.api.state import CycleState
 from endpick.requests.model import Routed
 from endpick_builtin.parsers.openai import OpenAIParser

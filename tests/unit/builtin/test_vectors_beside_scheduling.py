@@ -11,7 +11,6 @@ import pytest
 from endpick.api import (
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
-    SERVED_MODELS,
     WAITING_QUEUE_SIZE,
     ConfigurationError,
     CycleState,
@@ -20,11 +19,11 @@ from endpick.api import (
     ProfileRunResult,
     ResponseHead,
     SchedulingResult,
-    ServedModel,
     Unavailable,
     Usage,
 )
 from endpick.api.access import Access
+from endpick.api.keys import SERVED_MODELS, ServedModel
 from endpick.data.table import EndpointTable
 from endpick.host.discovery import discover
 from endpick.host.instance import scope_of

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.api import (
-    PREFIX_MATCH_BLOCKS,
-    WAITING_QUEUE_SIZE,
-    InferenceRequest,
-    ProfileRunResult,
-    Prompt,
-    SchedulingResult,
-    ScoredEndpoints,
-)
+from endpick.api import WAITING_QUEUE_SIZE, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult, ScoredEndpoints
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
 from endpick.host.discovery import discover
 from endpick.host.loader import load

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery
+from endpick.api import ConfigurationError, Endpoint
+from endpick.api.discovery import EndpointDiscovery
 from endpick.data.discovery import DiscoveryTask
 from endpick.data.table import EndpointTable
 

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from endpick.api import Endpoint, ModelRewrite, ModelTarget
+from endpick.api import Endpoint
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.data.registry import Registry
 from endpick.data.table import EndpointTable
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from endpick.api import Endpoint, FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
+from endpick.api import Endpoint, SaturationDetector
 from endpick.api.access import Access
+from endpick.api.flow_control import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.request import InferenceRequest
 from endpick.data.table import EndpointTable
 from endpick.flow_control.controller import FlowController

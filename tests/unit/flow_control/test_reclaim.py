@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from endpick.api import EvictionFilter, EvictionOrderingPolicy
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy
 from endpick.flow_control.policies import BoundEviction
 from endpick.flow_control.reclaim import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
 from endpick.host.boundary import bind

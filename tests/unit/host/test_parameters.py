@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from endpick.api import Parameters, ignored
+from endpick.api import Parameters
+from endpick.api.plugin import ignored
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
 from endpick.host.parameters import check_parameters, deprecated_parameters, ineffective_parameters

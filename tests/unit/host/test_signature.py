@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from endpick.api import DataProducer, EndpointDiscovery, PerEndpointScorer, Plugin, PollingSource, Scorer
+from endpick.api import DataProducer, PerEndpointScorer, Plugin, PollingSource, Scorer
+from endpick.api.discovery import EndpointDiscovery
 from endpick.host.contract import signature_faults
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.access import Access
+from endpick.api.flow_control import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.flow_control.policies import bind_flow_control
 from endpick.host.instance import Instance
 from endpick.requests.director import Director

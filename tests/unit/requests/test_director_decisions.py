@@ -8,13 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from endpick.api import (
-    KV_CACHE_USAGE,
-    LORA_ADAPTERS,
-    WAITING_QUEUE_SIZE,
-    LoraAdapters,
-    Rejection,
-)
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Rejection
+from endpick.api.keys import LORA_ADAPTERS, LoraAdapters
 from endpick.host.kinds import OnFault
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Refused
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer

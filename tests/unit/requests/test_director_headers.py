@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.api import AGENT_IDENTITY, DataProducer, Rejection, RequestHeaderProcessor
+from endpick.api import DataProducer, Rejection, RequestHeaderProcessor
+from endpick.api.keys import AGENT_IDENTITY
 from endpick.host.kinds import OnFault
 from endpick.requests.model import Refused
 from unit.requests.stage import Stage, detector_of, header_processor_of

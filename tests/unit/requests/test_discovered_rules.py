@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from endpick.api import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from unit.requests.stage import CHAT, Stage, detector_of
 from unit.requests.test_director_candidates import OBJECTIVES, SATURATED
 

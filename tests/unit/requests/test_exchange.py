@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import INFLIGHT_REQUESTS, ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
+from endpick.api import ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
+from endpick.api.keys import INFLIGHT_REQUESTS
 from endpick.requests.model import CloseCause
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.requests.stage import CHAT, JSON_OK, Stage, before_request_of, observer_of, parser_of, pieces

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from endpick.api import ModelRewrite, ModelTarget, ParsedRequest, Rejection
+from endpick.api import ParsedRequest, Rejection
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.data.model_rules import ModelRules
 from endpick.host.breaker import DEFAULT_SETTINGS
 from endpick.host.kinds import OnFault

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
 
-from endpick.api import EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api import Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.data.collection import CollectionSettings

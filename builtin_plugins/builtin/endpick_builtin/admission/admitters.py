@@ -10,10 +10,7 @@ from pydantic import Field
 
 from endpick.api import (
     KV_CACHE_USAGE,
-    PREDICTED_TTFT,
     RUNNING_REQUESTS_SIZE,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     Admitter,
     Endpoints,
@@ -24,6 +21,7 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
 )
+from endpick.api.keys import PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
 from endpick_builtin.admission.detectors import FullnessParameters, fullness, mean_fullness
 from endpick_builtin.producers.latency_ledger import Objectives
 

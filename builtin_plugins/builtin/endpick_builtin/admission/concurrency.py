@@ -9,8 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
     BoolArray,
     DataKey,
     Endpoints,
@@ -23,6 +21,7 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 
 
 class ConcurrencyMode(StrEnum):

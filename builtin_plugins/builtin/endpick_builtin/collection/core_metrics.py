@@ -11,23 +11,20 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
     KV_CACHE_USAGE,
-    LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     ColumnWriter,
     DataCollector,
     DataKey,
-    LoraAdapters,
-    MetricSample,
     MetricsPage,
     Parameters,
     PluginContext,
     Subscriptions,
     Unavailable,
 )
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
+from endpick.api.metrics import MetricSample
 from endpick_builtin.collection.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
 
 

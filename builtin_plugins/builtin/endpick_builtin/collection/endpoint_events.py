@@ -7,17 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import (
-    TOPOLOGY,
-    ColumnWriter,
-    DataCollector,
-    EndpointChange,
-    EndpointEvent,
-    EndpointEventSource,
-    Parameters,
-    Stability,
-    Topology,
-)
+from endpick.api import ColumnWriter, DataCollector, EndpointChange, EndpointEvent, EndpointEventSource, Parameters, Stability
+from endpick.api.keys import TOPOLOGY, Topology
 
 
 class EndpointNotificationSource(EndpointEventSource[Parameters, EndpointEvent]):

@@ -8,18 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from endpick.api import (
-    GPU_UTILIZATION,
-    ColumnWriter,
-    DataCollector,
-    DataKey,
-    Endpoint,
-    MetricSample,
-    MetricsPage,
-    Parameters,
-    Stability,
-    Unavailable,
-)
+from endpick.api import ColumnWriter, DataCollector, DataKey, Endpoint, MetricsPage, Parameters, Stability, Unavailable
+from endpick.api.keys import GPU_UTILIZATION
+from endpick.api.metrics import MetricSample
 from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
 from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
 

@@ -7,19 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
-from endpick.api import (
-    SERVED_MODELS,
-    ColumnWriter,
-    DataCollector,
-    Duration,
-    Endpoint,
-    MetricsPage,
-    Parameters,
-    PluginContext,
-    PollingSource,
-    ServedModel,
-    Unavailable,
-)
+from endpick.api import ColumnWriter, DataCollector, Duration, Endpoint, MetricsPage, Parameters, PluginContext, PollingSource, Unavailable
+from endpick.api.keys import SERVED_MODELS, ServedModel
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
 
 MaxPageBytes = Annotated[

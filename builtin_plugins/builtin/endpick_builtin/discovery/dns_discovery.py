@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Duration, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
+from endpick.api import ConfigurationError, Duration, Endpoint, Parameters, PluginContext
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 
 if TYPE_CHECKING:
     import dns.asyncresolver

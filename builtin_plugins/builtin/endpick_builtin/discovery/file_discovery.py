@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
+from endpick.api import ConfigurationError, Endpoint, Parameters, PluginContext
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
 
 LOOK_INTERVAL_SECONDS = 1.0

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters
+from endpick.api import ConfigurationError, Endpoint, Parameters
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick_builtin.addresses import ip_address
 
 

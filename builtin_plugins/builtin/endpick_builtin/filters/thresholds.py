@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
@@ -24,6 +23,7 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:

@@ -8,23 +8,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from endpick.api import (
-    INFLIGHT_TOKENS,
-    PREDICTED_TTFT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
-    BoolArray,
-    Endpoints,
-    Filter,
-    FloatArray,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    ScoringState,
-    Subscriptions,
-)
+from endpick.api import BoolArray, Endpoints, Filter, FloatArray, InferenceRequest, Parameters, PluginContext, ScoringState, Subscriptions
+from endpick.api.keys import INFLIGHT_TOKENS, PREDICTED_TTFT, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM
 
 MILLISECONDS = 1000.0
 LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that two of them differ by 0

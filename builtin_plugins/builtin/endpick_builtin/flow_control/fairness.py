@@ -7,7 +7,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import cast
 
-from endpick.api import Band, FairnessPolicy, Flow, Parameters, SortKey, WaitingRequest
+from endpick.api import Parameters
+from endpick.api.flow_control import Band, FairnessPolicy, Flow, SortKey, WaitingRequest
 
 _STATE = "state"
 _SLACK = 64

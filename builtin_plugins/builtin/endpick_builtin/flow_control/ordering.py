@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from endpick.api import (
-    DispatchedRequest,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    OrderingPolicy,
-    Parameters,
-    SortKey,
-    Stability,
-    WaitingRequest,
-)
+from endpick.api import Parameters, Stability
+from endpick.api.flow_control import DispatchedRequest, EvictionFilter, EvictionOrderingPolicy, OrderingPolicy, SortKey, WaitingRequest
 from endpick_builtin.producers.latency_ledger import TTFT_HEADERS
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)

@@ -11,18 +11,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field
 
-from endpick.api import (
-    Band,
-    CycleState,
-    FairnessPolicy,
-    Flow,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    ResponseEnd,
-    ResponseObserver,
-    WaitingRequest,
-)
+from endpick.api import CycleState, InferenceRequest, Parameters, PluginContext, ResponseEnd, ResponseObserver
+from endpick.api.flow_control import Band, FairnessPolicy, Flow, WaitingRequest
 from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 

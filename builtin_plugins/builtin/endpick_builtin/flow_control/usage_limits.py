@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from endpick.api import Parameters, PluginContext, Stability, UsageLimitPolicy
+from endpick.api import Parameters, PluginContext, Stability
+from endpick.api.flow_control import UsageLimitPolicy
 
 
 class StaticLimitParameters(Parameters):

@@ -6,18 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
-    DisaggregationDecider,
-    Endpoints,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    ScoringState,
-    Subscriptions,
-)
+from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, ScoringState, Subscriptions
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
 
 
 class AlwaysDisaggregate(DisaggregationDecider):

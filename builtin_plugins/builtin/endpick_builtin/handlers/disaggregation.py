@@ -9,7 +9,6 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    PEER_ENDPOINT,
     CycleState,
     DisaggregationDecider,
     Endpoints,
@@ -21,6 +20,7 @@ from endpick.api import (
     RefersTo,
     SchedulingResult,
 )
+from endpick.api.keys import PEER_ENDPOINT
 from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, addresses, foreign_headers, picked_by, stage_headers
 
 DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"

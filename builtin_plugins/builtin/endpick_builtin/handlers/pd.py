@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from endpick.api import (
-    PEER_ENDPOINT,
     CycleState,
     DisaggregationDecider,
     InferenceRequest,
@@ -21,8 +20,9 @@ from endpick.api import (
     SchedulingResult,
     Stability,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import PEER_ENDPOINT
+from endpick.api.plugin import ignored
 from endpick_builtin.handlers.outcome import (
     DATA_PARALLEL_HEADER,
     STAGE_HEADERS,

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    TOKENIZED_PROMPT,
     BoolArray,
     Category,
     Endpoint,
@@ -23,6 +22,7 @@ from endpick.api import (
     Scorer,
     ScoringState,
 )
+from endpick.api.keys import TOKENIZED_PROMPT
 from endpick_builtin.filters.labels import PerPool
 
 UNLABELLED = 0.5

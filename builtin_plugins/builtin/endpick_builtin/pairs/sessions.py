@@ -14,8 +14,6 @@ from prometheus_client.metrics import Counter, Gauge
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    AGENT_IDENTITY,
-    SESSION_ID,
     Category,
     CycleState,
     DataKey,
@@ -36,6 +34,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick_builtin.recency import Recency, kept_id
 
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from endpick.api import (
-    PEER_ENDPOINT,
-    TOPOLOGY,
     BoolArray,
     Category,
     Endpoints,
@@ -27,8 +25,8 @@ from endpick.api import (
     ScoringState,
     Stability,
     Subscriptions,
-    Topology,
 )
+from endpick.api.keys import PEER_ENDPOINT, TOPOLOGY, Topology
 
 
 class Distance(IntEnum):

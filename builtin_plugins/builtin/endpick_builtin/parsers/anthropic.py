@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
+from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
+from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
 from endpick_builtin.parsers.openai_usage import field_of, first_of, last_events_with
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
-from endpick.api import JSONObject, ParsedRequest, Parser, Piece, Prompt, Rejection, Usage
+from endpick.api import JSONObject, ParsedRequest, Parser, Prompt, Rejection, Usage
+from endpick.api.request import Piece
 from endpick_builtin.parsers import openai_prompts
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count
 from endpick_builtin.parsers.openai_prompts import prompts_of

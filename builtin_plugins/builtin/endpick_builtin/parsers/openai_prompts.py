@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import Final
 
-from endpick.api import JSONObject, JSONValue, Media, Modality, Piece
+from endpick.api import JSONObject, JSONValue, Media, Modality
+from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import dumped
 
 MAX_TOKEN_ID: Final = 2**32 - 1

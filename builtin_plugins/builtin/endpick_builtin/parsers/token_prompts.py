@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from endpick.api import JSONValue, Media, Modality, Piece, Prompt
+from endpick.api import JSONValue, Media, Modality, Prompt
+from endpick.api.request import Piece
 from endpick_builtin.parsers.openai_prompts import packed
 
 TOKEN_BYTES = 4

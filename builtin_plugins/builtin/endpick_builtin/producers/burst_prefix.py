@@ -10,10 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     RUNNING_REQUESTS_SIZE,
-    TOKENIZED_PROMPT,
     CycleState,
     DataProducer,
     Endpoints,
@@ -21,10 +18,10 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     Stability,
 )
 from endpick.api.fast_metrics import Distributions
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick_builtin.producers.burst_groups import Member, assigned
 from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 

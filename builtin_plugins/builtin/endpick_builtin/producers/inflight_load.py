@@ -13,12 +13,6 @@ from prometheus_client.registry import Collector
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
-    UNCACHED_REQUEST_TOKENS,
     CycleState,
     DataProducer,
     Endpoint,
@@ -28,16 +22,24 @@ from endpick.api import (
     LabelLimit,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     PreRequest,
-    PromptTokens,
     ResponseEnd,
     ResponseObserver,
     SchedulingResult,
     Subscriptions,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import (
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    UNCACHED_REQUEST_TOKENS,
+    PrefixBlocks,
+    PromptTokens,
+)
+from endpick.api.plugin import ignored
 
 _Flow: TypeAlias = tuple[str, int]
 """Fairness id and priority."""

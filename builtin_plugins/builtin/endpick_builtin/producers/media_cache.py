@@ -12,9 +12,6 @@ from pydantic import Field
 from xxhash import xxh64_intdigest
 
 from endpick.api import (
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    TOKENIZED_PROMPT,
     CycleState,
     DataProducer,
     Endpoints,
@@ -25,11 +22,11 @@ from endpick.api import (
     Parameters,
     PluginContext,
     PreRequest,
-    PromptTokens,
     SchedulingResult,
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Counts, Distributions
+from endpick.api.keys import MEDIA_ITEMS, MEDIA_MATCHED, TOKENIZED_PROMPT, PromptTokens
 from endpick_builtin.producers.prefix_cache import RATIO_BUCKETS
 from endpick_builtin.producers.token_estimate import identifier_of
 

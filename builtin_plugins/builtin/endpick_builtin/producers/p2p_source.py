@@ -8,8 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     WAITING_QUEUE_SIZE,
     CycleState,
     DataKey,
@@ -27,6 +25,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS
 
 BEST_MATCH = DataKey(
     "endpick/best-match",

@@ -13,18 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    PREDICTED_TPOT,
-    PREDICTED_TTFT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     RUNNING_REQUESTS_SIZE,
-    TOKENIZED_PROMPT,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     CycleState,
     DataKey,
@@ -43,8 +33,20 @@ from endpick.api import (
     TerminationCause,
     Unavailable,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import (
+    INFLIGHT_TOKENS,
+    MEDIA_ITEMS,
+    MEDIA_MATCHED,
+    PREDICTED_TPOT,
+    PREDICTED_TTFT,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+)
+from endpick.api.plugin import ignored
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
 from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer

@@ -11,11 +11,6 @@ from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
     CycleState,
     DataProducer,
     Endpoint,
@@ -23,7 +18,6 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     PluginContext,
-    PrefixBlocks,
     PreRequest,
     ResponseEnd,
     ResponseHead,
@@ -35,6 +29,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Distributions
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
 from endpick_builtin.producers.prefix_tree import PrefixTree
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, chain_root, fingerprints

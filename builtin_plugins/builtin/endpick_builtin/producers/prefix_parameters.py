@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from endpick.api import Parameters, ignored
+from endpick.api import Parameters
+from endpick.api.plugin import ignored
 from endpick_builtin.producers.self_check import SELF_CHECK
 
 MIN_BLOCK_SIZE_TOKENS = 64

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from endpick.api import InferenceRequest, JSONObject, JSONValue, MediaPlace, Modality, PromptTokens, Unavailable
+from endpick.api import InferenceRequest, JSONObject, JSONValue, Modality, Unavailable
+from endpick.api.keys import MediaPlace, PromptTokens
 
 COMPLETIONS = "/v1/completions/render"
 CHAT = "/v1/chat/completions/render"

@@ -7,18 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from endpick.api import (
-    AGENT_IDENTITY,
-    SESSION_ID,
-    CycleState,
-    DataProducer,
-    Endpoints,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    RequestHeaderProcessor,
-    Stability,
-)
+from endpick.api import CycleState, DataProducer, Endpoints, InferenceRequest, Parameters, PluginContext, RequestHeaderProcessor, Stability
+from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 
 SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 

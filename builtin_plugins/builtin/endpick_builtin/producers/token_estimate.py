@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from xxhash import xxh64_intdigest
 
-from endpick.api import InferenceRequest, Media, MediaPlace, Piece, PromptTokens
+from endpick.api import InferenceRequest, Media
+from endpick.api.keys import MediaPlace, PromptTokens
+from endpick.api.request import Piece
 from endpick_builtin.producers.media_tokens import EstimateParameters
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 

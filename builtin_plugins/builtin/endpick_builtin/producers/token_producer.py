@@ -7,18 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from endpick.api import (
-    TOKENIZED_PROMPT,
-    CycleState,
-    DataProducer,
-    Duration,
-    Endpoints,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    Unavailable,
-)
+from endpick.api import CycleState, DataProducer, Duration, Endpoints, InferenceRequest, Parameters, PluginContext, Unavailable
 from endpick.api.fast_metrics import Counts
+from endpick.api.keys import TOKENIZED_PROMPT
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.media_tokens import EstimateParameters
 from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of

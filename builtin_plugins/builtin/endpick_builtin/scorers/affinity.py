@@ -9,24 +9,19 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    LORA_ADAPTERS,
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     Category,
     Endpoints,
     FloatArray,
     InferenceRequest,
-    LoraAdapters,
     Parameters,
     PluginContext,
     Scorer,
     ScoringState,
     Stability,
     Subscriptions,
-    ignored,
 )
+from endpick.api.keys import LORA_ADAPTERS, MEDIA_ITEMS, MEDIA_MATCHED, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, LoraAdapters
+from endpick.api.plugin import ignored
 from endpick_builtin.filters.labels import LabelValues
 
 RUNNING = 1.0

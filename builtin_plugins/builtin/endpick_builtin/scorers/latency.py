@@ -9,12 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
     KV_CACHE_USAGE,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     BoolArray,
     Category,
@@ -23,11 +18,11 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     Scorer,
     ScoringState,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, PrefixBlocks
 from endpick_builtin.scorers.affinity import NOTHING
 from endpick_builtin.scorers.load import share_left, smaller_is_better
 

@@ -8,11 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
-    UNCACHED_REQUEST_TOKENS,
     WAITING_QUEUE_SIZE,
     Category,
     Endpoints,
@@ -23,8 +20,9 @@ from endpick.api import (
     Scorer,
     ScoringState,
     Subscriptions,
-    ignored,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNCACHED_REQUEST_TOKENS
+from endpick.api.plugin import ignored
 
 
 class KVCacheUtilizationScorer(Scorer):

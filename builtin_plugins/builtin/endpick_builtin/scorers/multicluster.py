@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from endpick.api import (
-    MULTICLUSTER_KV_CACHE_USAGE,
-    MULTICLUSTER_QUEUE_SIZE,
-    Category,
-    Endpoints,
-    FloatArray,
-    InferenceRequest,
-    PluginContext,
-    Scorer,
-    ScoringState,
-    Stability,
-    Subscriptions,
-)
+from endpick.api import Category, Endpoints, FloatArray, InferenceRequest, PluginContext, Scorer, ScoringState, Stability, Subscriptions
+from endpick.api.keys import MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE
 from endpick_builtin.scorers.affinity import PrefixCacheParameters, PrefixCacheScorer
 from endpick_builtin.scorers.load import share_left, smaller_is_better
 

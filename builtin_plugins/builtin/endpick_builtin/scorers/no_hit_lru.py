@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    PREFIX_MATCH_BLOCKS,
     Category,
     CycleState,
     Endpoint,
@@ -23,8 +22,9 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.plugin import ignored
 from endpick_builtin.filters.labels import PerPool
 from endpick_builtin.recency import Recency
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from endpick.api import PREFIX_MATCH_BLOCKS, Picker, Scorer
+from endpick.api import Picker, Scorer
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.diagnostics import Code, DocumentPath
 from endpick.host.planning.builder import DraftInstance, PlanBuilder
 from endpick.host.planning.plan import PlannedProfile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from endpick.api.data import Subscriptions
-from endpick.api.datalayer import ModelRewrite
+from endpick.api.discovery import ModelRewrite
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from endpick.api import EndpointDiscovery, Parser, SaturationDetector
+from endpick.api import Parser, SaturationDetector
+from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig, PluginRef
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.host.catalog import PluginCatalog

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
-from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api import DataCollector, DataSource
 from endpick.api.datalayer import PollingPoolSource, PollingSource
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError, Unavailable
 from endpick.host.failures import PLUGIN_ERRORS

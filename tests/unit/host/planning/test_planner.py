@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import DataProducer, ModelRewrite, ModelTarget
+from endpick.api import DataProducer
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import load_config
 from endpick.diagnostics import Code
 from endpick.host.planning.planner import check_statically, make_plan

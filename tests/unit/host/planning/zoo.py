@@ -15,7 +15,6 @@ from endpick.api import (
     DataCollector,
     DataKey,
     DataProducer,
-    EndpointDiscovery,
     Filter,
     Parameters,
     ParsedRequest,
@@ -32,6 +31,7 @@ from endpick.api import (
     Subscriptions,
     hookimpl,
 )
+from endpick.api.discovery import EndpointDiscovery
 from endpick.host.discovery import Candidate
 from endpick_kubernetes.discovery import KubernetesDiscoveryParameters
 
