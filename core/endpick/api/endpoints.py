@@ -121,7 +121,7 @@ class Endpoints:
                 it.
 
         Returns:
-            The result. Treat arrays as read-only: the next request may get the same one.
+            The result; arrays are read-only, because the next request may get the same one.
 
         Raises:
             UnknownKey, UndeclaredAccess: as `endpoints[key]`.
@@ -130,7 +130,9 @@ class Endpoints:
         if column is None or self._rows is not None or self._limit(key) is not None:
             return work(self[key])
         if work not in column.derived:
-            column.derived[work] = work(self[key])
+            result = column.derived[work] = work(self[key])
+            if isinstance(result, np.ndarray):
+                result.flags.writeable = False
         return column.derived[work]  # type: ignore[return-value]
 
     def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
