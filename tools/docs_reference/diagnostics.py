@@ -23,31 +23,24 @@ FAMILIES = {
 
 def page() -> str:
     """The page."""
-    families = dict.fromkeys(code.name[1:3] for code in Code)
     return markdown_page(
         "Diagnostics",
-        "Look up here what a code such as `E0402` means, an example that causes it, and how to repair it. `endpick explain E0402` prints "
-        "the same text in a terminal.",
-        "E is an error and prevents the start, W a warning, N a note. A number never changes its meaning.",
-        table(
-            ("code", "title", "exit code"),
-            (
-                (f"[{code.name}](#{code.name.lower()})", code.title, str(int(code.exit_code)) if code.name[0] == "E" else "")
-                for code in Code
-            ),
-        ),
-        *(part for family in families for part in _family(family)),
+        "All codes that endpick reports. `endpick explain E0402` prints an example and the repair.",
+        "E is an error and prevents the start, W a warning, N a note. The exit code of an error is 3 for the configuration, 4 for a plugin, "
+        "5 for the environment. A number never changes its meaning.",
+        *(part for family in dict.fromkeys(code.name[1:3] for code in Code) for part in _family(family)),
     )
 
 
-def _family(family: str) -> list[str]:
-    return [f"## {FAMILIES[family]}", *(_entry(code) for code in Code if code.name[1:3] == family)]
+def _family(family: str) -> tuple[str, str]:
+    rows = ((code.name, str(int(code.exit_code)) if code.name[0] == "E" else "", _sentence(code)) for code in Code if code.name[1:3] == family)
+    return f"## {FAMILIES[family]}", table(("code", "exit", "meaning"), rows)
 
 
-def _entry(code: Code) -> str:
+def _sentence(code: Code) -> str:
+    """The title of the explanation and the first sentence below it."""
     title, _, body = explanation(code).partition("\n")
-    sentence = title.removeprefix("# ").partition(":")[2].strip() or code.title
-    # What is no YAML at all cannot be highlighted as such.
-    fence = "```text" if code.name[1:3] == "01" else "<!-- yaml: mistake -->\n```yaml"
-    body = re.sub(r"^```yaml", fence, body, flags=re.MULTILINE)
-    return f"({code.name.lower()})=\n### {code.name}: {sentence}\n\n{body.strip()}"
+    paragraph = " ".join(body.strip().partition("\n\n")[0].split())
+    first = "" if paragraph.startswith("```") else re.split(r"(?<=[.:])\s", paragraph)[0]
+    headline = title.removeprefix("# ").partition(":")[2].strip() or code.title
+    return f"{headline.rstrip('.')}. {first}".strip()
