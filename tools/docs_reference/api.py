@@ -77,7 +77,7 @@ def page() -> str:
         "Everything a plugin imports from `endpick.api`. No other module of endpick is meant for plugins.",
         "## A first plugin",
         *(render(name, *everything[name], 3) for name in first),
-        *(part for module, names in found.items() for part in _section(module, {name: each for name, each in names.items() if name in rest})),
+        *(part for module, names in found.items() for part in _section(module, names, rest)),
         "## Keys",
         "Data keys such as `WAITING_QUEUE_SIZE` are listed under [Data keys](data-keys.md).",
     )
@@ -89,8 +89,7 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(f"endpick.api.{name}") for name in ordered]
 
 
-def _section(module: str, names: dict[str, tuple[Definition, str]]) -> list[str]:
-    if not names:
-        return []
+def _section(module: str, names: dict[str, tuple[Definition, str]], wanted: set[str]) -> list[str]:
+    parts = [in_short(name, *each, 3) for name, each in names.items() if name in wanted]
     title = MODULES.get(module, module.replace("_", " ").capitalize())
-    return [f"## {title}", *(in_short(name, *each, 3) for name, each in names.items())]
+    return [f"## {title}", *parts] if parts else []

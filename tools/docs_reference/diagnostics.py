@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from docs_reference.markdown import page as markdown_page
 from docs_reference.markdown import table
 from endpick.diagnostics import Code
@@ -25,22 +23,18 @@ def page() -> str:
     """The page."""
     return markdown_page(
         "Diagnostics",
-        "All codes that endpick reports. `endpick explain E0402` prints an example and the repair.",
-        "E is an error and prevents the start, W a warning, N a note. The exit code of an error is 3 for the configuration, 4 for a plugin, "
-        "5 for the environment. A number never changes its meaning.",
+        "All codes that endpick reports. `endpick explain E0402` explains one, with an example and the repair.",
+        "E is an error and prevents the start, W a warning, N a note. The exit code is 3 for the configuration, 4 for a plugin, 5 for "
+        "the environment. A number never changes its meaning.",
         *(part for family in dict.fromkeys(code.name[1:3] for code in Code) for part in _family(family)),
     )
 
 
 def _family(family: str) -> tuple[str, str]:
-    rows = ((code.name, str(int(code.exit_code)) if code.name[0] == "E" else "", _sentence(code)) for code in Code if code.name[1:3] == family)
+    rows = ((code.name, str(int(code.exit_code)) if code.name[0] == "E" else "", _title(code)) for code in Code if code.name[1:3] == family)
     return f"## {FAMILIES[family]}", table(("code", "exit", "meaning"), rows)
 
 
-def _sentence(code: Code) -> str:
-    """The title of the explanation and the first sentence below it."""
-    title, _, body = explanation(code).partition("\n")
-    paragraph = " ".join(body.strip().partition("\n\n")[0].split())
-    first = "" if paragraph.startswith("```") else re.split(r"(?<=[.:])\s", paragraph)[0]
-    headline = title.removeprefix("# ").partition(":")[2].strip() or code.title
-    return f"{headline.rstrip('.')}. {first}".strip()
+def _title(code: Code) -> str:
+    title = explanation(code).partition("\n")[0].partition(":")[2].strip() or code.title
+    return title[0].upper() + title[1:]

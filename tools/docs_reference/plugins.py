@@ -10,7 +10,7 @@ from docs_reference.builtin import builtin_plugins, origin
 from docs_reference.examples import example
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
-from endpick.api import Scorer
+from endpick.api import Stability
 from endpick.cli.describing import REQUIRED, ParameterFacts, ParameterTable, entry_of, parameter_tables
 from endpick.host.kinds import KINDS, payload_of
 from endpick.host.loader import LoadedPlugin
@@ -21,15 +21,21 @@ _PATTERN = re.compile(r"\bmatches (\S+?)(?=, |$)")
 
 
 def page() -> str:
-    """The index."""
-    plugins = sorted(builtin_plugins(), key=lambda loaded: (list(KINDS).index(loaded.kinds[0]), loaded.type))
-    rows = ((f"[`{one.type}`](plugins/{one.type}.md)", _kinds(one), one.summary) for one in plugins)
+    """The index, by kind."""
+    by_kind: dict[str, list[LoadedPlugin]] = {facts.kind: [] for facts in KINDS}
+    for loaded in builtin_plugins():
+        by_kind[loaded.kinds[0].kind].append(loaded)
     return markdown_page(
         "Built-in plugins",
         "All plugin types of endpick's own distributions. `endpick describe TYPE` shows the same for every installed plugin.",
-        table(("type", "kind", "summary"), rows),
-        "```{toctree}\n:hidden:\n\n" + "\n".join(f"plugins/{one.type}" for one in plugins) + "\n```",
+        *(part for kind, plugins in by_kind.items() if plugins for part in _listed(kind, plugins)),
+        "```{toctree}\n:hidden:\n\n" + "\n".join(f"plugins/{one.type}" for one in builtin_plugins()) + "\n```",
     )
+
+
+def _listed(kind: str, plugins: list[LoadedPlugin]) -> tuple[str, str]:
+    rows = ((f"[`{one.type}`](plugins/{one.type}.md)", one.summary) for one in plugins)
+    return f"## {kind.replace('-', ' ').capitalize()}", table(("type", "summary"), rows)
 
 
 def pages() -> dict[str, str]:
@@ -53,20 +59,16 @@ def plugin_page(loaded: LoadedPlugin) -> str:
 
 def _facts(loaded: LoadedPlugin) -> str:
     plugin, payload = loaded.plugin, payload_of(loaded.plugin)
+    stability = "" if plugin.stability is Stability.STABLE else plugin.stability.value
     replaced = f", replaced by [{plugin.replaced_by}]({plugin.replaced_by}.md)" if plugin.replaced_by else ""
     facts = [
-        ("Kind", _kinds(loaded)),
-        ("Stability", plugin.stability.value + replaced),
-        ("Distribution", code(origin(loaded)) if origin(loaded) != "endpick" else ""),
-        ("Category", plugin.category.value if issubclass(plugin, Scorer) and plugin.category else ""),
+        ("Kind", ", ".join(kind.kind for kind in loaded.kinds)),
+        ("Stability", stability + replaced),
+        ("Install", code(f"pip install {origin(loaded)}") if origin(loaded) != "endpick" else ""),
         ("Former names", ", ".join(map(code, plugin.aliases))),
         ("Payload", code(payload.__name__) if payload else ""),
     ]
     return "\n".join(f"- {name}: {value}" for name, value in facts if value)
-
-
-def _kinds(loaded: LoadedPlugin) -> str:
-    return ", ".join(kind.kind for kind in loaded.kinds)
 
 
 def _parameters(loaded: LoadedPlugin) -> list[str]:

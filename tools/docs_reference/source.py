@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -41,17 +41,31 @@ def _string(node: ast.stmt | None) -> str:
 
 def render(name: str, node: Definition, doc: str, level: int) -> str:
     """One definition with all its public members."""
-    members = _members(node, level + 1) if isinstance(node, ast.ClassDef) else ()
-    return "\n\n".join(filter(None, (_heading(name, level), _block(_declared(node)), docstring(doc), *members)))
+    if not isinstance(node, ast.ClassDef):
+        return _joined(_heading(name, level), _block(_declared(node)), docstring(doc))
+    public = {member: each for member, each in _documented(node.body) if _is_public(member, each)}
+    fields = [each for each in public.values() if isinstance(each[0], _FIELDS)]
+    plain = [_indented(_declared(field)) for field, text in fields if not text]
+    explained = "\n".join(f"- {code(_declared(field))}: {' '.join(text.split())}" for field, text in fields if text)
+    methods = (render(member, *each, level + 1) for member, each in public.items() if isinstance(each[0], _FUNCTIONS))
+    return _joined(_heading(name, level), _block("\n".join((_declared(node), *plain))), docstring(doc), explained, *methods)
 
 
 def in_short(name: str, node: Definition, doc: str, level: int) -> str:
-    """One definition as its signature, with those of its members, and the first paragraph of its documentation."""
+    """One definition as its signature, the signatures of its members, and the first paragraph of its documentation."""
     lines = [_declared(node)]
     if isinstance(node, ast.ClassDef):
-        shown = (member for member, text in (each for each_name, each in _documented(node.body) if _is_public(each_name, each)))
-        lines += [re.sub("^", "    ", _declared(member), flags=re.MULTILINE) for member in shown]
-    return "\n\n".join(filter(None, (_heading(name, level), _block("\n".join(lines)), docstring(doc.partition("\n\n")[0]))))
+        public = (each for member, each in _documented(node.body) if _is_public(member, each))
+        lines += [_indented(_declared(member)) for member, _ in public]
+    return _joined(_heading(name, level), _block("\n".join(lines)), docstring(doc.partition("\n\n")[0]))
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(filter(None, parts))
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "    ")
 
 
 def _heading(name: str, level: int) -> str:
@@ -67,18 +81,6 @@ def _is_public(name: str, member: tuple[Definition, str]) -> bool:
     if isinstance(node, _FUNCTIONS):
         return bool(doc) and (not name.startswith("_") or name in _SHOWN_DUNDERS)
     return not name.startswith("_") and isinstance(node, _FIELDS)
-
-
-def _members(node: ast.ClassDef, level: int) -> Iterator[str]:
-    public = {name: each for name, each in _documented(node.body) if _is_public(name, each)}
-    yield "\n".join(_field(member, doc) for member, doc in public.values() if isinstance(member, _FIELDS))
-    for name, (member, doc) in public.items():
-        if isinstance(member, _FUNCTIONS):
-            yield render(name, member, doc, level)
-
-
-def _field(node: Definition, doc: str) -> str:
-    return f"- {code(ast.unparse(node))}" + (f": {' '.join(doc.split())}" if doc else "")
 
 
 def _declared(node: Definition) -> str:
