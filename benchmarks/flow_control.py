@@ -29,9 +29,9 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
+from endpick.requests.flow_gate import FlowGate
 from endpick.requests.memory import MemoryAccount
-from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Routed
-from endpick.requests.waiting import LaterDecision, WaitingRoom
+from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
 from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
 from endpick.serve.flow_control_metrics import FlowControlMetrics
@@ -69,7 +69,7 @@ class Bench:
 
     director: Director
     table: EndpointTable
-    room: WaitingRoom
+    gate: FlowGate
 
     def load(self, queue: float) -> None:
         """Have every model server report a queue of that length."""
@@ -92,9 +92,9 @@ async def bench_of(text: str, endpoints: int) -> Bench:
     await stop_instances(deployment.fresh)
     access = Access(on_violation=recorder.undeclared_access)
     account = MemoryAccount()
-    room = WaitingRoom(table, access, services.clock, account, lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc))
-    director = Director(deployment.pipeline, table, recorder, services.clock, access=access, account=account, room=room)
-    bench = Bench(director, table, room)
+    gate = FlowGate(table, access, services.clock, account, lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc))
+    director = Director(deployment.pipeline, table, recorder, services.clock, access=access, account=account, gate=gate)
+    bench = Bench(director, table, gate)
     bench.load(0.0)
     return bench
 
@@ -125,12 +125,12 @@ async def nothing_waits(endpoints: int) -> None:
     for _ in range(200):
         without.append(decided(plain, requests))
         with_it.append(decided(gated, requests))
-    controller, asked = gated.room.controller, []
+    controller, asked = gated.gate.controller, []
     request = InferenceRequest("r", "m", "m", size_bytes=1000)
     for _ in range(15):
         started = time.process_time()
         for _ in range(1000):
-            assert controller.may_pass(request, 1000)
+            assert controller.may_pass(request)
         asked.append((time.process_time() - started) * 1e3)
     gc.enable()
     on_top = median(b - a for a, b in zip(without, with_it, strict=True))
@@ -141,8 +141,8 @@ async def nothing_waits(endpoints: int) -> None:
     )
 
 
-def _not_told(*_: object) -> None:
-    """Of the queues alone: no director goes on with what was let go."""
+def _ignore(*_: object) -> None:
+    pass
 
 
 async def many_wait(count: int, flows: int, fairness: str) -> None:
@@ -150,7 +150,7 @@ async def many_wait(count: int, flows: int, fairness: str) -> None:
     bench.load(100.0)
     requests = [incoming(number, f"tenant-{number % flows}") for number in range(count)]
     bodies = sum(len(request.body or b"") for request in requests) / count
-    controller = bench.room.controller
+    controller = bench.gate.controller
     # Pure queues first: what is put in and let go there, without director and plugins of the request path.
     asked = [
         InferenceRequest(request.headers["x-request-id"], "m", "m", fairness_id=f"tenant-{number % flows}", size_bytes=1000)
@@ -160,11 +160,11 @@ async def many_wait(count: int, flows: int, fairness: str) -> None:
     gc.disable()
     started = time.process_time()
     for request in asked:
-        controller.offer(request, request.size_bytes, _not_told)
+        controller.offer(request, _ignore)
     enqueued = (time.process_time() - started) / count * 1e6
     bench.load(0.0)
     started = time.process_time()
-    while controller.attempt():
+    while controller.dispatch():
         pass
     dispatched = (time.process_time() - started) / count * 1e6
     gc.enable()
@@ -176,21 +176,12 @@ async def many_wait(count: int, flows: int, fairness: str) -> None:
     later = [bench.director.decide(request) for request in requests]
     held = (tracemalloc.get_traced_memory()[0] - before) / count
     tracemalloc.stop()
-    assert all(isinstance(each, LaterDecision) for each in later)
+    waiting = [asyncio.ensure_future(each) for each in later if not isinstance(each, Routed | Refused)]
+    assert len(waiting) == count
 
     loop = asyncio.get_running_loop()
-    delays, busy, arrived = [], [], [0]
+    delays, busy = [], []
     done = asyncio.Event()
-
-    def settled(result: object, error: BaseException | None) -> None:
-        assert isinstance(result, Routed), error
-        result.exchange.finish(CloseCause.RESET)
-        arrived[0] += 1
-        if arrived[0] == count:
-            done.set()
-
-    for each in later:
-        each.deliver(settled)
 
     def tick(due: float, spent: float) -> None:
         """The second list is what the process itself did between two ticks: other load on the machine does not count."""
@@ -201,9 +192,12 @@ async def many_wait(count: int, flows: int, fairness: str) -> None:
 
     tick(loop.time(), time.process_time())
     bench.load(0.0)
-    bench.room.something_changed()
+    bench.gate.something_changed()
     began = time.perf_counter()
-    await done.wait()
+    for decision in await asyncio.gather(*waiting):
+        assert isinstance(decision, Routed), decision
+        decision.exchange.finish(CloseCause.RESET)
+    done.set()
     seconds = time.perf_counter() - began
     cuts, own = quantiles(delays, n=100), quantiles(busy, n=100)
     print(f"{count} wait in {flows} flows, {fairness}:")

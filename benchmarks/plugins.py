@@ -22,15 +22,12 @@ import numpy as np
 from benchmarks.__main__ import machine
 from benchmarks.plugin_calls import KINDS, TEXT, request_calls
 from endpick.api import (
-    PEER_ENDPOINT,
-    TOPOLOGY,
     CycleState,
     DataKey,
     Endpoint,
     Endpoints,
     Filter,
     InferenceRequest,
-    LoraAdapters,
     Picker,
     Plugin,
     PluginContext,
@@ -39,9 +36,9 @@ from endpick.api import (
     ScoredEndpoints,
     Scorer,
     Subscriptions,
-    Topology,
 )
 from endpick.api.data import AnyKey
+from endpick.api.keys import PEER_ENDPOINT, TOPOLOGY, LoraAdapters, Topology
 from endpick.data.table import EndpointTable, TableWriter
 from endpick.host.discovery import discover
 from endpick.host.instance import scope_of

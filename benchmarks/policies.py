@@ -15,23 +15,15 @@ from statistics import median
 from time import process_time
 
 from benchmarks.__main__ import machine
-from endpick.api import (
+from endpick.api import CycleState, Endpoint, Parameters, Plugin, PluginContext, ResponseEnd, ResponseObserver, TerminationCause, Usage
+from endpick.api.flow_control import (
     Band,
-    CycleState,
     DispatchedRequest,
-    Endpoint,
     EvictionFilter,
     EvictionOrderingPolicy,
     FairnessPolicy,
     Flow,
     OrderingPolicy,
-    Parameters,
-    Plugin,
-    PluginContext,
-    ResponseEnd,
-    ResponseObserver,
-    TerminationCause,
-    Usage,
     UsageLimitPolicy,
 )
 from endpick.host.discovery import discover

@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, TierIndex
 from endpick_builtin.producers.prefix_tree import PrefixTree
+from endpick_kv_events.tier_index import DEFAULT_TIER, TierIndex
 
 T = TypeVar("T")
 BLOCKS = 100_000

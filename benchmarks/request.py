@@ -21,9 +21,10 @@ from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.phased import Phase, encoded_requests, phases
 from benchmarks.extproc.plan import PROFILE
 from benchmarks.extproc.serve import sessions
-from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
 from endpick.config import load_config
 from endpick.data.table import EndpointTable
 from endpick.extproc.session import session_factory
@@ -32,10 +33,8 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.memory import MemoryBudget
 from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
-from endpick.serve.free_memory import keep_free_memory
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
@@ -79,9 +78,7 @@ class Rounds:
 
     def __init__(self, open_session: SessionFactory, script: Sequence[Phase]) -> None:
         limits = Limits()
-        self._connection = Connection(
-            ext_proc_methods(open_session), limits, TransportCounters(), MemoryBudget(2**30), lambda *_: None, time.monotonic()
-        )
+        self._connection = Connection(ext_proc_methods(open_session), limits, TransportCounters(), lambda *_: None, time.monotonic())
         first, self._block = encoded_requests()
         self._script = script
         self._next = 1
@@ -146,7 +143,6 @@ def main() -> None:
     pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()
     gc.freeze()
-    keep_free_memory()
     print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
     for conversation in chosen:
         costs = []

@@ -15,13 +15,11 @@ import orjson
 
 from endpick.api import (
     KV_CACHE_USAGE,
-    LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     DataProducer,
     Endpoint,
     InferenceRequest,
-    LoraAdapters,
     Plugin,
     PluginContext,
     PreRequest,
@@ -29,9 +27,9 @@ from endpick.api import (
 )
 from endpick.api.access import Access
 from endpick.api.data import AnyKey
+from endpick.api.keys import LORA_ADAPTERS, LoraAdapters
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
-from endpick.host.boundary import settle
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import default_on_fault, kinds_of
 from endpick.host.schema import own_model
@@ -133,9 +131,7 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
     def decide() -> object:
         state = CycleState(access)
         produce(producers, request, endpoints, state, access)
-        decision = scheduler.schedule(request, endpoints, state, access)
-        settle(access)
-        return decision
+        return scheduler.schedule(request, endpoints, state, access)
 
     return microseconds(decide)
 

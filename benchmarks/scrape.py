@@ -23,9 +23,9 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
-from endpick.data.collection import Collection, CollectionLoop, CollectionSettings, PolledSource
+from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.dispatch import PayloadDispatcher, SourceBinding
-from endpick.data.pace import Pace, PollCounts
+from endpick.data.polling import PollCounts, PolledSource, PollSchedule
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import OnFault, kinds_of
@@ -176,13 +176,21 @@ async def scrape_microseconds(port: int) -> float:
     endpoint = Endpoint("default/a", "127.0.0.1", port)
     table.upsert(endpoint)
     delivery = PayloadDispatcher(SourceBinding(source, (collector,)), table, Strict())
-    polled = PolledSource(source.plugin, 1.0, delivery)  # type: ignore[arg-type]
-    pace = Pace(1, PollCounts())
+    polled = PolledSource(
+        source.plugin,  # type: ignore[arg-type]
+        delivery,
+        table,
+        PollCounts(),
+        refresh_seconds=INTERVAL_SECONDS,
+        idle_seconds=INTERVAL_SECONDS,
+        tolerated_age_seconds=TOLERATED_AGE_SECONDS,
+    )
+    schedule = PollSchedule(INTERVAL_SECONDS, INTERVAL_SECONDS)
     for _ in range(100):
-        await polled.poll(endpoint, pace)
+        await polled.poll(endpoint, schedule)
     began = process_time()
     for _ in range(SCRAPES):
-        await polled.poll(endpoint, pace)
+        await polled.poll(endpoint, schedule)
     spent = process_time() - began
     await source.plugin.stop()
     return spent / SCRAPES * 1e6

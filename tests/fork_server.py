@@ -35,7 +35,7 @@ IMPORTED = (
     "endpick.transport.h2.server",
     "prometheus_client",
     "cookiecutter.main",
-    "httptools",
+    "aiohttp.web",
     "uvloop",
     "orjson",
     "xxhash",
@@ -44,9 +44,7 @@ IMPORTED = (
 
 def main(link: socket.socket) -> None:
     """Fork for each request, until the process that runs the tests closes its end."""
-    from endpick.cli.process import spare_imports
-
-    spare_imports()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()

@@ -22,7 +22,7 @@ from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.serve import sessions
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, FrameBuffer, FrameType, read_frame_head
+from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, FrameType, read_frame_head
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 from endpick.transport.methods import EXT_PROC_PATH
 
@@ -99,7 +99,7 @@ class Gateway(asyncio.Protocol):
         self._next_script = next_script
         self._concurrency = streams
         self._picks = picks
-        self._arrived = FrameBuffer(2**24)
+        self._unread = b""
         self.streams: dict[int, Stream] = {}
         self._next = 1
         self._window = 65_535
@@ -120,17 +120,7 @@ class Gateway(asyncio.Protocol):
         self.lost = True
 
     def data_received(self, data: bytes) -> None:
-        arrived = self._arrived
-        arrived.add(data)
-        more = True
-        while more:
-            self._frames_received(arrived)
-            more = arrived.read_on()
-        self.flush()
-
-    def _frames_received(self, arrived: FrameBuffer) -> None:
-        """The whole frames at the beginning of what arrived."""
-        buffer, position = arrived.bytes, arrived.position
+        buffer, position = self._unread + data, 0
         while len(buffer) - position >= FRAME_HEAD_BYTES:
             length_and_kind, flags, stream_id = read_frame_head(buffer, position)
             start = position + FRAME_HEAD_BYTES
@@ -142,7 +132,8 @@ class Gateway(asyncio.Protocol):
                 self._received(stream_id, buffer[start:stop])
             else:
                 self.frame_received(kind, flags, stream_id, buffer[start:stop])
-        arrived.position = position
+        self._unread = buffer[position:]
+        self.flush()
 
     def frame_received(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Anything but DATA."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from endpick.api import CACHE_BLOCK_SIZE, DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage, ServedModel
+from endpick.api import DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage
+from endpick.api.keys import CACHE_BLOCK_SIZE, ServedModel
 from endpick.host.discovery import Candidate, discover
 from endpick.host.kinds import kinds_of
 from endpick.host.loader import load
@@ -16,9 +17,9 @@ from endpick_builtin.collection.otlp import OtlpSource
 from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
-from endpick_builtin.kubernetes.discovery import KubernetesDiscovery
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_builtin.producers.session import SessionIdProducer
+from endpick_kubernetes.discovery import KubernetesDiscovery
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"

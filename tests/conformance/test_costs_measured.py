@@ -13,11 +13,7 @@ from endpick.api import (
     CandidateFilter,
     DataProducer,
     DisaggregationDecider,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    FairnessPolicy,
     Filter,
-    OrderingPolicy,
     Parser,
     Picker,
     PreRequest,
@@ -26,8 +22,8 @@ from endpick.api import (
     ResponseObserver,
     SaturationDetector,
     Scorer,
-    UsageLimitPolicy,
 )
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference

@@ -12,7 +12,6 @@ from endpick.api import ParsedRequest, Rejection
 from endpick_builtin.parsers.anthropic import AnthropicParser
 from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.structure import exceeded_limit, without_depths
 from endpick_builtin.parsers.vertexai import VertexAIParser
 from endpick_builtin.parsers.vllm_grpc import VllmGRPCParser
 from fuzz.bounds import bounded, mixed
@@ -68,7 +67,7 @@ BODY = st.one_of(
 
 
 @given(PATHS, BODY)
-def test_a_body_is_read_or_refused_with_a_status_for_the_client(path, body):
+def test_openai_body_is_parsed_or_rejected(path, body):
     result = bounded(lambda sent: PARSER.parse(path, {}, sent), body)
 
     assert isinstance(result, ParsedRequest | Rejection)
@@ -77,11 +76,6 @@ def test_a_body_is_read_or_refused_with_a_status_for_the_client(path, body):
     else:
         rewritten = PARSER.rewrite_model(body, result, "other")
         assert isinstance(rewritten, bytes)
-
-
-@given(BODY, st.integers(1, 50), st.integers(1, 50))
-def test_structure_is_counted_in_any_bytes(body, containers, values):
-    assert bounded(lambda sent: exceeded_limit(sent, containers, values), body) in (None, "maxContainers", "maxValues")
 
 
 ENGINE_FIELDS = st.sampled_from(
@@ -122,7 +116,7 @@ ENGINE_BODY = st.one_of(st.dictionaries(ENGINE_FIELDS, ENGINE_JSON, max_size=6).
     ],
 )
 @given(data=st.data())
-def test_bodies_of_engines_are_read_or_refused(plugin, path, data):
+def test_engine_bodies_are_parsed_or_rejected(plugin, path, data):
     check_parser(instance(plugin).plugin, path, data.draw(ENGINE_BODY))
 
 
@@ -138,7 +132,7 @@ FRAMES = mixed(b"\0\0\0\0", b"\0\0\0\0\x07\x1a\x05test1", b"\x12\x05\x12\x03\x01
     ],
 )
 @given(data=st.data())
-def test_frames_are_read_or_refused(plugin, path, data):
+def test_grpc_frames_are_parsed_or_rejected(plugin, path, data):
     message = data.draw(FRAMES)
     framed = data.draw(st.sampled_from([message, b"\0" + len(message).to_bytes(4, "big") + message]))
     parser = instance(plugin).plugin
@@ -156,26 +150,6 @@ def check_parser(parser, path, body):
     assert all(isinstance(text, bytes) for text in bounded(lambda sent: result.prompt.texts, body))
     assert len(result.prompt.media) <= len(body)
     assert isinstance(parser.rewrite_model(body, result, "other"), bytes)
-
-
-@given(st.integers(1, 40), BODY)
-def test_depths_are_cut_in_any_bytes(deepest, body):
-    cut = bounded(lambda sent: without_depths(sent, deepest), body)
-    assert cut == body or b"null" in cut
-
-
-@given(JSON, st.integers(1, 5))
-def test_what_is_not_deep_is_not_cut(value, deepest):
-    """The rest is as it was, and nothing that is left stands deeper than allowed."""
-    cut = json.loads(without_depths(json.dumps(value).encode(errors="surrogatepass"), deepest))
-    assert depth_of(cut) <= deepest
-    if depth_of(value) <= deepest:
-        assert json.dumps(cut) == json.dumps(value)
-
-
-def depth_of(value):
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
 
 
 ANSWER = mixed(
@@ -204,7 +178,7 @@ ANSWER = mixed(
 
 @pytest.mark.parametrize("plugin", [OpenAIParser, AnthropicParser, SGLangHTTPParser])
 @given(answer=ANSWER, streaming=st.booleans())
-def test_usage_is_found_in_an_answer_or_not(plugin, answer, streaming):
+def test_usage_never_fails(plugin, answer, streaming):
     parser = instance(plugin).plugin
     usage = bounded(lambda sent: parser.usage(sent, streaming), answer)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 from hypothesis import given
@@ -12,9 +10,7 @@ from hypothesis import strategies as st
 
 from endpick.api import Endpoint
 from endpick.config import load_config
-from endpick.diagnostics import Code, Diagnostic, render_text
-from endpick.host.lock import Lock, read_lock
-from endpick.host.record import read_record
+from endpick.diagnostics import render_text
 from endpick.transport.tls import CertificateFiles, TlsError, TlsSettings, make_self_signed, server_context
 from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed
@@ -65,26 +61,3 @@ PEM = mixed(CERTIFICATE, KEY, ENCRYPTED_KEY, b"-----BEGIN CERTIFICATE-----\n", b
 def test_tls_material_is_taken_or_refused(certificate, key, client_ca):
     with suppress(TlsError):
         server_context(CertificateFiles(certificate, key, client_ca), TlsSettings())
-
-
-@given(
-    st.one_of(
-        st.text(max_size=60),
-        mixed(b'{"format":2,', b'"plugins":[', b'"hooks":[]', b'"owners":[]', b"]}", b",", b"{}", b"null").map(
-            lambda raw: raw.decode("latin-1")
-        ),
-    )
-)
-def test_a_lock_file_is_read_or_told_to_be_unusable(text):
-    read = bounded(lambda raw: read_lock(raw.decode("utf-8", "surrogatepass"), "f"), text.encode("utf-8", "surrogatepass"))
-
-    assert isinstance(read, Lock) or (isinstance(read, Diagnostic) and read.code is Code.E0321)
-
-
-@given(mixed(b"a.py,sha256=x,1\n", b"../b.py", b",", b"\n", b'"', b"\x00", b"\xff", b"/etc/x,sha256=y,2\n", b"./a.py,sha256=z,1\n", b"\r"))
-def test_a_record_is_read_as_far_as_it_makes_sense(raw):
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "RECORD").write_bytes(raw)
-        record = read_record(folder)
-
-    assert all(digest and not path.startswith(("/", "..")) for path, digest in (record.digests or {}).items())

@@ -1,90 +1,43 @@
-"""What publishers of KV events send as ZMTP, and what an API server says of a lease."""
+"""Arbitrary payloads of KV-event publishers."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import socket
-from collections.abc import Iterator
+from contextlib import suppress
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick_builtin.kubernetes.leases import Observed, claim, read_lease
-from endpick_builtin.producers.precise.kv_turns import SEATS, Seats
-from endpick_builtin.producers.precise.kv_zmtp import MAX_MESSAGE_BYTES, MOST_FRAMES, Connection, CutOffError, Frames, message
+from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.engine_blocks import EngineBlocks
+from endpick_kv_events.messages import decode
+from endpick_kv_events.tier_index import TierIndex
 from fuzz.bounds import mixed
 
-GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-READY = b"\x04\x06\x05READY"
 PIECES = mixed(
-    READY,
-    message(b"topic", bytes(8), b"payload"),
-    b"\x04\x07\x04PING\0\0",
-    b"\x04\x06\x05ERROR",
-    b"\x01\x00",
-    b"\x03\0\0\0\0\0\0\x40\x01" + b"x" * 16_385,
-    b"\x02\0\0\0\0\0\x1f\xff\xff",
-    b"\x02\x7f" + b"\xff" * 7,
+    msgspec.msgpack.encode([1.0, [["BlockStored", [1, 2], None, [1, 2], 1, None, "GPU"]], 0]),
+    msgspec.msgpack.encode([1.0, [{"type": "BlockRemoved", "block_hashes": [1]}], 0]),
+    msgspec.msgpack.encode(["AllBlocksCleared"]),
+)
+HASHES = st.lists(st.integers(0, 5), max_size=4)
+EVENTS = st.one_of(
+    st.tuples(st.just("BlockStored"), HASHES, st.none() | st.integers(0, 5), st.lists(st.integers(0, 3), max_size=8), st.integers(0, 4)),
+    st.tuples(st.just("BlockRemoved"), HASHES, st.sampled_from(["cpu", "gpu", None]), st.integers(0, 1)),
+    st.just(("AllBlocksCleared",)),
 )
 
 
-@given(st.booleans(), st.booleans(), PIECES, st.integers(1, 40))
-def test_what_a_publisher_sends_is_followed_or_cut_off(greets, introduces, sent, cut):
-    """And its seat is given back, and no message is kept that is longer than one may be."""
-    asyncio.run(_follow((GREETING if greets else b"") + (READY if introduces else b"") + sent, cut))
+@given(PIECES)
+def test_any_payload_is_decoded_or_refused(payload):
+    with suppress(msgspec.DecodeError, RecursionError):
+        decode(payload)
 
 
-async def _follow(sent: bytes, cut: int) -> None:
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.setblocking(False)
-    seats = Seats()
-    connection = Connection(ours, b"SUB", message(b"\x01"), seats, _checked, 0.0)
-    with theirs:
-        try:
-            for piece in (sent[:cut], sent[cut:]):
-                theirs.sendall(piece)
-                for need in connection.steps:
-                    if need is need.BYTES:
-                        break
-            theirs.shutdown(socket.SHUT_WR)
-            for _ in connection.steps:
-                theirs.recv(1 << 16)
-        except (CutOffError, OSError):
-            pass
-        finally:
-            connection.close()
-    assert seats.free == SEATS
-
-
-def _checked(frames: Frames) -> Iterator[None]:
-    assert len(frames) <= MOST_FRAMES
-    assert sum(map(len, frames)) <= MAX_MESSAGE_BYTES + 4096
-    yield
-
-
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["metadata", "spec"]),
-        VALUES
-        | st.dictionaries(
-            st.sampled_from(["resourceVersion", "holderIdentity", "leaseDurationSeconds", "leaseTransitions", "acquireTime", "renewTime"]),
-            VALUES,
-        ),
-    )
-)
-def test_a_lease_is_read_and_can_be_claimed_whatever_it_says(item):
-    lease, observed = read_lease(item), Observed()
-    observed.see(lease, 0.0)
-    assert observed.may_be_taken("me", lease.seconds)
-    taken = json.loads(json.dumps(claim("lease", "ns", "me", 15, lease)))
-    assert 0 <= taken["spec"]["leaseTransitions"] < 2**31
-    assert read_lease(taken).holder == "me"
+@given(st.lists(EVENTS, max_size=12))
+def test_any_events_can_be_applied_and_cleared(events):
+    index = TierIndex({})
+    blocks = EngineBlocks(index, index.slot("a"), BlockKeys(2, HashAlgorithm.XXH64), 6)
+    blocks.apply(decode(msgspec.msgpack.encode([1.0, events])).events, "m")
+    assert len(blocks) <= 6
+    blocks.clear()
+    assert (len(blocks), index.size) == (0, 0)

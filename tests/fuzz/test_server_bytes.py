@@ -1,4 +1,4 @@
-"""Bytes that model servers, and API servers over HTTP/2, answer endpick itself with: HTTP, frames, metrics pages, lists of models."""
+"""Bytes that model servers answer: HTTP, metrics pages, lists of models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.api import Limits, PluginContext, Unavailable
+from endpick.api import Unavailable
 from endpick.api.metrics import MetricsPage
-from endpick_builtin.collection.http_pages import HttpPages
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS
-from endpick_builtin.collection.sources import model_list_of
-from endpick_builtin.kubernetes import http2
-from endpick_builtin.kubernetes.pages import Pace
+from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages
+from endpick_builtin.collection.sources import parse_model_list
 from fuzz.bounds import bounded, mixed
 
 PAGE = mixed(
@@ -51,7 +48,7 @@ def test_a_metrics_page_is_read_as_far_as_it_makes_sense(page):
 )
 def test_a_list_of_models_is_read_or_unavailable(body):
     try:
-        models = bounded(model_list_of, body)
+        models = bounded(parse_model_list, body)
     except Unavailable:
         return
     assert all(isinstance(model.id, str) for model in models)
@@ -89,7 +86,7 @@ async def _fetch(answers: list[bytes]) -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     authority = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    pages = HttpPages(None, "text/plain", Limits(PluginContext(), PAGE_LIMITS))
+    pages = HttpPages("text/plain")
     try:
         for _ in range(len(answers)):
             try:
@@ -98,54 +95,6 @@ async def _fetch(answers: list[bytes]) -> None:
                 continue
             assert len(page) <= MAX_PAGE_BYTES
     finally:
-        await pages.close()
+        pages.close()
         server.close()
         await server.wait_closed()
-
-
-FRAMES = mixed(
-    b"\0\0\0\x04\0\0\0\0\0",
-    b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0",
-    b"\0\0\x01\x01\x04\0\0\0\x01\x88",
-    b"\0\0\x06\x01\x04\0\0\0\x01\x88\0\x01a\x01\xff",
-    b"\0\0\x03\x01\x04\0\0\0\x01\x88\0\x05",
-    b"\0\0\x02\x01\0\0\0\0\x01\x88\0",
-    b"\0\0\x03\x09\x04\0\0\0\x01\x01a\x00",
-    b"\0\0\x03\0\0\0\0\0\x01{}\n",
-    b"\0\0\x00\0\0\0\0\0\x01",
-    b"\0\0\x02\0\x09\0\0\0\x01\x01\0",
-    b"\0\0\x08\x06\0\0\0\0\0pingping",
-    b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0",
-    b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08",
-    b"\0\0\x04\x08\0\0\0\0\0\0\0\0\x01",
-    b"\0\0\x05\x05\x04\0\0\0\x01\0\0\0\x02\x88",
-    b"\0\0\x01\x63\0\0\0\0\x01x",
-)
-
-
-class _Unread:
-    """A writer of which no answer is read."""
-
-    def write(self, data: bytes) -> None:
-        """Take it."""
-
-    async def drain(self) -> None:
-        """Everything was taken."""
-
-
-async def _answered_over_http2(data: bytes) -> bytes:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    exchange = http2.Exchange(reader, _Unread(), 1.0, Pace())
-    await exchange.begin({":method": "GET", ":scheme": "https", ":authority": "a", ":path": "/"})
-    return b"".join([chunk async for chunk in exchange.chunks()])
-
-
-@given(FRAMES)
-def test_frames_are_an_answer_or_the_connection_is_lost(data):
-    try:
-        body = bounded(lambda said: asyncio.run(_answered_over_http2(said)), data, calls=20_000, calls_per_byte=100)
-    except http2.LostError:
-        return
-    assert len(body) <= len(data)

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import ConfigurationError, Unavailable
+from endpick.api import Unavailable
 from endpick_builtin.collection.answers import read_load
-from endpick_builtin.collection.otlp_messages import MAX_POINTS, MalformedExport, answer_of, read_json, read_protobuf
+from endpick_builtin.collection.otlp_messages import MalformedExport, pages_of, parse_export
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
-from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, reading
-from endpick_builtin.kubernetes.client import ApiError, read_event
-from endpick_builtin.kubernetes.kubeconfig import read_kubeconfig
-from endpick_builtin.kubernetes.objects import PoolName, endpoints_of, read_objective, read_pod, read_pool, read_rewrites, rules_in_order
 from endpick_builtin.producers.latency_service import predictions_in
-from endpick_builtin.producers.precise.kv_events import UnreadableError, read_batch
 from endpick_builtin.producers.render import prompts_in
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
@@ -55,17 +48,14 @@ OTLP_BYTES = mixed(
 )
 
 
-@given(st.one_of(OTLP.map(lambda document: (read_json, written(document))), OTLP_BYTES.map(lambda body: (read_protobuf, body))))
+@given(st.one_of(OTLP.map(lambda document: (written(document), True)), OTLP_BYTES.map(lambda body: (body, False))))
 def test_an_export_of_metrics_is_read_or_malformed(sent):
-    read, body = sent
+    body, is_json = sent
     try:
-        export = bounded(read, body, calls=20_000)
+        export = parse_export(body, is_json=is_json)
     except MalformedExport:
         return
-    assert sum(resource.points for resource in export.resources) <= MAX_POINTS
-    assert all(isinstance(sample.value, float) for resource in export.resources for sample in resource.page.samples("m"))
-    for as_json in (True, False):
-        assert isinstance(answer_of(export.dropped, "left out", as_json=as_json), bytes)
+    assert all(isinstance(sample.value, float) for resource in pages_of(export) for sample in resource.page.samples("m"))
 
 
 @given(st.binary(max_size=40) | documents("a", "b", "0").map(written), st.lists(st.sampled_from(["a", "b", "0", "-", "~1", "99999999999"])))
@@ -88,46 +78,6 @@ def test_a_report_of_load_is_numbers_or_nothing(header):
     assert all(isinstance(value, float) for value in load.values())
 
 
-EVENTS = documents("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name", "extra_keys", "group_idx", "medium")
-
-
-@given(
-    st.one_of(
-        st.binary(max_size=60),
-        st.tuples(
-            st.floats(),
-            st.lists(EVENTS | st.lists(st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared", [1], None]) | EVENTS)),
-        ).map(lambda batch: msgspec.msgpack.encode([batch[0], shortened(batch[1])])),
-    )
-)
-def test_events_of_a_cache_are_read_or_passed_over(frame):
-    with suppress(*UNUSABLE):
-        batch = bounded(lambda sent: read_batch(msgspec.msgpack.Decoder().decode(sent)), frame)
-        assert batch.garbage + batch.unknown + len(batch.events) >= 0
-        assert not math.isnan(batch.time)
-
-
-UNUSABLE = (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the intake of events takes for garbage."""
-
-
-def shortened(value: object) -> object:
-    """What MessagePack has room for."""
-    match value:
-        case dict():
-            return {shortened(key): shortened(each) for key, each in value.items()}
-        case list():
-            return [shortened(each) for each in value]
-        case bool() | None:
-            return value
-        case int():
-            return value % 2**64
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case _:
-            return value
-
-
 ANSWERS = documents(
     "predictions", "ttft_ms", "tpot_ms", "token_ids", "features", "mm_hashes", "mm_placeholders", "image", "offset", "length"
 )
@@ -139,67 +89,3 @@ def test_answers_of_a_predictor_and_a_renderer_are_read_or_unavailable(answer, c
         assert len(predictions_in(answer, count)) == count
     with suppress(Unavailable):
         assert all(len(prompt.token_ids) for prompt in prompts_in(answer))
-
-
-OBJECTS = documents(
-    *("type", "object", "metadata", "name", "labels", "annotations", "deletionTimestamp", "creationTimestamp", "resourceVersion", "spec"),
-    *("selector", "matchLabels", "targetPorts", "number", "targetPortNumber", "status", "podIP", "conditions", "poolRef", "group", "code"),
-    *("priority", "rules", "matches", "model", "value", "targets", "modelRewrite", "weight", "inference.networking.k8s.io/active-ports"),
-)
-
-
-@given(st.one_of(OBJECTS.map(written), st.binary(max_size=30), st.just(b"[" * 5000)))
-def test_a_line_of_a_watch_is_an_event_or_an_error_of_the_server(line):
-    with suppress(ApiError):
-        read_event(line)
-
-
-@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), OBJECTS))
-def test_objects_of_kubernetes_are_read_or_passed_over(item):
-    pool, pod, mine = read_pool(item), read_pod(item), PoolName("p", "g")
-    if pool is not None and pod is not None:
-        assert all(0 < endpoint.port <= 65535 for endpoint in endpoints_of([pod], pool.ports, "ns"))
-    assert isinstance(read_objective(item, mine), int | None)
-    rewrites = read_rewrites(item, mine)
-    assert rewrites is None or rules_in_order({"a": rewrites}) == rewrites.rules
-
-
-@given(
-    mixed(
-        b"current-context: c\n",
-        b"contexts:\n",
-        b"- name: c\n",
-        b"  context: {cluster: c}\n",
-        b"&a ",
-        b"*a\n",
-        b"<<: *a\n",
-        b"[",
-        b"{",
-        b"!!python/object x",
-    )
-)
-def test_a_kubeconfig_is_read_or_told_to_be_none(raw):
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config"
-        file.write_bytes(raw)
-        with suppress(ConfigurationError):
-            read_kubeconfig(file)
-
-
-ASKED = question(7, "pool.example", RecordType.SRV)
-
-
-@given(
-    mixed(
-        b"\x00\x07\x81\x80\x00\x01\x00\x02\x00\x00\x00\x00",
-        ASKED[12:],
-        b"\xc0\x0c",
-        b"\xc0\x00",
-        b"\x00\x21\x00\x01",
-        b"\x00\x00\x00\x3c\x00\x06",
-        b"\x3f" + b"a" * 63,
-    )
-)
-def test_an_answer_of_a_name_server_is_read_or_refused(message):
-    with suppress(MessageError):
-        bounded(lambda sent: list(reading(sent, ASKED)), message)

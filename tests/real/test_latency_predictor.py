@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from endpick.simulation.demo.processes import Children
-from endpick_builtin.producers.latency_service import MOST_ROWS
+from endpick_builtin.producers.latency_service import MAX_ROWS
 from integration.serve.gateway import Gateway, running_gateway, until
 from real.servers import free_port
 
@@ -157,7 +157,7 @@ async def test_every_row_that_endpick_can_send_is_one_that_the_servers_take(tmp_
         for beyond in ({"kv_cache_percentage": 1.01}, {"prefix_cache_score": 1.01}, {"num_request_waiting": -1}):
             async with client.post(f"{servers.prediction}/predict/bulk/strict", json={"requests": [row, row | beyond]}) as response:
                 assert response.status == 422
-        too_many = BytesIO(orjson.dumps({"requests": [row] * (MOST_ROWS + 1)}))
+        too_many = BytesIO(orjson.dumps({"requests": [row] * (MAX_ROWS + 1)}))
         headers = {"Content-Type": "application/json"}
         async with client.post(f"{servers.prediction}/predict/bulk/strict", data=too_many, headers=headers) as response:
             assert response.status == 422

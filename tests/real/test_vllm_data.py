@@ -10,24 +10,10 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
-    KV_CACHE_USAGE,
-    LORA_ADAPTERS,
-    RUNNING_REQUESTS_SIZE,
-    SERVED_MODELS,
-    WAITING_QUEUE_SIZE,
-    Endpoint,
-    Limits,
-    Parameters,
-    PluginContext,
-    ServedModel,
-    Unavailable,
-)
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, Parameters, PluginContext, Unavailable
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, SERVED_MODELS, ServedModel
 from endpick.data.table import EndpointTable
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
-from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.collection.sources import (
     MetricsDataSource,
     MetricsSourceParameters,
@@ -35,7 +21,7 @@ from endpick_builtin.collection.sources import (
     ModelsDataSource,
     ModelsSourceParameters,
 )
-from endpick_builtin.producers.precise.event_sources import EventSource, EventSources
+from endpick_kv_events.event_sources import EventSource, find_source
 from real.servers import ADAPTER, BLOCK, BLOCKS, MODEL, RUNNING_AT_ONCE, Server
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
@@ -120,9 +106,8 @@ async def test_the_models_are_listed_with_the_adapter_below_its_base(vllm):
 
 
 async def test_where_events_are_published_is_learnt_from_the_server(vllm):
-    sources = EventSources(Limits(PluginContext(), PAGE_LIMITS))
-    found = await sources.find(Endpoint("default/a", "127.0.0.1", vllm[0].port), 0)
-    await sources.close()
+    async with aiohttp.ClientSession() as session:
+        found = await find_source(session, Endpoint("default/a", "127.0.0.1", vllm[0].port), 0)
     assert isinstance(found, EventSource)
     assert found.events.startswith("tcp://127.0.0.1:")
     assert found.replay.startswith("tcp://127.0.0.1:")

@@ -60,7 +60,7 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
         ([""], "'' is not a plugin type"),
         (["été"], "'été' is not a plugin type"),
         (["x", "--vendor", "Acme"], "'Acme.x' is not a plugin type"),
-        (["acme.x", "--vendor", "acme"], "'acme.x' names its vendor already; leave out --vendor"),
+        (["acme.x", "--vendor", "acme"], "'acme.x' has a vendor already; leave out --vendor"),
         (["acme."], "'acme.' is not a plugin type"),
         (["acme..x"], "'acme..x' is not a plugin type"),
         (["acme.x-"], "'acme.x-' is not a plugin type"),
@@ -68,7 +68,7 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
         (["acme.x;rm"], "'acme.x;rm' is not a plugin type"),
         (
             ["short-queue"],
-            "'short-queue' has no vendor, and types without a vendor are endpick's own; put yours before it, as in",
+            "'short-queue' has no vendor, which only endpick's own types lack; put yours first, as in",
         ),
         (["queue-scorer"], "as in acme.queue-scorer"),
         (["null"], "'null' has no vendor"),

@@ -40,12 +40,16 @@ FIRST_PLUGIN = (
 )
 """The names a first plugin needs, in full and in this order."""
 
+MODULES_FOR_PLUGINS = ("flow_control", "discovery", "keys", "fast_metrics")
+"""Plugins import these modules, too."""
+
 MODULES = {
     "plugin": "Every plugin",
     "scheduling": "Scheduling",
     "request_control": "Around scheduling",
     "flow_control": "Flow control",
     "datalayer": "Data layer",
+    "discovery": "Discovery",
     "endpoints": "Endpoints",
     "endpoint": "Endpoints from discovery",
     "data": "Data keys",
@@ -53,6 +57,7 @@ MODULES = {
     "state": "State of a request",
     "request": "Requests",
     "metrics": "Prometheus pages and labels",
+    "fast_metrics": "Cheap metrics",
     "duration": "Durations",
     "errors": "Errors",
 }
@@ -64,22 +69,22 @@ HIDDEN = frozenset({"hookimpl"})
 
 def page() -> str:
     """The page."""
-    wanted = {name for name in endpick.api.__all__ if name not in HIDDEN and not isinstance(getattr(endpick.api, name), DataKey)}
     found = {module.__name__.rpartition(".")[2]: definitions(module) for module in _modules()}
     everything = dict(chain.from_iterable(names.items() for names in found.values()))
-    missing = wanted - everything.keys()
-    if missing:
+    exported = {name for name in endpick.api.__all__ if not isinstance(getattr(endpick.api, name), DataKey)} - HIDDEN
+    if missing := exported - everything.keys():
         raise SystemExit(f"endpick.api exports {', '.join(sorted(missing))}, which no page documents")
+    classes = {name for module in MODULES_FOR_PLUGINS for name, (_, doc) in found[module].items() if doc and name[0].isupper()}
+    wanted = exported | {name for name in classes if not name.isupper()}
     first = [name for name in FIRST_PLUGIN if name in wanted]
     rest = wanted.difference(first)
     return markdown_page(
         "Plugin API",
-        "Everything a plugin imports from `endpick.api`. No other module of endpick is meant for plugins.",
+        "Everything a plugin may import: from `endpick.api`, or from the module in a heading.",
         "## A first plugin",
         *(render(name, *everything[name], 3) for name in first),
         *(part for module, names in found.items() for part in _section(module, names, rest)),
-        "## Keys",
-        "Data keys such as `WAITING_QUEUE_SIZE` are listed under [Data keys](data-keys.md).",
+        "The data keys themselves are listed under [Data keys](data-keys.md).",
     )
 
 
@@ -92,4 +97,6 @@ def _modules() -> list[ModuleType]:
 def _section(module: str, names: dict[str, tuple[Definition, str]], wanted: set[str]) -> list[str]:
     parts = [in_short(name, *each, 3) for name, each in names.items() if name in wanted]
     title = MODULES.get(module, module.replace("_", " ").capitalize())
+    if module in MODULES_FOR_PLUGINS:
+        title += f": `endpick.api.{module}`"
     return [f"## {title}", *parts] if parts else []

@@ -7,19 +7,9 @@ from functools import cache
 
 from generate_schemas import builtin_candidates
 
-from endpick.api import (
-    DataSource,
-    EndpointDiscovery,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    FairnessPolicy,
-    OrderingPolicy,
-    Parser,
-    PreRequest,
-    ProfileHandler,
-    SaturationDetector,
-    UsageLimitPolicy,
-)
+from endpick.api import DataSource, Parser, PreRequest, ProfileHandler, SaturationDetector
+from endpick.api.discovery import EndpointDiscovery
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.cli.describing import entry_of
 from endpick.config import load_config
 from endpick.host.discovery import Candidate

@@ -1,4 +1,4 @@
-"""Response observers that report: an attribute of the usage to the gateway, and the endpoint that served to a test."""
+"""Response observers: usage attributes for the gateway, and the serving endpoint for conformance tests."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ class _Part(BaseModel):
 
 
 class AttributeKey(_Part):
-    """Where the gateway finds the attribute."""
+    """Location of the attribute in the dynamic metadata."""
 
     namespace: Annotated[str, Field(min_length=1, description="Namespace of the dynamic metadata.")] = "envoy.lb"
     name: Annotated[str, Field(min_length=1, description="Key in the namespace.")]
 
 
 class Attribute(_Part):
-    """What is reported, and when."""
+    """An attribute, its value and its condition."""
 
-    key: Annotated[AttributeKey, Field(description="Where the gateway finds it.")]
+    key: Annotated[AttributeKey, Field(description="Location of the attribute.")]
     expression: Annotated[str, Field(min_length=1, description="CEL expression over `usage` that gives a number.")]
-    condition: Annotated[str, Field(description="CEL expression over `usage`; reported only where it is true. Empty: always.")] = ""
+    condition: Annotated[
+        str, Field(description="CEL expression over `usage`; the attribute is reported only if it is true. Empty: always.")
+    ] = ""
 
 
 class AttributeReporterParameters(Parameters):
-    """What is reported."""
+    """The attribute to report."""
 
     attributes: Annotated[
         tuple[Attribute, ...],
@@ -61,16 +63,16 @@ class Program(Protocol):
     """A compiled CEL expression."""
 
     def evaluate(self, context: Mapping[str, object]) -> object:
-        """Its value; raises when it has none."""
+        """The value; raises if there is none."""
 
 
 class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
-    """Report a number that follows from a response's token counts to the gateway, as dynamic metadata with the last piece.
+    """Reports a number computed from token usage to the gateway, as dynamic metadata at the end of the response.
 
-    CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, where the model server told it,
-    `usage.prompt_tokens_details.cached_tokens`, also under llm-d's spelling `prompt_token_details`. A fraction is cut off; 0, -1 and what
-    is no number are not reported, nor is anything without usage. An expression without a value is logged. Needs the package `cel-python`
-    (`pip install 'endpick[cel]'`), and takes 0.15 ms for each expression at the end of a response.
+    CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, if the model server reports it,
+    `usage.prompt_tokens_details.cached_tokens`, also in llm-d's spelling `prompt_token_details`. Fractions are truncated. 0, -1, anything
+    that is not a number, and responses without usage are not reported; an expression that fails is logged. Needs `pip install
+    'endpick[cel]'` and takes 0.15 ms per expression.
     """
 
     def __init__(self, name: str, parameters: AttributeReporterParameters, context: PluginContext) -> None:
@@ -83,18 +85,17 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
         self._logged_at = -_LOG_SECONDS
 
     def response_metadata(self, request: InferenceRequest, usage: Usage | None, state: CycleState) -> Metadata | None:
-        """See the class."""
         if usage is None:
             return None
         try:
-            seen = self._cel.variables(usage)  # no count beyond 64 bits is a number of CEL
+            seen = self._cel.variables(usage)
             if self._condition is not None and not self._condition.evaluate(seen):
                 return None
             value = self._expression.evaluate(seen)
-        except Exception as problem:  # celpy has errors of its own, and lets some of Python's through
+        except Exception as problem:  # celpy raises its own errors and some of Python's
             self._log(problem)
             return None
-        # Numbers of celpy are Python's; its booleans are numbers, too, under a name of their own.
+        # celpy's numbers are Python's, and so is its own boolean type
         if not isinstance(value, int | float) or "Bool" in type(value).__name__ or isinstance(value, bool):
             return None
         try:
@@ -104,7 +105,6 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
         return None if number in _NEVER_WRITTEN else {self._key.namespace: {self._key.name: number}}
 
     def _log(self, problem: Exception) -> None:
-        """Twice a minute at most."""
         now = self.context.clock()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
@@ -112,13 +112,13 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
 
 class Expressions:
-    """What reads CEL: an extra, which takes 0.1 s to import."""
+    """The CEL library, an optional dependency that takes 0.1 s to import."""
 
     def __init__(self) -> None:
-        """Import it.
+        """Import celpy.
 
         Raises:
-            ConfigurationError: it is not installed.
+            ConfigurationError: It is not installed.
         """
         try:
             self._celpy: Any = import_module("celpy")
@@ -126,7 +126,7 @@ class Expressions:
             raise ConfigurationError("CEL expressions need the package 'cel-python': pip install 'endpick[cel]'") from missing
 
     def compiled(self, expression: str) -> Program:
-        """The expression, ready to be evaluated. Raises ConfigurationError when it is no CEL."""
+        """Compile an expression. Raises ConfigurationError if it is not valid CEL."""
         environment = self._celpy.Environment()
         try:
             program: Program = environment.program(environment.compile(expression))
@@ -135,7 +135,7 @@ class Expressions:
         return program
 
     def variables(self, usage: Usage) -> Mapping[str, object]:
-        """What expressions see."""
+        """The variables of an expression."""
         counts: dict[str, object] = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -150,11 +150,10 @@ SERVED_HEADER = "x-conformance-test-served-endpoint"
 
 
 class DestinationEndpointServedVerifier(ResponseObserver):
-    """Tell the client of a conformance test which endpoint the gateway says has served it, in `x-conformance-test-served-endpoint`.
+    """Reports the endpoint that the gateway used to the client, in `x-conformance-test-served-endpoint`.
 
-    The value begins with `fail:` where the gateway does not say.
+    The value begins with `fail:` if the gateway does not report it.
     """
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
-        """See the class."""
         return {SERVED_HEADER: head.served or "fail: missing destination endpoint served metadata"}

@@ -1,4 +1,4 @@
-"""Parameters of the pickers."""
+"""Parameters of the pickers. A separate module: `pickers` is compiled, and pydantic models cannot be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from endpick.api import Parameters
 
 
 class PickerParameters(Parameters):
-    """How many endpoints to pick."""
+    """The number of endpoints to pick."""
 
     max_num_of_endpoints: Annotated[
         int,
@@ -18,5 +18,5 @@ class PickerParameters(Parameters):
     ] = 1
 
     def count(self, candidates: int) -> int:
-        """How many of these to pick."""
+        """The number to pick from this many candidates."""
         return min(max(self.max_num_of_endpoints, 1), candidates)

@@ -1,4 +1,4 @@
-"""Pickers: to which of the rated endpoints does a request go?"""
+"""Pickers: choose among the scored endpoints."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from endpick.api import (
 from endpick_builtin.picker_parameters import PickerParameters
 
 FEW = 16
-"""Of so many numbers Python finds the largest sooner than numpy does."""
 
 
 class MaxScorePicker(Picker[PickerParameters]):
-    """Pick the endpoints with the highest totals, best first; among equal totals each order is as likely as any other."""
+    """Picks the endpoints with the highest totals, best first; ties are broken at random."""
 
     def __init__(self, name: str, parameters: PickerParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._picks_one = parameters.max_num_of_endpoints <= 1
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
         scores, random = scored.scores, self.context.random
         if self._picks_one and len(scores) <= FEW:
             totals = scores.tolist()
@@ -37,7 +35,7 @@ class MaxScorePicker(Picker[PickerParameters]):
                 position = totals.index(highest, position + 1)
             return scored.endpoints.take([position])
         if self._picks_one or len(scores) == 1:
-            # `...` keeps the highest an array, with which numpy compares in three quarters of the time that a number takes.
+            # `...` keeps an array, which numpy compares faster than a number
             best = (scores == scores[scores.argmax(), ...]).nonzero()[0]
             chosen = random.randrange(len(best)) if len(best) > 1 else 0
             return scored.endpoints.take(best[chosen : chosen + 1])
@@ -47,12 +45,11 @@ class MaxScorePicker(Picker[PickerParameters]):
 
 
 class RandomPicker(Picker[PickerParameters]):
-    """Pick endpoints uniformly at random; scores are ignored."""
+    """Picks endpoints uniformly at random; scores are ignored."""
 
     uses_scores = False
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
         candidates = len(scored.scores)
         return scored.take(self.context.random.sample(range(candidates), self.parameters.count(candidates)))
 
@@ -61,17 +58,16 @@ SMALLEST_DRAW = 1e-10
 
 
 class WeightedRandomPicker(Picker[PickerParameters]):
-    """Pick endpoints at random without replacement, each with a chance in proportion to its total (A-Res, Efraimidis and Spirakis).
+    """Picks endpoints at random without replacement, weighted by total (A-Res, Efraimidis and Spirakis).
 
-    key = U^(1 / total), U uniform in (0, 1); the largest keys win. A total of 0 or less has key 0: such an endpoint is picked only when
-    there are not enough others, and all are equally likely when no total is positive.
+    key = U^(1 / total) with U uniform in (0, 1); the largest keys win. A total of 0 or less has key 0: such an endpoint is picked only if
+    there are not enough others. If no total is positive, all are equally likely.
     """
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
         scores, random = scored.scores, self.context.random
         positive = scores > 0.0
-        # log(key) orders like the key and, unlike it, does not underflow for small totals.
+        # log(key) has the same order and does not underflow for small totals
         keys = np.full(len(scores), -np.inf)
         np.divide(np.log(self._draws(len(scores))), scores, out=keys, where=positive)
         count = self.parameters.count(len(scores))
@@ -80,7 +76,7 @@ class WeightedRandomPicker(Picker[PickerParameters]):
         return scored.take(np.lexsort((np.array(random.sample(range(len(scores)), len(scores))), -keys))[:count])
 
     def _draws(self, count: int) -> FloatArray:
-        """Numbers between 0 and 1, never 0. All bits are drawn at once: that many calls of `random` take five times as long."""
+        """Uniform numbers in (0, 1). One call for all bits is five times faster than a call per number."""
         bits = np.frombuffer(self.context.random.randbytes(8 * count), dtype=np.uint64) >> np.uint64(11)
         draws: FloatArray = np.maximum(bits * 2.0**-53, SMALLEST_DRAW)
         return draws

@@ -1,15 +1,15 @@
-"""The kinds of the data layer: endpoint discovery, data sources, and data collectors that turn payloads into columns.
+"""The kinds of the data layer: endpoint discoveries, data sources, and data collectors.
 
-They run beside requests, on the same event loop: whatever waits must be awaited, whatever computes must be short.
+They run on the same event loop as requests: await I/O, and keep computations short.
 """
 
 from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol
+from typing import ClassVar, Generic
 
 from typing_extensions import TypeVar
 
@@ -20,210 +20,119 @@ Payload = TypeVar("Payload", default=object)
 
 
 class DataSource(Plugin[P], Generic[P, Payload]):
-    """Brings payloads from outside.
+    """Fetches or receives payloads for data collectors.
 
-    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`.
-
-    The second generic argument is the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
+    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`. The second generic argument is
+    the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
     """
 
     kind: ClassVar[str] = "data-source"
 
     default_collectors: ClassVar[tuple[str, ...]] = ()
-    """Plugin types of the collectors that the host attaches to a source for which the document names none."""
+    """Plugin types of the collectors that the host adds if the configuration names none."""
 
 
 class PollingSource(DataSource[P, Payload]):
-    """Asks each endpoint at an interval."""
+    """Polls each endpoint at an interval."""
 
     interval_seconds: float | None = None
     """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`. Read once, after construction."""
     repeats_payload: ClassVar[bool] = False
-    """Whether `poll` gives the very same object again exactly while nothing changes. An endpoint with nothing to do is then asked less
-    often, unless the source has an interval of its own."""
+    """True if `poll` returns the same object while nothing changes. Idle endpoints are then polled less often, unless
+    `interval_seconds` is set."""
     timeout_seconds: float = 1.0
-    """The host cancels a poll that takes longer, and counts it."""
+    """A longer poll is cancelled and counted as an error."""
 
     @abstractmethod
     async def poll(self, endpoint: Endpoint) -> Payload:
-        """Fetch one payload from one endpoint.
-
-        Called from the collection loop, never twice at once for one endpoint; the host waits for `timeout_seconds` at most.
+        """Fetch one payload from one endpoint. The host never polls one endpoint twice at the same time.
 
         Raises:
-            Unavailable: the endpoint has nothing to give now; counted, the columns keep their values and grow older.
+            Unavailable: the endpoint has no payload now; counted as a poll error, and the columns keep their values.
         """
 
 
 class StreamSource(DataSource[P, Payload]):
-    """Keeps a connection to each endpoint."""
+    """Keeps a connection to each endpoint, or receives pushes."""
 
     @abstractmethod
     async def watch(self, endpoint: Endpoint, publish: Callable[[Payload], None]) -> None:
-        """Deliver payloads of one endpoint until cancelled. Called once per endpoint; restarted with back-off when it returns or raises."""
+        """Publish payloads of one endpoint until cancelled. Restarted with back-off when it returns or raises."""
 
 
 class PollingPoolSource(DataSource[P, Payload]):
-    """Asks at an interval for something that belongs to the whole pool, or for a list that speaks of several endpoints."""
+    """Polls data about the whole pool, or about several endpoints, at an interval."""
 
     interval_seconds: float = 10.0
     """Seconds from the start of one poll to the next. Read once, after construction."""
     timeout_seconds: float = 5.0
-    """The host cancels a poll that takes longer, and counts it."""
+    """A longer poll is cancelled and counted as an error."""
 
     @abstractmethod
     async def poll_pool(self) -> Payload:
-        """Fetch one payload.
-
-        Called whether there are endpoints or not, never twice at once. After a failure it is called again with growing delays, soon at
-        first, and at the interval once it succeeds. What its collectors wrote stays meanwhile, and grows older.
+        """Fetch one payload. Called even if the pool is empty; after failures with growing delays.
 
         Raises:
-            Unavailable: there is nothing to have now; counted.
+            Unavailable: there is no payload now; counted as a poll error, and the values stay.
         """
 
 
 class PoolSource(DataSource[P, Payload]):
-    """Watches something that belongs to the whole pool: a price, a carbon intensity, a feature flag."""
+    """Receives data about the whole pool: a price, a carbon intensity, a feature flag."""
 
     @abstractmethod
     async def watch_pool(self, publish: Callable[[Payload], None]) -> None:
-        """Deliver payloads until cancelled. Called once; restarted with back-off when it returns or raises."""
+        """Publish payloads until cancelled. Restarted with back-off when it returns or raises."""
 
 
 class EndpointChange(enum.StrEnum):
-    """What happened to an endpoint."""
+    """A change of the pool's membership."""
 
     ADDED = "added"
-    """It is in the pool. After a reload collectors hear so of every endpoint, also of those they know."""
+    """It joined the pool. A reload announces every endpoint again."""
     UPDATED = "updated"
-    """Its labels changed. One that has moved to another address is another server: it is removed and added."""
+    """Its labels changed. An endpoint with a new address is removed and added."""
     REMOVED = "removed"
-    """It has left the pool; what is written about it now is dropped."""
+    """It left the pool; values written for it are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointEvent:
-    """One change of the pool: what `endpoint-notification-source` delivers.
-
-    Attributes:
-        change: What happened.
-        endpoint: As it is now; for one that was removed, as it was.
-    """
+    """One change of an endpoint; the payload of `endpoint-notification-source`."""
 
     change: EndpointChange
     endpoint: Endpoint
 
 
 class EndpointEventSource(DataSource[P, Payload]):
-    """Delivers something whenever an endpoint joins, changes or leaves the pool."""
+    """Delivers a payload when an endpoint joins, changes or leaves the pool."""
 
     @abstractmethod
     def notify(self, event: EndpointEvent) -> Payload | None:
-        """The payload about this endpoint; None for nothing.
+        """Return the payload about this endpoint, or None.
 
-        Called for every endpoint at start, then in the order of the changes and before any request sees them, so it must not block.
+        Called for every endpoint at start, then for each change before any request sees it. It must not block.
 
         Raises:
-            Unavailable: there is nothing to say now; counted.
+            Unavailable: there is no payload now; counted as a poll error.
         """
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):
-    """Turns payloads into columns, which it names in `produces`; llm-d calls it an extractor.
+    """Writes the columns in `produces` from payloads; llm-d calls it an extractor.
 
-    The second generic argument is the type of payload it reads; a collector without one reads any.
+    The second generic argument is the type of payload that it reads; without one it reads any.
     """
 
     kind: ClassVar[str] = "data-collector"
 
     default_source: ClassVar[str | None] = None
-    """Plugin type of the source that the host adds for a collector that no source feeds."""
+    """Plugin type of the source that the host adds if no source feeds the collector."""
 
     @abstractmethod
     def collect(self, payload: Payload, writer: ColumnWriter) -> None:
-        """Write what the payload says.
-
-        Called right after each payload of each source the collector is bound to. What is missing from the payload is left
-        unwritten, so that its age shows.
+        """Write the values of one payload. Leave missing values unwritten, so that their age grows.
 
         Raises:
-            Unavailable: the payload holds nothing this collector wants; counted, logged once per interval.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTarget:
-    """One model that requests may be for instead, and how often, in proportion to the weights of the others."""
-
-    model: str
-    weight: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRewrite:
-    """Requests for one of `models`, or for any model if there are none, are for one of `targets` instead; without targets they stay."""
-
-    models: tuple[str, ...]
-    targets: tuple[ModelTarget, ...]
-
-
-class EndpointRegistry(Protocol):
-    """Where a discovery reports; made by the host.
-
-    A pool has no more endpoints than `--max-endpoints` says: those named beyond are left out, counted and told.
-    """
-
-    def upsert(self, endpoint: Endpoint) -> None:
-        """Add an endpoint, or replace the one of the same name. Its columns survive unless its address changed."""
-
-    def remove(self, name: str) -> None:
-        """Drop an endpoint; an unknown name is ignored."""
-
-    def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make these the whole pool, in one step. The last of two with the same name wins.
-
-        Of more than the pool may have the first count, and no others are asked for: an iterator need not make them.
-        """
-
-    def set_objectives(self, priorities: Mapping[str, int]) -> None:
-        """Make these the inference objectives, by name, beside those of the configuration, which count where both have one.
-
-        See `EndpointDiscovery.publishes_objectives`.
-        """
-
-    def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Make these the rules by which requests are for other models, beside those of the configuration, which count before them.
-
-        A rule that names the model counts before one that names none, and of several such the first.
-        """
-
-    def ready(self) -> None:
-        """Say that the first complete picture has been reported. endpick serves only from then on."""
-
-    def stand_by(self, reason: str) -> None:
-        """Say why another replica is to serve instead of this one; empty when this one is to.
-
-        Health says NOT_SERVING meanwhile; requests that come all the same are routed to the endpoints that there are.
-        """
-
-    async def until_ending(self) -> None:
-        """Wait until the process has been told to end: what only one replica can have is then for another."""
-
-
-class EndpointDiscovery(Plugin[P]):
-    """Finds the endpoints of the pool. A configuration has one."""
-
-    kind: ClassVar[str] = "endpoint-discovery"
-
-    publishes_objectives: ClassVar[bool] = False
-    """Whether it calls `EndpointRegistry.set_objectives`: requests may then have priorities that the configuration does not show."""
-
-    @abstractmethod
-    async def run(self, registry: EndpointRegistry) -> None:
-        """Report endpoints until cancelled. Returning means that nothing will change any more.
-
-        Raises:
-            ConfigurationError: before `registry.ready()`, start-up ends with this message; later it is logged, and `run` is called again
-                with back-off.
+            Unavailable: the payload lacks required values; counted as a collect error, and logged once per interval.
         """

@@ -121,7 +121,7 @@ class Endpoints:
                 it.
 
         Returns:
-            The result. Treat arrays as read-only: the next request may get the same one.
+            The result; arrays are read-only, because the next request may get the same one.
 
         Raises:
             UnknownKey, UndeclaredAccess: as `endpoints[key]`.
@@ -130,7 +130,9 @@ class Endpoints:
         if column is None or self._rows is not None or self._limit(key) is not None:
             return work(self[key])
         if work not in column.derived:
-            column.derived[work] = work(self[key])
+            result = column.derived[work] = work(self[key])
+            if isinstance(result, np.ndarray):
+                result.flags.writeable = False
         return column.derived[work]  # type: ignore[return-value]
 
     def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
@@ -147,7 +149,8 @@ class Endpoints:
         """
         column = self._column(key)
         if column is None or self._limit(key) is not None:
-            return work(Endpoints(self._generation, None, self._access).objects(key))
+            everywhere: Sequence[V | None] = Endpoints(self._generation, None, self._access)._objects(key)
+            return work(everywhere)
         if work not in column.derived:
             column.derived[work] = work(column.values.tolist())
         return column.derived[work]  # type: ignore[return-value]
@@ -159,6 +162,9 @@ class Endpoints:
             UnknownKey: the key's scope is not `ENDPOINT`.
             UndeclaredAccess: under test, if the plugin does not consume the key.
         """
+        return self._objects(key)
+
+    def _objects(self, key: DataKey[T]) -> list[Any]:
         column = self._column(key)
         if column is None:
             return [None] * self._size

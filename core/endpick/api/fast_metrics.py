@@ -1,7 +1,6 @@
-"""Counts and histograms for the request path: plain numbers and lists, turned into samples at each scrape.
+"""Counters, gauges and histograms for the request path: plain numbers, converted to samples at each scrape.
 
-One thread owns the process, so there is nothing to lock: an observation costs 0.15 µs here, and 0.9 µs in `prometheus_client`, which
-locks twice and walks through the buckets; a request makes about twenty.
+They are not thread-safe. An observation costs 0.15 µs, and 0.9 µs in `prometheus_client`; a request makes about twenty.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Tally:
-    """A number that goes up and, in a gauge, down."""
+    """The value of a counter or gauge."""
 
     __slots__ = ("value",)
 
@@ -27,20 +26,20 @@ class Tally:
         self.value = 0.0
 
     def inc(self) -> None:
-        """One more."""
+        """Add one."""
         self.value += 1.0
 
 
 class Distribution:
-    """How often a value fell into each bucket."""
+    """The bucket counts and the sum of a histogram."""
 
     __slots__ = ("bounds", "counts", "lowest", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a value belongs to the first that is not less than it, or beyond the last."""
+        """`bounds` ascend; a value counts in the first bucket whose bound is not less, or in the last one."""
         self.bounds = bounds
         self.lowest = float(bounds[0]) if bounds else -math.inf
-        """The first bound: nearly every call of a plugin is below it, and to compare costs less than to search."""
+        """The first bound, for callers that compare before they search."""
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -50,7 +49,7 @@ class Distribution:
         self.total += value
 
     def merge(self, other: Distribution) -> None:
-        """Count all values of another one with the same bounds."""
+        """Add the counts of a distribution with the same bounds."""
         for position, count in enumerate(other.counts):
             self.counts[position] += count
         self.total += other.total
@@ -60,18 +59,11 @@ Member = TypeVar("Member")
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily)
 
 
-_MEMBERS_AT_ONCE = 16
-
-
 class _Labelled(Collector, Generic[Member, Family]):
-    """One metric: a member for each combination of label values that `labels` was called with."""
+    """One metric, with a member for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry | None) -> None:
-        """Register under `name`; without a registry count for nothing, as an instance does where there is no metrics server.
-
-        Raises:
-            ValueError: the registry already holds a metric of this name.
-        """
+        """Register the metric; `registry` is None without a metrics server. Raises ValueError if the name is taken."""
         self._name = name
         self._documentation = documentation
         self._label_names = tuple(labels)
@@ -80,7 +72,7 @@ class _Labelled(Collector, Generic[Member, Family]):
             registry.register(self)
 
     def labels(self, *values: str) -> Member:
-        """The member for these values, in the order of the names. Bind it once: looking it up costs more than counting."""
+        """Return the member for these values, in the order of the names. Keep it: looking it up costs more than counting."""
         if len(values) != len(self._label_names):
             raise ValueError(f"{self._name} has the labels {self._label_names}, not {len(values)} of them")
         member = self._members.get(values)
@@ -89,27 +81,22 @@ class _Labelled(Collector, Generic[Member, Family]):
         return member
 
     def members(self) -> Mapping[tuple[str, ...], Member]:
-        """Every member by its label values, as they are now."""
+        """Every member by its label values."""
         return self._members
 
     def describe(self) -> Iterator[Family]:
-        """The family without samples; called when it is registered."""
+        """The family without samples, for the registry."""
         yield self._family(self._name, self._documentation, labels=self._label_names)
 
     def collect(self) -> Iterator[Family]:
-        """The family as it is now; called by the registry. One with many members comes in several parts of the same name.
-
-        The writer of a page may let requests have their turn between two parts; the members of a part are what they were at one moment.
-        """
-        members = tuple((values, member) for values, member in self._members.items() if self._is_shown(member))
-        for start in range(0, max(len(members), 1), _MEMBERS_AT_ONCE):
-            family = self._family(self._name, self._documentation, labels=self._label_names)
-            for values, member in members[start : start + _MEMBERS_AT_ONCE]:
+        """The family with its samples, for the registry."""
+        family = self._family(self._name, self._documentation, labels=self._label_names)
+        for values, member in self._members.items():
+            if self._is_shown(member):
                 self._sample(family, values, member)
-            yield family
+        yield family
 
     def _is_shown(self, member: Member) -> bool:
-        """Whether a member has samples."""
         return True
 
     @abstractmethod
@@ -153,13 +140,13 @@ class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry | None
     ) -> None:
-        """As its base; `bounds` ascend, +Inf is added to them."""
+        """`bounds` ascend; +Inf is added."""
         self._bounds = tuple(map(float, bounds))
         self._written = (*map(floatToGoString, self._bounds), "+Inf")
         super().__init__(name, documentation, labels, registry)
 
     def _is_shown(self, member: Distribution) -> bool:
-        """Members are bound before anything is observed; with labels they are series of their own, which begin with the first value."""
+        # Members are bound before anything is observed; with labels a series begins with its first value.
         return not self._label_names or any(member.counts)
 
     def _new_member(self) -> Distribution:

@@ -1,10 +1,9 @@
-"""The rows and columns behind every view of endpoints: what holds between two changes of the pool's membership. Made by the host alone."""
+"""The rows and columns behind every view of endpoints, between two membership changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +11,14 @@ from numpy.typing import NDArray
 from endpick.api.endpoint import Endpoint
 
 
-def _nothing() -> Mapping[str, float]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One data key's values for every row of a table generation, read-only.
+    """The read-only values of one data key, one per row.
 
     Attributes:
-        values: float64 for numeric keys and object otherwise.
-        written_at: Monotonic seconds, -inf where never written.
-        derived: Results of `Endpoints.derived`; its owner empties it when a value changes.
+        values: float64 for numeric keys, object otherwise.
+        written_at: Monotonic seconds; -inf if never written.
+        derived: Results of `Endpoints.derived`; emptied when a value changes.
     """
 
     values: NDArray[np.float64] | NDArray[np.object_]
@@ -31,19 +26,19 @@ class Column:
     derived: dict[object, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """The rows of the endpoint table between two membership changes. Made by the host; plugins hold views of it.
+    """The endpoint table between two membership changes. Rows never change; values change in place.
 
-    Values change in place as data arrives; rows never do. A request that began before a membership change keeps its generation.
+    Attributes:
+        pool_written_at: When each value of `pool` was written, in the seconds of `clock`.
     """
 
     endpoints: tuple[Endpoint, ...]
     columns: Mapping[str, Column]
     pool: Mapping[str, object]
     clock: Callable[[], float]
-    pool_written_at: Mapping[str, float] = field(default_factory=_nothing)
-    """When each value of `pool` was written, in the seconds of `clock`."""
+    pool_written_at: Mapping[str, float] = field(default_factory=dict)
     row_of: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:

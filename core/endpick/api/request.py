@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import NoneType
 from typing import TypeAlias
 
 _UNFIT_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
@@ -14,8 +15,20 @@ _UNFIT_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 def shown(value: object) -> str:
     """A short form of a wrong value, for messages."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"<{type(value).__name__}>"
+    text = repr(value[:100]) if isinstance(value, str | bytes) else repr(value)
+    return text if len(text) <= 410 else f"<{type(value).__name__}>"
+
+
+Fields = tuple[tuple[str, type | tuple[type, ...]], ...]
+"""Field names with the types of their values."""
+
+
+def check_types(record: object, fields: Fields) -> None:
+    """Raise TypeError for a field of another type: records are made by plugins without type checks."""
+    for name, kind in fields:
+        if not isinstance(getattr(record, name), kind):
+            kinds = " or ".join("None" if each is NoneType else each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+            raise TypeError(f"{name} of a {type(record).__name__} must be {kinds}, not {type(getattr(record, name)).__name__}")
 
 
 def check_headers(headers: Iterable[tuple[object, object]]) -> None:
@@ -31,6 +44,9 @@ JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping
 JSONObject: TypeAlias = Mapping[str, JSONValue]
 
 
+_USAGE: Fields = (("prompt_tokens", int), ("completion_tokens", int), ("cached_tokens", (int, NoneType)))
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts a model server reported for one response. `cached_tokens` is None if not reported."""
@@ -38,6 +54,9 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self, _USAGE)
 
 
 class Modality(StrEnum):
@@ -169,6 +188,9 @@ class InferenceRequest:
     payload: JSONObject | None = field(default=None, repr=False)
 
 
+_REJECTION: Fields = (("message", str), ("status", int), ("reason", str))
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why a request is refused.
@@ -187,10 +209,20 @@ class Rejection:
     reason: str = ""
 
     def __post_init__(self) -> None:
+        check_types(self, _REJECTION)
         if not 400 <= self.status <= 599:
             raise ValueError(f"status of a Rejection must be an HTTP error, 400 to 599, not {self.status}")
         if not (self.reason.isascii() and self.reason.isprintable()):
             raise ValueError(f"reason of a Rejection must be fit for a header, not {shown(self.reason)}")
+
+
+_PARSED_REQUEST: Fields = (
+    ("model", str),
+    ("prompt", Prompt),
+    ("streaming", bool),
+    ("max_output_tokens", (int, NoneType)),
+    ("cache_salt", str),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +248,6 @@ class ParsedRequest:
     payload: JSONObject | None = field(default=None, repr=False)
     needs_model: bool = True
     skip_response: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self, _PARSED_REQUEST)

@@ -16,7 +16,7 @@ import numpy as np
 
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import P, Plugin
-from endpick.api.request import InferenceRequest, check_headers
+from endpick.api.request import Fields, InferenceRequest, check_headers, check_types
 from endpick.api.state import CycleState, ScoringState
 
 
@@ -51,6 +51,15 @@ class ProfileRunResult:
     fault: bool = False
 
 
+_SCHEDULING_RESULT: Fields = (
+    ("primary", str),
+    ("runs", (dict, Mapping)),
+    ("destinations", tuple),
+    ("failure", str),
+    ("removed_headers", tuple),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
     """The decision: the profile whose pick serves the request, and the picks of other profiles.
@@ -64,7 +73,7 @@ class SchedulingResult:
         removed_headers: Header names removed from the request; `headers` wins over it.
 
     Raises:
-        ValueError: a header has a name or value that HTTP does not allow.
+        TypeError, ValueError: a field has the wrong type, or a header is not allowed in HTTP.
     """
 
     primary: str
@@ -80,6 +89,7 @@ class SchedulingResult:
         return cls("", {}, (), failure=why)
 
     def __post_init__(self) -> None:
+        check_types(self, _SCHEDULING_RESULT)
         if self.headers:
             check_headers(self.headers.items())
 

@@ -1,7 +1,4 @@
-"""What the verbs have in common: reading a configuration, printing what is wrong with it, tables and JSON.
-
-Functions import what they need: `endpick list` prints a table and must not pay for planning.
-"""
+"""Shared by the verbs: reads a configuration, prints diagnostics, tables and JSON. Functions import heavy modules themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ STANDARD_INPUT = "-"
 
 
 def read(argument: str | None) -> LoadedConfig:
-    """The configuration an argument names: a file, `-` for standard input, or the built-in default for None."""
+    """Load a configuration: a file, `-` for standard input, or None for the built-in default."""
     from endpick.config import load_config
     from endpick.config.source import MAX_BYTES
 
@@ -31,15 +28,8 @@ def read(argument: str | None) -> LoadedConfig:
     return load_config(argument)
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print what may hold names that a user, a file or a package chose: what would command a terminal is shown as an escape."""
-    from endpick.diagnostics.text import printable
-
-    click.echo("\n".join(map(printable, text.split("\n"))), err=err, nl=nl)
-
-
 def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[LoadedConfig]) -> None:
-    """On standard error, with the lines they are about."""
+    """Print diagnostics on standard error, with their source lines."""
     from endpick.diagnostics import render_text, wants_colour
 
     sources = {loaded.path: loaded.source.text for loaded in configs}
@@ -50,14 +40,14 @@ ENDPOINTS_OPTION = click.option(
     "--endpoints",
     "endpoints_file",
     type=click.Path(path_type=Path),
-    help="Discover the endpoints of this file, if CONFIG names no discovery.",
+    help="File with the endpoints, if CONFIG names no discovery.",
 )
 
 
 def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | None = None) -> Plan:
-    """The plan of a configuration, with its warnings on standard error.
+    """Plan a configuration; print its diagnostics on standard error.
 
-    Without one the process ends, with every reason on standard error, or as JSON on standard output.
+    If it has no plan, end the process; with `as_json`, print the diagnostics as JSON on standard output.
     """
     from endpick.diagnostics import exit_code_of, render_json
     from endpick.host.discovery import discover
@@ -75,30 +65,23 @@ def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | 
 
 
 FORMAT_OPTION = click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people, or for programs."
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows under headers in aligned columns, two spaces apart; the last column is not padded. Ends with a line break.
-
-    What would command a terminal is shown as an escape: packages choose their names.
-    """
-    from endpick.diagnostics.text import printable
-
-    lines = [tuple(headers), *(tuple(map(printable, row)) for row in rows)]
+    """Rows under headers in aligned columns, ending with a line break."""
+    lines = [tuple(headers), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
 
 
 def json_text(document: object) -> str:
-    """JSON for programs: the same document always gives the same bytes."""
-    from endpick.diagnostics.machine_formats import shown_json
-
-    return shown_json(json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)) + "\n"
+    """Indented JSON with sorted keys."""
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The same in Markdown. Ends with a line break."""
+    """A Markdown table, ending with a line break."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

@@ -1,4 +1,4 @@
-"""`endpick demo`: watch prefix-aware routing beat random, on real traffic."""
+"""`endpick demo`: compares prefix-aware with random routing on real traffic."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from endpick.simulation.demo.trial import Configuration, built_in, why_unfit
 @click.option("--rate", type=click.FloatRange(min=1, max=100), default=20.0, help="Requests per second.")
 @click.option("--servers", type=click.IntRange(min=1, max=16), default=4, help="Simulated model servers.")
 @click.option("--seed", type=int, default=1, help="Same seed, same chats.")
-@click.option("--saturated", type=click.Path(path_type=Path), help="Overload the servers instead, and draw what flow control changes here.")
+@click.option("--saturated", type=click.Path(path_type=Path), help="Overload the servers, and draw the effect of flow control here.")
 def command(config: str | None, duration: float, rate: float, servers: int, seed: int, saturated: Path | None) -> None:
     """Route real traffic through Envoy to simulated model servers.
 
-    The same chats run twice: once sent where their prefix is cached, once sent anywhere. Everything runs on this
-    machine, on ports of 127.0.0.1 that the system chooses, and ends by itself; Ctrl-C ends it early.
+    The same chats run twice: with prefix-aware routing and with random routing. Everything runs on free ports of
+    127.0.0.1 and ends by itself; Ctrl-C ends it early.
 
-    With --saturated, two tenants ask for half as much again as two servers can answer, at three priorities, once
-    with flow control and once without; --duration and --seed count then.
+    With --saturated, two tenants send 1.5 times the load that two servers can answer, at three priorities, once
+    with flow control and once without. Only --duration and --seed apply.
 
-    A configuration of your own finds the model servers with a file-discovery whose path is endpoints.yaml.
+    A configuration given by --config finds the model servers with a file-discovery of the path endpoints.yaml.
 
-    Exit code 0 means that no request failed.
+    Exit code 0: no request failed.
     """
     tried = built_in("prefix-aware") if config is None else _own(config)
     try:
@@ -54,14 +54,13 @@ def command(config: str | None, duration: float, rate: float, servers: int, seed
 
 
 async def run_until_done_or_interrupted(running: Coroutine[None, None, bool]) -> ExitCode:
-    """Run a demo; a first SIGINT or SIGTERM stops all children and ends it."""
+    """Run a demo; the first SIGINT or SIGTERM stops all child processes and ends it."""
     demo = asyncio.ensure_future(running)
     interrupted = False
 
     def interrupt() -> None:
-        """Only the first signal counts: a second one must not cut short the stopping of the children."""
         nonlocal interrupted
-        if not interrupted:
+        if not interrupted:  # a second signal must not interrupt stopping the children
             interrupted = True
             demo.cancel()
 
@@ -70,7 +69,7 @@ async def run_until_done_or_interrupted(running: Coroutine[None, None, bool]) ->
     try:
         return ExitCode.OK if await demo else ExitCode.FAILED
     except asyncio.CancelledError:
-        click.echo("interrupted; everything that was started has been stopped", err=True)
+        click.echo("interrupted; all child processes are stopped", err=True)
         return ExitCode.INTERRUPTED
     except (ChildFailed, OSError) as error:
         click.echo(f"error: {error}", err=True)
@@ -78,7 +77,6 @@ async def run_until_done_or_interrupted(running: Coroutine[None, None, bool]) ->
 
 
 def _own(path: str) -> Configuration:
-    """The visitor's configuration; what is wrong with it shows before anything is started."""
     plan = plan_or_exit(path, as_json=False)
     unfit = why_unfit(plan)
     if unfit is not None:

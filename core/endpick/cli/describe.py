@@ -1,4 +1,4 @@
-"""`endpick describe TYPE`: everything about one plugin type that its author wrote down."""
+"""`endpick describe TYPE`: documents one plugin type."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from packaging.requirements import Requirement
 
 from endpick.api.data import AnyKey
 from endpick.api.scheduling import Category, Scorer
-from endpick.cli.console import json_text, markdown_table, say, table
+from endpick.cli.console import json_text, markdown_table, table
 from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
-from endpick.host.discovery import discover
+from endpick.host.discovery import discover, normalise
+from endpick.host.health import import_place
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load
-from endpick.host.locating import locate
-from endpick.host.metadata import normalise, requirements_of
 from endpick.host.parameters import parameters_schema
+from endpick.host.requirements import requirements_of
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import HOST_DISTRIBUTION
 
 
 @click.command("describe")
 @click.argument("plugin_type", metavar="TYPE")
-@click.option("--from", "distribution", help="Which distribution's, where several offer the type.")
-@click.option("--example", is_flag=True, help="Print a `plugins:` entry instead, with every parameter at its default.")
+@click.option("--from", "distribution", help="The distribution, if several offer the type.")
+@click.option("--example", is_flag=True, help="Print a `plugins:` entry with every parameter at its default.")
 @click.option(
     "--format",
     "output",
     type=click.Choice(["text", "json", "markdown"]),
     default="text",
     show_default=True,
-    help="For people, for programs, or the table of parameters for a README.",
+    help="Output format; markdown is the table of parameters for a README.",
 )
 def command(plugin_type: str, distribution: str | None, example: bool, output: str) -> None:
-    """Tell all about one plugin type: kinds, parameters, data, origin. Imports the plugin."""
+    """Describe one plugin type: kinds, parameters, data, origin. Imports the plugin."""
     loaded = _load(Reference(plugin_type, distribution=distribution))
     if example:
-        say(_example(loaded), nl=False)
+        click.echo(_example(loaded), nl=False)
     else:
         render = {"text": _text, "json": lambda one: json_text(facts(one)), "markdown": _markdown}[output]
-        say(render(loaded), nl=False)
+        click.echo(render(loaded), nl=False)
 
 
 def _load(reference: Reference) -> LoadedPlugin:
@@ -61,7 +61,7 @@ def _load(reference: Reference) -> LoadedPlugin:
 
 
 def facts(loaded: LoadedPlugin) -> dict[str, object]:
-    """The plugin as plain data, as `--format json` prints it."""
+    """The plugin as plain data, for `--format json`."""
     candidate, plugin = loaded.candidate, loaded.plugin
     category, payload = _category(loaded), payload_of(plugin)
     return {
@@ -72,7 +72,7 @@ def facts(loaded: LoadedPlugin) -> dict[str, object]:
         "distribution": candidate.distribution,
         "version": candidate.version,
         "target": candidate.target,
-        "file": str(locate(candidate.target.partition(":")[0].strip()) or ""),
+        "file": import_place(candidate.module),
         "requires": _requires(loaded),
         "stability": plugin.stability.value,
         "category": category.value if category else None,
@@ -91,7 +91,7 @@ def _category(loaded: LoadedPlugin) -> Category | None:
 
 
 def _requires(loaded: LoadedPlugin) -> str:
-    """What the plugin's distribution requires of endpick; empty for endpick's own plugins."""
+    """The requirement of the plugin's distribution on endpick; empty for built-in plugins."""
     required = (Requirement(text) for text in requirements_of(loaded.candidate.distribution))
     return next((f"{one.name}{one.specifier}" for one in required if normalise(one.name) == HOST_DISTRIBUTION), "")
 
@@ -106,7 +106,7 @@ def _text(loaded: LoadedPlugin) -> str:
     lines = [
         ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
         ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
-        ("class", f"{candidate.target} in {locate(candidate.target.partition(':')[0].strip())}"),
+        ("class", f"{candidate.target} in {import_place(candidate.module)}"),
         *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
         ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),
     ]
@@ -116,7 +116,7 @@ def _text(loaded: LoadedPlugin) -> str:
         lines.append(("former names", ", ".join(plugin.aliases)))
     if payload:
         lines.append(("payload", payload.__qualname__))
-    head = f"{loaded.type}\n\n{loaded.description or '(its author wrote no description)'}\n\n"
+    head = f"{loaded.type}\n\n{loaded.description or '(no description)'}\n\n"
     facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
     return head + facts_block + _parameters_block(loaded) + _data_block(loaded) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
 
@@ -159,7 +159,7 @@ def _data_block(loaded: LoadedPlugin) -> str:
 
 
 def _example(loaded: LoadedPlugin) -> str:
-    """A `plugins:` entry that is valid as soon as the required parameters are filled in."""
+    """A `plugins:` entry that is valid once the required parameters are filled in."""
     schema = parameters_schema(loaded)
     lines = ["plugins:", f"  - type: {loaded.type}"]
     properties = _properties(schema)

@@ -1,4 +1,4 @@
-"""What the parameters of a plugin type are, and a block of them that works, for `describe` and the reference: read from their schema."""
+"""Describes the parameters of a plugin type from their JSON Schema, for `describe` and the reference."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ParameterFacts:
     """One parameter.
 
     Attributes:
-        name: As configurations write it.
-        type: In words; the name of a table for a block of further parameters.
-        bounds: What a value must keep to; empty for any of the type.
-        default: As JSON; `(required)` where there is none, empty for null.
-        meaning: Its description, on one line.
+        name: As written in configurations.
+        type: In words, or the name of the table of a nested block.
+        bounds: In words; empty for none.
+        default: As JSON; `(required)` if there is none, empty for null.
+        meaning: The description on one line.
     """
 
     name: str
@@ -36,11 +36,11 @@ class ParameterFacts:
 
 @dataclass(frozen=True, slots=True)
 class ParameterTable:
-    """The parameters of a type, or of a block inside them.
+    """The parameters of a type, or of a nested block.
 
     Attributes:
-        name: Empty for the type's own.
-        description: Of a block, on one line.
+        name: The block; empty for the type itself.
+        description: Of the block, on one line.
         rows: In the order of the model.
     """
 
@@ -50,7 +50,7 @@ class ParameterTable:
 
 
 def parameter_tables(loaded: LoadedPlugin) -> tuple[ParameterTable, ...]:
-    """The parameters of a type, then those of each block in them; none when it takes no parameters."""
+    """The parameters of a type, then those of each nested block."""
     schema = parameters_schema(loaded)
     tables = [ParameterTable("", "", _rows(schema))]
     for name, definition in cast("Mapping[str, Schema]", schema.get("$defs", {})).items():
@@ -73,7 +73,6 @@ def _rows(schema: Schema) -> tuple[ParameterFacts, ...]:
 
 
 def _alternatives(one: Schema) -> list[Schema]:
-    """What a value may be besides null."""
     given = one.get("anyOf") or one.get("oneOf")
     return [each for each in cast("list[Schema]", given) if each.get("type") != "null"] if isinstance(given, list) else []
 
@@ -83,7 +82,7 @@ def _is_duration(one: Schema) -> bool:
 
 
 def type_of(one: Schema) -> str:
-    """What a value is, in words."""
+    """The type of a value, in words."""
     if _is_duration(one):
         return "duration"
     if "enum" in one:
@@ -111,7 +110,7 @@ _BOUNDS = (
 
 
 def bounds_of(one: Schema) -> Iterator[str]:
-    """What a value must keep to, each in words."""
+    """The bounds of a value, in words."""
     for keyword, words in () if _is_duration(one) else _BOUNDS:
         if keyword in one:
             yield words.format(one[keyword])
@@ -127,17 +126,14 @@ def _one_line(text: object) -> str:
 
 
 def entry_of(loaded: LoadedPlugin) -> str:
-    """An entry under `plugins:` that works, as YAML."""
+    """A working entry of `plugins:`, as YAML."""
     parameters = example_from(parameters_schema(loaded))
     written = f"  parameters: {json.dumps(parameters)}\n" if parameters else ""
     return f"- type: {loaded.type}\n{written}"
 
 
 def example_from(schema: Schema) -> dict[str, object]:
-    """A `parameters:` block for a page: the author's own (`examples` of the model's schema), or else made of what is required.
-
-    A made one takes the examples of single parameters where they have some.
-    """
+    """A `parameters:` block: the `examples` of the model's schema, else the required parameters with their examples."""
     return cast("dict[str, object]", _value(schema, cast("Mapping[str, Schema]", schema.get("$defs", {}))))
 
 
@@ -145,7 +141,7 @@ _PLAIN: Mapping[object, object] = {"string": "example", "integer": 1, "number": 
 
 
 def _value(one: Schema, blocks: Mapping[str, Schema]) -> object:
-    """Some value that fits a schema, as far as its keywords tell."""
+    """A value that fits a schema."""
     examples = one.get("examples")
     if isinstance(examples, list) and examples:
         return examples[0]

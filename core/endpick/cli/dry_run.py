@@ -1,43 +1,40 @@
-"""`endpick try`: one decision, with every plugin's say, and no server anywhere."""
+"""`endpick try`: makes one decision without a server and shows the answer of each plugin."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, say, table
-from endpick.diagnostics import ExitCode, printable
-from endpick.files import read_given
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.diagnostics import ExitCode
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
 
-_MOST_BYTES = 64 * 1024 * 1024
-"""Of a request, or of a description of endpoints."""
 
-
-@click.command("try", short_help="Show one decision, with every plugin's say.")
+@click.command("try", short_help="Make one decision and show how each plugin voted.")
 @click.argument("config")
-@click.option("--request", "request_file", required=True, help="Body of the request, as a client would send it; `-` reads standard input.")
-@click.option("--endpoints", "endpoints_file", required=True, help="YAML or JSON: the endpoints, each with its `data:`.")
+@click.option("--request", "request_file", required=True, help="File with the request body; `-` reads standard input.")
+@click.option("--endpoints", "endpoints_file", required=True, help="YAML or JSON file with the endpoints and their `data:`.")
 @click.option("--path", default=DEFAULT_PATH, show_default=True, help="Path of the request.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header of the request; may be repeated.")
-@click.option("--seed", default=1, show_default=True, help="Of all draws: the same seed gives the same decision.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Request header; may be repeated.")
+@click.option("--seed", default=1, show_default=True, help="Random seed; the same seed gives the same decision.")
 @FORMAT_OPTION
 def command(
     config: str, request_file: str, endpoints_file: str, path: str, headers: tuple[str, ...], seed: int, output: Literal["text", "json"]
 ) -> None:
-    """Decide about one request with the plugins of CONFIG, and show what each of them said.
+    """Make one decision with the plugins of CONFIG, and show the answer of each.
 
-    The endpoints file is that of `file-discovery`, with `data:` for what an endpoint has reported, by data key:
+    The endpoints file has the format of `file-discovery`, plus `data:` with the reported values by data key:
 
     \b
       endpoints:
         - {name: a, address: 10.0.0.1, port: 8000, data: {waiting-queue-size: 3, kv-cache-usage: 0.5}}
 
-    No data source and no discovery runs. Exit code 0 also when the request is refused: that is a decision, too.
-    """  # noqa: D301 - click knows its mark as a character, not as two
+    No data source or discovery runs. Exit code 0: a decision was made, even if it refuses the request.
+    """  # noqa: D301 - click needs the backspace character
     plan = plan_or_exit(config, as_json=output == "json")
     body, situation = _content(request_file), _content(endpoints_file)
     named = _headers(headers)
@@ -46,24 +43,19 @@ def command(
             arrange(host, read_fixture(situation))
             explanation = host.send(body, headers=named, path=path)
     except FixtureError as mistake:
-        told = "\n".join(map(printable, str(mistake).splitlines()))
-        raise click.UsageError(f"{endpoints_file} cannot be used:\n{told}") from mistake
+        raise click.UsageError(f"{endpoints_file} cannot be used:\n{mistake}") from mistake
     except HostRefused as refusal:
-        say(str(refusal), err=True)
+        click.echo(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    say(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
+    click.echo(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:
     try:
-        content = sys.stdin.buffer.read(_MOST_BYTES + 1) if file == STANDARD_INPUT else read_given(file, _MOST_BYTES + 1)
-    except OSError as problem:
-        say(f"error: {file} cannot be read: {problem.strerror}", err=True)
+        return sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+    except OSError as error:
+        click.echo(f"error: {file} cannot be read: {error.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
-    if len(content) > _MOST_BYTES:
-        say(f"error: {file} cannot be read: it is longer than {_MOST_BYTES // 2**20} MiB", err=True)
-        sys.exit(ExitCode.FAILED)
-    return content
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:
@@ -71,7 +63,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
     for header in given:
         name, colon, value = header.partition(":")
         if not colon or not name.strip():
-            raise click.UsageError(f"'{header}' is no header; write NAME:VALUE, for example x-session-id:7")
+            raise click.UsageError(f"'{header}' is not a header; write NAME:VALUE, for example x-session-id:7")
         headers[name.strip()] = value.strip()
     return headers
 
@@ -94,7 +86,7 @@ def _text(explanation: Explanation) -> str:
 
 
 def _screened_out(explanation: Explanation) -> list[str]:
-    """Endpoints that were no candidates for the first run; none when the runs do not tell."""
+    """Endpoints removed before the first profile run."""
     first = next(iter(explanation.runs), None)
     if first is None:
         return []
@@ -116,16 +108,16 @@ def _kept(one: FilterRecord) -> str:
 
 
 def _scores(run: ProfileRecord) -> str:
-    """One row per candidate, best total first: what each scorer said and, in brackets, what that added to the total."""
+    """One row per candidate, best total first: the score of each scorer and, in parentheses, its weighted score."""
     if not run.candidates:
         return ""
     headers = ["ENDPOINT", *(f"{scorer.instance} x{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]
     rows = []
     for position in sorted(range(len(run.candidates)), key=lambda position: -run.totals[position]):
         name = run.candidates[position]
-        said = [
+        scores = [
             f"{scorer.answered[position]:.3f} ({scorer.weighted[position]:.3f})" if scorer.answered else "failed" for scorer in run.scorers
         ]
         rank = str(run.picked.index(name) + 1) if name in run.picked else ""
-        rows.append([name, *said, f"{run.totals[position]:.3f}", rank])
+        rows.append([name, *scores, f"{run.totals[position]:.3f}", rank])
     return "".join(f"  {line}\n" for line in table(headers, rows).splitlines())

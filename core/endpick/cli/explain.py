@@ -1,4 +1,4 @@
-"""`endpick explain CODE`: what a diagnostic means, an example that triggers it, and how to repair it."""
+"""`endpick explain CODE`: meaning, example and repair of a diagnostic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from endpick.diagnostics.explain import explanation
 
 @click.command("explain", short_help="Explain a diagnostic code such as E0301.")
 @click.argument("code", required=False)
-@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def command(code: str | None, output: Literal["text", "json"]) -> None:
-    """Explain a diagnostic CODE such as E0301; without one, list them all."""
+    """Explain a diagnostic CODE such as E0301; without one, list all codes."""
     codes = tuple(Code) if code is None else (_find(code),)
     if output == "json":
         click.echo(json.dumps([_as_json(found) for found in codes], indent=2, ensure_ascii=False))

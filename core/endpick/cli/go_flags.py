@@ -1,21 +1,21 @@
-"""Command lines as Go programs read them: `-flag` and `--flag`, `--flag=true`, booleans that take no word of their own, did-you-mean."""
+"""Command lines in Go's syntax: `-flag`, `--flag=true`, booleans without a separate value, and did-you-mean."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import click
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 GIVEN = "endpick.given"
-"""Where a `GoCommand` keeps what the command line gave, as text, by the name of the flag."""
+"""Key in `ctx.meta` for the given flags: their values as text by flag name."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class GoBoolean(click.ParamType[bool]):
-    """The words that Go takes for booleans."""
+    """Accepts Go's boolean literals."""
 
     name = "boolean"
 
@@ -26,7 +26,7 @@ class GoBoolean(click.ParamType[bool]):
         if value in _TRUE:
             return True
         if value not in _FALSE:
-            self.fail(f"'{value}' is no boolean; write true or false", param, ctx)
+            self.fail(f"'{value}' is not a boolean; write true or false", param, ctx)
         return False
 
 
@@ -34,12 +34,12 @@ GO_BOOLEAN = GoBoolean()
 
 
 class GoCommand(click.Command):
-    """A command whose options may be written as for a Go program; `removed` says of each former flag what took its place."""
+    """A command with options in Go's syntax; `removed` maps each removed flag to its replacement."""
 
     removed: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Rewrite the arguments into click's own notation, then have click read them; `ctx.meta[GIVEN]` keeps what was given."""
+        """Rewrite the arguments into click's syntax; `ctx.meta[GIVEN]` keeps the given flags."""
         options = {name: option for option in self.get_params(ctx) if isinstance(option, click.Option) for name in _long_names(option)}
         rewritten: list[str] = []
         given: dict[str, str] = {}
@@ -64,7 +64,7 @@ class GoCommand(click.Command):
         return super().parse_args(ctx, rewritten)
 
     def _unknown(self, name: str, options: Mapping[str, click.Option]) -> str:
-        from endpick.diagnostics import did_you_mean  # only a mistake pays for it
+        from endpick.diagnostics import did_you_mean
 
         if name in self.removed:
             return f"llm-d has removed --{name}, and endpick does not have it: {self.removed[name]}"
@@ -72,18 +72,13 @@ class GoCommand(click.Command):
         return f"no such flag: --{name}; {hint or 'see --help'}"
 
 
-def boolean(name: str, *, default: bool, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:  # noqa: A002 - click's word
-    """A click option that is `--name`, `--name=true` or `--name=false`."""
-    return click.option(name, type=GO_BOOLEAN, default=default, show_default=True, help=help)
-
-
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command, by each of their names without dashes."""
+    """The options of a command by each of their names, without dashes."""
     return {name: option for option in command.params if isinstance(option, click.Option) for name in _long_names(option)}
 
 
 def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str | None:
-    """A hint that lists the flags in whose names every word of `name` stands: `--port` is a part of several."""
+    """A hint that lists the flags containing every word of `name`: `--port` is part of several."""
     words = set(name.split("-"))
     likely = [f"--{known}" for known in options if words <= set(known.split("-"))]
     return f"there is {', '.join(likely)}" if likely else None

@@ -1,4 +1,4 @@
-"""`endpick graph`: who produces which data for whom, as a drawing or as text that others draw."""
+"""`endpick graph`: draws the data flow between plugins."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Literal
 
 import click
 
-from endpick.cli.console import json_text, plan_or_exit, print_diagnostics, say
+from endpick.cli.console import json_text, plan_or_exit, print_diagnostics
 from endpick.diagnostics import Code, Diagnostic, ExitCode
 from endpick.host.planning.data_flow import Picture, dot, mermaid, picture_of
 
 
-@click.command("graph", short_help="Draw who produces which data for whom.")
+@click.command("graph", short_help="Draw which plugin produces data for which other.")
 @click.argument("config", required=False)
 @click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json", "svg"]), default="mermaid", show_default=True)
 def command(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]) -> None:
-    """Draw the data flow of CONFIG: sources, collectors, producers and who reads from them. Dashed arrows are optional.
+    """Draw the data flow of CONFIG: sources, collectors, producers and their readers. Dashed arrows are optional.
 
-    `-` reads standard input; without CONFIG the graph is that of the built-in default.
+    `-` reads standard input. Without CONFIG, the built-in default is drawn.
     """
     picture = picture_of(plan_or_exit(config, as_json=output == "json"))
-    say(_drawn(picture, output), nl=False)
+    click.echo(_drawn(picture, output), nl=False)
 
 
 def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -> str:

@@ -1,4 +1,4 @@
-"""How llm-d's endpoint picker is started by the Helm charts: from their values, as the charts read them."""
+"""Derives how Helm charts start llm-d's endpoint picker from their values."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 MOUNT = "/config"
-"""Where the charts mount the configuration."""
+"""Folder in which the charts mount the configuration."""
 RELEASE = "RELEASE_NAME"
-"""Stands for what the values do not say."""
+"""Placeholder for the name of the release, which values do not contain."""
 _DEFAULT_FILE = "default-plugins.yaml"
 _MADE_BY_THE_CHART = (_DEFAULT_FILE, "payload-agnostic.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How llm-d's endpoint picker is started: arguments, environment, and what is said beside them."""
+    """How llm-d's endpoint picker is started."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -24,10 +24,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a chart's values say what; each a path of names.
-
-    `selector` and `ports` count where the chart makes no InferencePool.
-    """
+    """Paths of names in the values of a chart. `selector` and `ports` apply if the chart creates no InferencePool."""
 
     picker: tuple[str, ...]
     around: tuple[str, ...]
@@ -60,8 +57,8 @@ _LAYOUTS = (
 
 
 def start_of_values(document: Mapping[str, object]) -> Start | None:
-    """What the charts of llm-d, or those of the Gateway API Inference Extension, make of their values; None for other documents."""
-    if isinstance(document.get("epp"), Mapping):  # llm-d's library chart: its values are those under `router` in the others.
+    """The start made by the charts of llm-d or the Gateway API Inference Extension; None for other documents."""
+    if isinstance(document.get("epp"), Mapping):  # values of llm-d's library chart
         document = {"router": document}
     layout = next((each for each in _LAYOUTS if isinstance(document.get(each.around[0]), Mapping)), None)
     if layout is None:
@@ -106,33 +103,33 @@ def _notes(document: Mapping[str, object], layout: _Layout, name: str, arguments
     prefix, engine = ".".join(layout.picker), str(at(document, *layout.engine) or "vllm")
     custom = at(document, *layout.picker, "pluginsCustomConfig")
     if f"--pool-name={RELEASE}" in arguments:
-        yield f"{RELEASE}: the name of the Helm release, which is that of the InferencePool; values do not say it"
+        yield f"{RELEASE}: the name of the Helm release and of the InferencePool, which values do not contain"
     if isinstance(custom, Mapping) and name in custom:
         yield f"put `{prefix}.pluginsCustomConfig.{name}` into {MOUNT}/{name}"
     elif name in _MADE_BY_THE_CHART:
         predicts = at(document, *layout.around, "latencyPredictor", "enabled")
         same = name == _DEFAULT_FILE and engine == "vllm" and not predicts
         advice = "; without --config-file endpick serves the same default" if same else ": mount its ConfigMap"
-        yield f"the chart makes {MOUNT}/{name}{advice}"
+        yield f"the chart creates {MOUNT}/{name}{advice}"
     else:
         yield f"{MOUNT}/{name} is not among `{prefix}.pluginsCustomConfig`"
     if engine != "vllm":
         yield f"model servers are of type {engine}: that is `defaultEngine` of core-metrics-extractor in the configuration"
     if at(document, *layout.around, "latencyPredictor", "enabled"):
-        yield "the latency predictor of the chart is a server of its own, which has to run beside endpick"
+        yield "the latency predictor of the chart is a separate server, which must run next to endpick"
     if at(document, *layout.around, "tokenizer", "enabled"):
-        yield "the tokenizer of the chart is a server of its own (vllm launch render), which has to run beside endpick"
+        yield "the tokenizer of the chart is a separate server (vllm launch render), which must run next to endpick"
 
 
 def at(data: object, *path: str) -> object:
-    """What stands there; None where a name of the path is missing."""
+    """The value at a path; None if a name is missing."""
     for name in path:
         data = data.get(name) if isinstance(data, Mapping) else None
     return data
 
 
 def environment_of(entries: object) -> dict[str, str]:
-    """Environment variables of a container."""
+    """The environment variables of a container."""
     given = [one for one in _list(entries) if isinstance(one, Mapping)]
     return {str(one.get("name")): str(one.get("value", "set elsewhere")) for one in given}
 

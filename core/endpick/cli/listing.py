@@ -1,4 +1,4 @@
-"""`endpick list`: which plugin types are installed. Imports no plugin unless told to."""
+"""`endpick list`: lists the installed plugin types."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import click
 from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.host.discovery import Candidate, discover
 
-_SHORT = {"conflict": "conflict: several distributions offer it", "shadowed": "shadowed by another copy", "invalid-name": "invalid name"}
+_SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name": "invalid name"}
 
 
 @click.command("list")
-@click.option("--load", "loads", is_flag=True, help="Import every plugin, to show what kind it is and whether it works.")
+@click.option("--load", "loads", is_flag=True, help="Import every plugin, to show its kind and if it works.")
 @click.option("--kind", help="Only plugins of this kind, such as scorer; implies --load.")
 @FORMAT_OPTION
 def command(loads: bool, kind: str | None, output: str) -> None:
-    """List the installed plugin types, and who provides them."""
+    """List the installed plugin types and their distributions. Imports plugins only with --load or --kind."""
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
     if loads or kind:
@@ -30,8 +30,8 @@ def command(loads: bool, kind: str | None, output: str) -> None:
 
 
 def statuses(candidates: Sequence[Candidate]) -> list[str]:
-    """For each candidate `ok`, or why no configuration can use it as it is."""
-    usable = (one for one in candidates if one.speaks_our_api and one.is_valid and not one.shadowed_by)
+    """For each candidate `ok`, or why no configuration can use it."""
+    usable = (one for one in candidates if one.is_usable)
     offers = Counter(candidate.type for candidate in usable)
     return [_status(candidate, offers[candidate.type]) for candidate in candidates]
 
@@ -41,8 +41,6 @@ def _status(candidate: Candidate, offers: int) -> str:
         return "invalid-name"
     if not candidate.speaks_our_api:
         return "other-api"
-    if candidate.shadowed_by:
-        return "shadowed"
     return "conflict" if offers > 1 else "ok"
 
 
@@ -58,7 +56,6 @@ def _facts(candidate: Candidate, status: str) -> dict[str, object]:
         "sourcePath": candidate.source_path,
         "target": candidate.target,
         "metadataPath": candidate.metadata_path,
-        "copies": list(candidate.copies),
     }
 
 
@@ -67,7 +64,7 @@ def _text(rows: Sequence[dict[str, object]], *, with_kinds: bool) -> str:
         return "no plugin types are installed\n"
     headers = ["TYPE", *(["KIND"] if with_kinds else []), "FROM", "API", "STATUS"]
     lines = [[str(row["type"]), *([", ".join(_kinds(row)) or "-"] if with_kinds else []), *_line(row)] for row in rows]
-    troubled = sum(row["status"] != "ok" or bool(row["copies"]) for row in rows)
+    troubled = sum(row["status"] != "ok" for row in rows)
     footer = f"\n{troubled} of {len(rows)} need attention; run `endpick doctor`\n" if troubled else ""
     return table(headers, lines) + footer
 
@@ -87,8 +84,7 @@ def _kinds(row: dict[str, object]) -> list[str]:
 
 
 def loaded_facts(candidate: Candidate) -> dict[str, object]:
-    """Kinds, summary and import time; for a plugin that cannot be loaded, why."""
-    # Imported here: reading metadata must not pay for what importing plugins needs.
+    """Kinds, summary and import time, or why the plugin cannot be loaded."""
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 

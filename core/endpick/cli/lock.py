@@ -1,4 +1,4 @@
-"""`endpick lock`: pins which distribution provides which plugin type, for `endpick serve --locked`."""
+"""`endpick lock`: pins the installed plugin distributions for `endpick serve --locked`."""
 
 from __future__ import annotations
 
@@ -7,50 +7,44 @@ from pathlib import Path
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, say
+from endpick.cli.console import FORMAT_OPTION
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
-from endpick.files import write_given
-from endpick.host.discovery import discover
-from endpick.host.hook_objects import discover_hook_objects
-from endpick.host.lock import FILE_NAME, load_lock, lock_of
-from endpick.host.lock_check import LockCheck
+from endpick.host.discovery import discover, discover_hook_objects
+from endpick.host.lock import FILE_NAME, check_lock, load_lock, lock_of
 
 
 @click.command("lock")
 @click.option("-o", "--output-file", type=click.Path(path_type=Path), default=Path(FILE_NAME), show_default=True, help="The lock file.")
-@click.option("--check", "checks", is_flag=True, help="Write nothing; say what differs from the lock file, with exit status 4.")
+@click.option("--check", "checks", is_flag=True, help="Write nothing; report differences from the lock file, with exit status 4.")
 @FORMAT_OPTION
 def command(output_file: Path, checks: bool, output: str) -> None:
-    """Pin the installed plugins: type, distribution, version and digest of its files."""
+    """Pin the installed plugins: name, version and digest of the RECORD of each distribution."""
     if checks:
         _check(output_file, output)
         return
-    candidates, hook_objects = discover(), discover_hook_objects()
-    lock = lock_of(candidates, hook_objects)
+    candidates = (*discover(), *discover_hook_objects())
+    lock = lock_of(candidates)
     try:
-        write_given(output_file, lock.render())
+        output_file.write_text(lock.render())
     except OSError as error:
-        say(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
+        click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
         raise SystemExit(ExitCode.FAILED) from None
-    # What is wrong already would be refused by `serve --locked`, and only where a configuration uses it.
-    click.echo(render_text(LockCheck(lock).differences(candidates, hook_objects), colour=wants_colour(sys.stderr)), nl=False, err=True)
-    pinned = {plugin.distribution for plugin in (*lock.plugins, *lock.hooks)}
-    summary = f"{output_file}: {len(lock.plugins)} plugin types and {len(lock.hooks)} hook objects of {len(pinned)} distributions\n"
-    say(lock.render() if output == "json" else summary, nl=False)
+    # Files that differ from their RECORD would be refused by `serve --locked`.
+    click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
+    editable = sorted({one.distribution for one in candidates if one.editable})
+    if editable:
+        click.echo(f"warning: the source of editable installs is not pinned: {', '.join(editable)}", err=True)
+    click.echo(lock.render() if output == "json" else f"{output_file}: {len(lock.pins)} distributions\n", nl=False)
 
 
 def _check(file: Path, output: str) -> None:
-    found = _differences(file)
+    lock = load_lock(file)
+    found = (lock,) if isinstance(lock, Diagnostic) else check_lock(lock, (*discover(), *discover_hook_objects())).diagnostics()
     if output == "json":
         click.echo(render_json(found))
     elif found:
         click.echo(render_text(found, colour=wants_colour(sys.stderr)), nl=False, err=True)
     else:
-        say(f"what is installed is as {file} says")
+        click.echo(f"the installed plugins match {file}")
     if found:
         raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
-
-
-def _differences(file: Path) -> tuple[Diagnostic, ...]:
-    lock = load_lock(file)
-    return (lock,) if isinstance(lock, Diagnostic) else LockCheck(lock).differences(discover(), discover_hook_objects())

@@ -1,14 +1,11 @@
-"""The `endpick` command: knows the verbs by name and one line each, and imports a verb's module only when it runs."""
+"""The `endpick` command: a table of verbs; each verb's module is imported when it runs."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -18,10 +15,9 @@ VARIABLE = "ENDPICK_CONFIG"
 
 
 def extension(name: str) -> click.Command | None:
-    """The added verb of this name; None when there is none, or when no configuration is named.
+    """A verb added by a hook object of the configuration in $ENDPICK_CONFIG; None if there is none.
 
-    A configuration that cannot be read, and hook objects that cannot be loaded, end the process: a verb that is missing for such
-    a reason would only be called unknown.
+    Ends the process if the configuration or its hook objects cannot be loaded.
     """
     path = os.environ.get(VARIABLE)
     if not path:
@@ -31,7 +27,7 @@ def extension(name: str) -> click.Command | None:
 
 @functools.cache
 def _commands(path: str) -> click.Group:
-    from endpick.cli.console import print_diagnostics, read  # heavy, and needed only for verbs that endpick does not have
+    from endpick.cli.console import print_diagnostics, read
     from endpick.diagnostics import exit_code_of, has_errors
     from endpick.host.catalog import policy_of
     from endpick.host.planning.planner import load_named_hooks
@@ -50,7 +46,7 @@ def _commands(path: str) -> click.Group:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One subcommand: where it lives and what `--help` says of it."""
+    """A subcommand: its module and its line in `--help`."""
 
     module: str
     summary: str
@@ -59,58 +55,32 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "serve": Verb("endpick.cli.serve", "Serve a gateway: pick an endpoint for every request."),
     "validate": Verb("endpick.cli.validate", "Find every mistake in a configuration."),
-    "migrate": Verb("endpick.cli.migrate", "Turn llm-d's arguments, Deployment or Helm values into a command of endpick."),
-    "plan": Verb("endpick.cli.plan", "Show the resolved plan: order, weights, defaults and why."),
-    "graph": Verb("endpick.cli.graph", "Draw who produces which data for whom."),
-    "new": Verb("endpick.cli.new", "Make a project for a new plugin."),
+    "migrate": Verb("endpick.cli.migrate", "Convert llm-d's arguments, Deployment or Helm values."),
+    "plan": Verb("endpick.cli.plan", "Show the resolved plan: order, weights and defaults."),
+    "graph": Verb("endpick.cli.graph", "Draw which plugin produces data for which other."),
+    "new": Verb("endpick.cli.new", "Create a project for a new plugin."),
     "list": Verb("endpick.cli.listing", "List the installed plugin types."),
-    "describe": Verb("endpick.cli.describe", "Tell all about one plugin type."),
+    "describe": Verb("endpick.cli.describe", "Describe one plugin type."),
     "explain": Verb("endpick.cli.explain", "Explain a diagnostic code."),
-    "test": Verb("endpick.cli.test", "Find what is wrong with a plugin."),
-    "try": Verb("endpick.cli.dry_run", "Show one decision, with every plugin's say."),
-    "doctor": Verb("endpick.cli.doctor", "Examine the environment for trouble."),
-    "schema": Verb("endpick.cli.schema", "Print a JSON Schema, for editors and checks."),
+    "test": Verb("endpick.cli.test", "Run the conformance kit on installed plugins."),
+    "try": Verb("endpick.cli.dry_run", "Make one decision and show how each plugin voted."),
+    "doctor": Verb("endpick.cli.doctor", "Check the environment for problems."),
+    "schema": Verb("endpick.cli.schema", "Print a JSON Schema, for editors and CI."),
     "lock": Verb("endpick.cli.lock", "Pin which distribution provides which plugin type."),
     "demo": Verb("endpick.cli.demo", "Route real traffic through Envoy to simulated model servers."),
     "sim-server": Verb("endpick.cli.sim_server", "Run one simulated model server."),
 }
 
 
-@contextmanager
-def _printable_errors() -> Iterator[None]:
-    """What a user typed, and click repeats, commands no terminal."""
-    try:
-        yield
-    except click.ClickException as problem:
-        from endpick.diagnostics.text import printable  # imported here: only a mistake pays for it
-
-        said = problem.format_message()
-        shown = "\n".join(map(printable, said.split("\n")))
-        if shown == said:
-            raise
-        told = click.UsageError(shown, problem.ctx) if isinstance(problem, click.UsageError) else click.ClickException(shown)
-        raise told from problem
-
-
 class LazyGroup(click.Group):
-    """A click group whose commands are imported when they are called, so that `--help` stays fast."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:  # noqa: ANN401 - as click has it
-        """As click does, with errors that are shown as text."""
-        with _printable_errors():
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """As click does, with errors that are shown as text."""
-        with _printable_errors():
-            return super().invoke(ctx)
+    """A click group that imports a command when it is called, so that `--help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order a newcomer meets them."""
+        """The verbs, in the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb; what endpick does not have may be a hook object's."""
+        """Import one verb; an unknown one may belong to a hook object."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return extension(cmd_name)
@@ -124,9 +94,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a misspelt verb."""
+        """As click, with a suggestion for a misspelt verb."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            import difflib  # imported here: only a typing mistake pays for it
+            import difflib
 
             close = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else " See 'endpick --help'."
@@ -139,6 +109,6 @@ class LazyGroup(click.Group):
 def main() -> None:
     """An endpoint picker for LLM inference gateways whose routing logic is pip-installed.
 
-    Exit codes: 0 fine, 1 a bug in endpick, 2 wrong usage, 3 configuration invalid, 4 plugin missing, broken or incompatible,
+    Exit codes: 0 success, 1 a bug in endpick, 2 wrong usage, 3 invalid configuration, 4 plugin missing, broken or incompatible,
     5 start-up or runtime failure, 130 interrupted.
     """

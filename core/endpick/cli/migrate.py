@@ -1,10 +1,11 @@
-"""`endpick migrate`: from how llm-d's endpoint picker is started to how endpick is, and what differs."""
+"""`endpick migrate`: converts a start of llm-d's endpoint picker into an `endpick serve` command."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -12,22 +13,20 @@ from endpick.cli.console import STANDARD_INPUT
 from endpick.cli.go_flags import GoBoolean, known_name, options_of
 from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
-from endpick.diagnostics import ExitCode, did_you_mean, printable
-from endpick.files import read_given
+from endpick.diagnostics import ExitCode, did_you_mean
 
-_MOST_BYTES = 4 * 1024 * 1024
 _SHOWN = {flag.name: flag for flag in FLAGS}
 
 
-@click.command("migrate", short_help="Turn llm-d's arguments, Deployment or Helm values into a command of endpick.")
+@click.command("migrate", short_help="Convert llm-d's arguments, Deployment or Helm values.")
 @click.argument("source", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(source: str | None, arguments: tuple[str, ...]) -> None:
-    """Print the `endpick serve` that does what llm-d's endpoint picker does, and what differs.
+    """Print the `endpick serve` command equivalent to llm-d's endpoint picker, and the differences.
 
     SOURCE is a file with a Deployment, with values of llm-d's Helm charts, or with a list of arguments; `-` reads standard input. Or
-    give the arguments themselves: `endpick migrate -- --pool-name=chat --v=4`. Exit code 0: the command can be used as printed; 3: an
-    argument is one that llm-d has removed, or that neither has.
+    give the arguments themselves: `endpick migrate -- --pool-name=chat --v=4`. Exit code 0: the command can be used as printed. 3: an
+    argument is unknown, or removed by llm-d.
     """
     if source is None or (source.startswith("-") and source != STANDARD_INPUT):
         start = Start((*([] if source is None else [source]), *arguments), {})
@@ -36,37 +35,28 @@ def command(source: str | None, arguments: tuple[str, ...]) -> None:
     flags, wrong = _flags(start.arguments)
     click.echo(_command_line(flags))
     for line in (*start.notes, *_differences(flags), *_variables(start.environment)):
-        click.echo(f"# {printable(line)}")  # what a file says may not begin a line of its own, which a shell would run
+        click.echo(f"# {' '.join(line.split())}")
     for line in wrong:
-        click.echo(f"error: {printable(line)}", err=True)
+        click.echo(f"error: {line}", err=True)
     sys.exit(ExitCode.CONFIG_INVALID if wrong else ExitCode.OK)
 
 
 def _read(source: str) -> Start:
-    from endpick.config.foreign_yaml import documents_of
+    from endpick.config.load import documents_of
 
     try:
         documents = documents_of(_content(source))
     except (OSError, ValueError) as problem:
-        reason = "\n".join(map(printable, str(problem).splitlines()))
-        raise click.UsageError(f"{source} cannot be read: {reason}") from problem
+        raise click.UsageError(f"{source} cannot be read: {problem}") from problem
     for document in documents:
         start = _start_of(document)
         if start is not None:
             return start
-    raise click.UsageError(f"{source} holds no Deployment of llm-d's endpoint picker, no values of its charts and no list of arguments")
+    raise click.UsageError(f"{source} contains no Deployment of llm-d's endpoint picker, no chart values and no list of arguments")
 
 
 def _content(source: str) -> str:
-    """What stands there.
-
-    Raises:
-        ValueError: it is no text, or too long.
-    """
-    raw = sys.stdin.buffer.read(_MOST_BYTES + 1) if source == STANDARD_INPUT else read_given(source, _MOST_BYTES + 1)
-    if len(raw) > _MOST_BYTES:
-        raise ValueError(f"it is longer than {_MOST_BYTES // 2**20} MiB")
-    return raw.decode()
+    return sys.stdin.buffer.read().decode() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
 
 
 def _start_of(document: object) -> Start | None:
@@ -91,7 +81,7 @@ def _words(value: object) -> list[str]:
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The flags by name, with their values as text, and what is wrong with the others."""
+    """The known flags with their values as text, and an error for each of the others."""
     from endpick.cli.serve import command as serve
 
     options = options_of(serve)
@@ -104,23 +94,14 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if known is not None:
             alone = isinstance(options[known].type, GoBoolean)
             setting = value if equals else "true" if alone else next(remaining, "")
-            if _commands_a_terminal(setting):
-                wrong.append(f"--{known} is left out: its value has characters that are not shown: {setting}")
-            else:
-                flags[known] = setting
+            flags[known] = setting
         elif name in REMOVED:
             wrong.append(f"llm-d has removed --{name}: {REMOVED[name]}")
             if not equals and not name.endswith("skip-verify"):
                 next(remaining, None)
         else:
-            wrong.append(f"'{word}' is no flag of llm-d's; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
+            wrong.append(f"'{word}' is not a flag of llm-d; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
     return flags, wrong
-
-
-def _commands_a_terminal(setting: str) -> bool:
-    """Whether what is shown would not be what is run; only a configuration has several lines, and those are quoted."""
-    text = setting.replace("\n", " ").replace("\t", "    ")
-    return printable(text) != text
 
 
 def _command_line(flags: Mapping[str, str]) -> str:
@@ -141,4 +122,4 @@ def _variables(environment: Mapping[str, str]) -> Iterator[str]:
         if name in VARIABLES:
             yield f"{name} (environment) has no effect: {VARIABLES[name]}"
         elif name in ("NAMESPACE", "POD_NAME"):
-            yield f"{name} (environment) means the same to endpick: keep it"
+            yield f"{name} (environment) has the same meaning in endpick: keep it"

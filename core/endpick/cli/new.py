@@ -1,4 +1,4 @@
-"""`endpick new`: a project for a new plugin, complete and tested."""
+"""`endpick new`: creates a project for a new plugin."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import TYPE_CHECKING
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, json_text, say
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.cli.scaffold import KINDS, Project
 
 if TYPE_CHECKING:
     from endpick.cli.scaffold import ProjectDraft
 
 
-@click.command("new", short_help="Make a project for a new plugin.")
+@click.command("new", short_help="Create a project for a new plugin.")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), required=True, help="What the plugin does.")
-@click.option("--vendor", help="Whose plugin it is; becomes the first part of the plugin type: acme gives acme.NAME.")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="Kind of the plugin.")
+@click.option("--vendor", help="First part of the plugin type: acme gives acme.NAME.")
 @click.option(
-    "--output", "parent", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make the project's folder."
+    "--output", "parent", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Folder in which to create the project."
 )
 @FORMAT_OPTION
 def command(name: str, kind: str, vendor: str | None, parent: Path, output: str) -> None:
-    """Make a project for the new plugin NAME: typed, tested and ready to publish, with one behaviour to replace by your own.
+    """Create a project for the new plugin NAME: typed, tested and ready to publish. Asks nothing.
 
-    NAME is the plugin type, which begins with whose it is, such as acme.short-queue; or, with --vendor acme, what comes after that.
-    Asks nothing.
+    NAME is the plugin type with its vendor, such as acme.short-queue, or without it if --vendor is given.
     """
     plan = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
     folder = _write(plan, parent)
     facts = _facts(plan.project, folder)
-    say(json_text(facts) if output == "json" else _text(plan.project, folder), nl=False)
+    click.echo(json_text(facts) if output == "json" else _text(plan.project, folder), nl=False)
 
 
 def _with_vendor(vendor: str, name: str) -> str:
     if "." in name:
-        raise click.BadParameter(f"'{name}' names its vendor already; leave out --vendor", param_hint="NAME")
+        raise click.BadParameter(f"'{name}' has a vendor already; leave out --vendor", param_hint="NAME")
     return f"{vendor}.{name}"
 
 
@@ -52,7 +51,7 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
     try:
         plan = draft(plugin_type, kind)
     except ModuleNotFoundError as missing:
-        say(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
+        click.echo(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
         sys.exit(_failed())
     reason = refuse(plan.project, discover(), parent)
     if reason is not None:
@@ -66,7 +65,7 @@ def _write(plan: ProjectDraft, parent: Path) -> Path:
     try:
         return write(plan, parent)
     except OSError as problem:
-        say(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
+        click.echo(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
         sys.exit(_failed())
 
 

@@ -1,7 +1,4 @@
-"""The shape of what `list`, `describe`, `doctor`, `explain`, `lock` and `new` print as JSON, for their published schemas.
-
-These verbs print plain dictionaries, because `list` must start without pydantic; tests hold their output to these models.
-"""
+"""Models of the JSON output of verbs, for the published schemas. Tests compare the output of each verb with its model."""
 
 from __future__ import annotations
 
@@ -12,39 +9,37 @@ from pydantic.alias_generators import to_camel
 
 from endpick.api import Category, Scope, Stability
 from endpick.host.kinds import KindName
-from endpick.host.trust import LockState
 from endpick.installation import RequestPath
 
 
 class Output(BaseModel):
-    """A part of a printed document; its names are in camelCase there, as in the configuration."""
+    """A part of a document; names are in camelCase."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
 class ListedPlugin(Output):
-    """One entry point that offers a plugin type."""
+    """An entry point of a plugin type."""
 
     type: str
     distribution: str
     version: str
-    api: int = Field(description="Major version of the plugin API it is written for.")
-    status: Literal["ok", "conflict", "shadowed", "invalid-name", "other-api", "broken"]
+    api: int = Field(description="Major version of the plugin API.")
+    status: Literal["ok", "conflict", "invalid-name", "other-api", "broken"]
     builtin: bool
     editable: bool
-    source_path: str = Field(description="Of an editable install; empty for any other.")
+    source_path: str = Field(description="Set for an editable install.")
     target: str
     metadata_path: str
-    copies: list[str] = Field(description="Other metadata directories that offer the same.")
-    problem: str = Field("", description="With --load, for a broken plugin: why.")
+    problem: str = Field("", description="Why the plugin is broken, with --load.")
     kinds: list[KindName] = Field([], description="With --load.")
     summary: str = Field("", description="With --load.")
     stability: Stability = Field(Stability.STABLE, description="With --load.")
-    load_seconds: float = Field(0.0, description="With --load: how long the import took.")
+    load_seconds: float = Field(0.0, description="Duration of the import, with --load.")
 
 
 class ListOutput(Output):
-    """What `endpick list` prints."""
+    """Output of `endpick list`."""
 
     plugins: list[ListedPlugin]
 
@@ -59,7 +54,7 @@ class DescribedKey(Output):
 
 
 class DescribeOutput(Output):
-    """What `endpick describe` prints."""
+    """Output of `endpick describe`."""
 
     type: str
     kinds: list[KindName]
@@ -69,7 +64,7 @@ class DescribeOutput(Output):
     version: str
     target: str
     file: str
-    requires: str = Field(description="What its distribution requires of endpick; empty for endpick's own plugins.")
+    requires: str = Field(description="Requirement on endpick; empty for built-in plugins.")
     stability: Stability
     category: Category | None
     replaced_by: str | None
@@ -99,31 +94,21 @@ class HookObject(Output):
 
 
 class ServingProcess(Output):
-    """What a serving endpick says of itself."""
+    """The health of a serving endpick."""
 
     url: str
     ready: bool
-    remarks: list[str] = Field(description="Why it is not ready, and which plugins it leaves out.")
-
-
-class TrustOutput(Output):
-    """What decides which code runs."""
-
-    safe_path: bool = Field(description="Whether Python was told to keep the working directory off the import path.")
-    python_path: list[str] = Field(description="What PYTHONPATH puts first.")
-    user_site: str = Field(description="The user's own directory of packages; empty when Python does not look there.")
-    lock: LockState = Field(description="Of the lock file in the working directory.")
+    remarks: list[str] = Field(description="Why it is not ready, and which plugins it skips.")
 
 
 class DoctorOutput(Output):
-    """What `endpick doctor` prints."""
+    """Output of `endpick doctor`."""
 
     endpick: str
-    api: int = Field(description="Major version of the plugin API that this endpick speaks.")
+    api: int = Field(description="Major version of the plugin API of this endpick.")
     request_path: RequestPath
     python: str
     executable: str
-    trust: TrustOutput
     distributions: list[ExaminedDistribution]
     hook_objects: list[HookObject]
     import_seconds: dict[str, float] = Field(description="With --load, by type and distribution.")
@@ -141,73 +126,53 @@ class CodeExplanation(Output):
     explanation: str = Field(description="Markdown.")
 
 
-class LockedType(Output):
-    """One pinned plugin type, or hook object: then `type` is its name."""
-
-    type: str
-    distribution: str
-    version: str
-    target: str
-    digest: str
-
-
-class LockedOwner(Output):
-    """A distribution that brings what another one offers."""
+class LockedDistribution(Output):
+    """A pinned distribution."""
 
     distribution: str
     version: str
-    digest: str
-
-
-class LockedModules(Output):
-    """Names under which everything belongs to one locked distribution."""
-
-    distribution: str
-    names: list[str]
+    digest: str = Field(description="SHA-256 of its RECORD.")
 
 
 class LockOutput(Output):
     """A lock file."""
 
-    format: Literal[2]
-    plugins: list[LockedType]
-    hooks: list[LockedType]
-    owners: list[LockedOwner] = Field(description="Distributions to whose modules entry points of others lead.")
-    modules: list[LockedModules] = Field(default=[], description="Names that stay guarded when metadata tells them no more.")
+    format: Literal[3]
+    distributions: list[LockedDistribution]
 
 
 class NewOutput(Output):
-    """What `endpick new` prints."""
+    """Output of `endpick new`."""
 
     type: str
-    types: list[str] = Field(description="Every plugin type of the project, the one asked for first.")
+    types: list[str] = Field(description="All plugin types of the project, the requested one first.")
     kind: str
     distribution: str
     package: str
     folder: str
     files: list[str] = Field(description="Relative to the folder.")
-    next: list[str] = Field(description="Commands to go on with.")
+    next: list[str] = Field(description="The next commands to run.")
 
 
 class FindingOutput(Output):
-    """What a plugin does, and what its author should do about it."""
+    """A broken rule, and how to fix it."""
 
     message: str
     help: str
 
 
 class Verdict(Output):
-    """What one check found about one plugin."""
+    """The result of one check of one plugin."""
 
     id: str
     rule: str
     status: str
-    reason: str = Field(description="Of a check that was skipped, or was expected to fail.")
+    reason: str = Field(description="Why a check was skipped or expected to fail.")
     findings: list[FindingOutput]
 
 
 class TestedPlugin(Output):
-    """One plugin class, held to the conformance kit."""
+    """A plugin class tested by the conformance kit."""
 
     type: str
     distribution: str
@@ -218,10 +183,10 @@ class TestedPlugin(Output):
 
 
 class TestOutput(Output):
-    """What `endpick test` prints."""
+    """Output of `endpick test`."""
 
     endpick: str
-    plugin_api: int = Field(description="Major version of the plugin API that this endpick speaks.")
+    plugin_api: int = Field(description="Major version of the plugin API of this endpick.")
     plugins: list[TestedPlugin]
 
 
@@ -235,66 +200,66 @@ OUTPUTS: dict[str, type[Output]] = {
 }
 
 
-class FilterSay(Output):
-    """One filter in one profile run; names of endpoints."""
+class FilterStep(Output):
+    """A filter in a profile run; names of endpoints."""
 
     instance: str
     type: str
     given: list[str]
     kept: list[str]
-    problem: str = Field(description="Why its answer does not count; empty when it does.")
+    problem: str = Field(description="Why its answer was rejected; empty if it was not.")
 
 
-class ScorerSay(Output):
-    """One scorer in one profile run; one number per candidate."""
+class ScorerStep(Output):
+    """A scorer in a profile run; one number per candidate."""
 
     instance: str
     type: str
     weight: float
-    answered: list[float | None] = Field(description="As the plugin gave them, null for NaN and infinity; empty when it failed.")
-    weighted: list[float] = Field(description="What they added to the totals.")
-    problem: str = Field(description="Why its answer does not count; empty when it does.")
+    answered: list[float | None] = Field(description="Scores of the plugin, null for NaN and infinity; empty if it failed.")
+    weighted: list[float] = Field(description="Weighted scores, as added to the totals.")
+    problem: str = Field(description="Why its answer was rejected; empty if it was not.")
 
 
 class ProfileRun(Output):
-    """One run of one scheduling profile; names of endpoints."""
+    """A run of a scheduling profile; names of endpoints."""
 
     profile: str
-    filters: list[FilterSay]
-    candidates: list[str] = Field(description="Who passed all filters.")
-    scorers: list[ScorerSay]
+    filters: list[FilterStep]
+    candidates: list[str] = Field(description="Endpoints that passed all filters.")
+    scorers: list[ScorerStep]
     totals: list[float] = Field(description="One per candidate.")
     picker: str
-    picked: list[str] = Field(description="Best first; empty when the run failed.")
+    picked: list[str] = Field(description="Best first; empty if the run failed.")
     failure: str
 
 
 class Waiting(Output):
-    """How a request waited for its turn."""
+    """How a request waited in flow control."""
 
-    seconds: float = Field(description="For how long.")
-    saturation: float = Field(description="How full the pool was when the request came; 1 for full.")
+    seconds: float = Field(description="Time waited.")
+    saturation: float = Field(description="Saturation of the pool when the request arrived; 1 is full.")
 
 
 class DecisionOutput(Output):
-    """What hook objects that implement `endpick_decision` are given."""
+    """The argument of the hook `endpick_decision`."""
 
     id: str = Field(description="The request's `x-request-id`.")
     model: str
     path: str
     priority: int
     fairness_id: str
-    endpoints: list[str] = Field(description="Names of those there were to choose from.")
-    destinations: list[str] = Field(description="`host:port`, best first; empty when no endpoint was found.")
-    status: int | None = Field(description="HTTP status of the refusal; null when an endpoint was found.")
+    endpoints: list[str] = Field(description="Names of the candidates.")
+    destinations: list[str] = Field(description="`host:port`, best first; empty if no endpoint was found.")
+    status: int | None = Field(description="HTTP status of the refusal; null if an endpoint was found.")
     refusal: str
     runs: list[ProfileRun]
-    waited: Waiting | None = Field(description="Null for a request that did not wait in endpick.")
-    unread: str = Field(description="Why the parser failed to read the body, without which the request went on; empty where none did.")
+    waited: Waiting | None = Field(description="Null for a request that did not wait.")
+    unread: str = Field(description="Why the parser failed to read the body; empty if it did not.")
 
 
-class Misbehaviour(Output):
-    """A plugin raised, or answered nonsense."""
+class PluginFault(Output):
+    """A plugin raised or returned an invalid answer."""
 
     instance: str
     extension_point: str
@@ -302,12 +267,12 @@ class Misbehaviour(Output):
 
 
 class TryOutput(Output):
-    """What `endpick try` prints."""
+    """Output of `endpick try`."""
 
-    destinations: list[str] = Field(description="`host:port`, best first; empty when the request was refused.")
-    status: int | None = Field(description="HTTP status of the refusal; null when the request was routed.")
+    destinations: list[str] = Field(description="`host:port`, best first; empty if the request was refused.")
+    status: int | None = Field(description="HTTP status of the refusal; null if the request was routed.")
     refusal: str
     headers: dict[str, str] = Field(description="Added to the request for the model server.")
     pool: list[str] = Field(description="Names of all endpoints.")
     runs: list[ProfileRun]
-    faults: list[Misbehaviour]
+    faults: list[PluginFault]

@@ -1,4 +1,4 @@
-"""`endpick plan`: what a configuration comes to, with everything that endpick fills in and why."""
+"""`endpick plan`: shows a configuration with all defaults resolved."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ from endpick.host.planning.plan import Plan, PlannedInstance, PlannedProfile
 NONE = "-"
 
 
-@click.command("plan", short_help="Show the resolved plan: order, weights, defaults and why.")
+@click.command("plan", short_help="Show the resolved plan: order, weights and defaults.")
 @click.argument("config", required=False)
 @ENDPOINTS_OPTION
 @FORMAT_OPTION
 def command(config: str | None, endpoints_file: Path | None, output: Literal["text", "json"]) -> None:
-    """Show what CONFIG comes to: which instances run in which order, what endpick fills in and why, who reads what from whom.
+    """Show the plan of CONFIG: instances in order, defaults with their reasons, and the data flow.
 
-    `-` reads standard input; without CONFIG the plan is that of the built-in default.
+    `-` reads standard input. Without CONFIG, the built-in default is shown.
     """
     plan = plan_or_exit(config, as_json=output == "json", endpoints_file=endpoints_file)
     if output == "json":
         click.echo(json_text(document_of(plan).model_dump(mode="json", by_alias=True)), nl=False)
     else:
-        from endpick.diagnostics import printable
-
-        text = "\n".join(_sections(plan))
-        click.echo("\n".join(map(printable, text.split("\n"))), nl=False)
+        click.echo("\n".join(_sections(plan)), nl=False)
 
 
 def _sections(plan: Plan) -> Iterator[str]:
@@ -84,7 +81,6 @@ def _bands(settings: FlowControlSettings) -> Iterator[tuple[str, ...]]:
 
 
 def _limits(settings: FlowControlSettings) -> str:
-    """The rest of the settings, a line each."""
     eviction = settings.eviction
     rows = (
         ("in all", f"{settings.max_bytes or 'any'} bytes, {settings.max_requests or 'any'} requests"),

@@ -1,4 +1,4 @@
-"""Durations and sizes on the command line: flags that are refused, with an example, when they make no sense."""
+"""Click types for durations and sizes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import click
 
 
 class Duration(click.ParamType[float]):
-    """`50ms`, `1m30s`; gives seconds, never less than 0."""
+    """A duration such as `50ms` or `1m30s`, converted to seconds."""
 
     name = "duration"
 
     def __init__(self, *, positive: bool = False) -> None:
-        """With `positive`, zero is refused, too."""
+        """`positive` refuses zero."""
         self._positive = positive
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -25,7 +25,7 @@ class Duration(click.ParamType[float]):
         try:
             seconds = parse_duration(str(value))
         except ValueError:
-            self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
+            self.fail(f"'{value}' is not a duration; write for example 50ms or 1m30s", param, ctx)
         if seconds < 0 or (self._positive and not seconds):
             self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
         return seconds
@@ -35,13 +35,13 @@ _BYTES = re.compile(r"(?<=[0-9kKMGTPEi])B$")
 
 
 def _without_unit(text: str) -> str:
-    """`10MiB` as Kubernetes writes it; a K before the unit means 1000, as `k` does."""
+    """`10MiB` as a Kubernetes quantity; K means 1000, like k."""
     plain = _BYTES.sub("", text.strip())
     return f"{plain[:-1]}k" if plain.endswith("K") else plain
 
 
 class Quantity(click.ParamType[int]):
-    """`16Mi`, `1k`, and with the unit as `16MiB` or `25MB`; gives a whole number, at least 1."""
+    """A size such as `16Mi`, `1k`, `16MiB` or `25MB`, converted to a whole number of at least 1."""
 
     name = "quantity"
 
@@ -54,7 +54,7 @@ class Quantity(click.ParamType[int]):
         try:
             quantity = parse_quantity(_without_unit(str(value)))
         except ValueError:
-            self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
+            self.fail(f"'{value}' is not a quantity; write for example 16Mi or 500k", param, ctx)
         if quantity < 1:
             self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
         return quantity

@@ -1,4 +1,4 @@
-"""Makes projects for new plugins from the template in `plugin_template`: names them, refuses names that are taken, writes them."""
+"""Creates projects for new plugins from `plugin_template`: derives names, refuses taken ones, writes files."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ KINDS = (
     "eviction-filter",
     "eviction-ordering-policy",
 )
-"""What the template can make. A data source comes with a data collector; a `pool-source` asks for what concerns the whole pool."""
+"""Kinds of the template. A data source comes with a collector; a `pool-source` fetches data of the whole pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The names that follow from a plugin type and a kind; derived in `cookiecutter.json`, so that the template works by itself as well.
+    """The names derived from a plugin type and a kind, by `cookiecutter.json`.
 
     Attributes:
-        types: Plugin types it will offer, the requested one first.
+        types: The plugin types, the requested one first.
         kind: One of `KINDS`.
-        distribution: What pip installs; also the name of the folder.
-        package: What Python imports.
-        module: Module of the package that holds the plugin.
-        stem: The last part of the type without its kind: what classes are named after.
-        definitions: Names of the classes and constants that the package defines.
+        distribution: Name of the distribution and of the folder.
+        package: Name of the Python package.
+        module: Module of the package with the plugin.
+        stem: The last part of the type without its kind; prefix of class names.
+        definitions: Names of the classes and constants of the package.
     """
 
     types: tuple[str, ...]
@@ -62,7 +62,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class ProjectDraft:
-    """A project that is named but not written."""
+    """A project that is not written yet."""
 
     project: Project
     variables: Mapping[str, object]
@@ -70,18 +70,18 @@ class ProjectDraft:
 
 MAX_TYPE_LENGTH = 50
 MAX_STEM_LENGTH = 24
-"""Longer names would make lines of code that need wrapping, which a template cannot do."""
+"""Longer names would need line breaks the template cannot make."""
 TEST_PREFIX = "Test"
 """pytest collects classes with this prefix from every test module that imports them."""
 
 
 def refuse_type(plugin_type: str) -> str | None:
-    """Why no plugin can have this type, whatever is installed; None when a plugin can."""
+    """Why no plugin can have this type; None if one can."""
     if not is_valid_type(plugin_type):
         return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
     vendor, dot, _ = plugin_type.partition(".")
     if not dot:
-        return f"'{plugin_type}' has no vendor, and types without a vendor are endpick's own; put yours before it, as in acme.{plugin_type}"
+        return f"'{plugin_type}' has no vendor, which only endpick's own types lack; put yours first, as in acme.{plugin_type}"
     if len(plugin_type) > MAX_TYPE_LENGTH:
         return f"'{plugin_type}' is longer than {MAX_TYPE_LENGTH} characters; shorten it"
     if vendor == HOST_DISTRIBUTION:
@@ -99,7 +99,6 @@ def draft(plugin_type: str, kind: str) -> ProjectDraft:
         plugin_type: Well-formed.
         kind: One of `KINDS`.
     """
-    # cookiecutter comes with the extra `scaffold`; `refuse_type` must work without it.
     from cookiecutter.generate import generate_context
     from cookiecutter.prompt import prompt_for_config
 
@@ -131,7 +130,7 @@ def project_of(names: Mapping[str, str]) -> Project:
 
 
 def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> str | None:
-    """Why this project cannot be made in the folder `parent`, given what is installed; None when it can."""
+    """Why this project cannot be created in the folder `parent`; None if it can."""
     return _refuse_definitions(project) or _refuse_taken(project, tuple(candidates)) or _refuse_folder(parent / project.distribution)
 
 
@@ -175,16 +174,16 @@ def _refuse_folder(folder: Path) -> str | None:
 
 
 def write(plan: ProjectDraft, parent: Path) -> Path:
-    """Write the project into a new folder of `parent`, completely or not at all, and return the folder.
+    """Write the project into a new folder of `parent`, completely or not at all; returns the folder.
 
     Raises:
-        OSError: `parent` cannot be written to, or has such a folder already.
+        OSError: `parent` cannot be written, or the folder exists.
     """
     from cookiecutter.generate import generate_files
 
     parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
-        # The hooks of the template check names for authors who run cookiecutter directly; `refuse` has checked these.
+        # `refuse` has checked the names already, as the hooks of the template would.
         made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
         for compiled in list(made.rglob("__pycache__")):  # pip compiles the template when it installs endpick
             shutil.rmtree(compiled)

@@ -1,4 +1,4 @@
-"""`endpick schema`: the JSON Schema of a configuration, of a plugin's parameters, or of what a verb prints."""
+"""`endpick schema`: prints the JSON Schema of a configuration, of parameters, or of a verb's output."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 import click
 from pydantic import BaseModel, TypeAdapter
 
-from endpick.cli.console import print_diagnostics, say
+from endpick.cli.console import print_diagnostics
 from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
-from endpick.files import write_given
 from endpick.host.catalog import PluginCatalog
 from endpick.host.discovery import Candidate, discover
 from endpick.host.loader import LoadedPlugin
@@ -28,7 +27,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
-    """Schemas of the documents that verbs print with `--format json`, by name."""
+    """Schemas of the output of verbs with `--format json`, by name."""
     return {
         "diagnostics": DIAGNOSTICS,
         "decision": _document(DecisionOutput, "endpick decision record"),
@@ -41,31 +40,31 @@ def output_schemas() -> dict[str, Mapping[str, object]]:
 
 
 def parameter_schemas(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
-    """Schemas of the parameters of every type that loads, by type; imports all of them."""
+    """Schemas of the parameters of every type that loads, by type; imports all plugins."""
     installed = PluginCatalog(candidates)
     loaded = ((plugin_type, installed.peek(plugin_type)) for plugin_type in sorted({one.type for one in candidates}))
     return {plugin_type: parameter_schema(plugin) for plugin_type, plugin in loaded if plugin is not None}
 
 
 def parameter_schema(loaded: LoadedPlugin) -> dict[str, object]:
-    """The schema of one type's `parameters:` under the type's name."""
+    """The schema of `parameters:` of one type."""
     schema = parameters_schema(loaded)
     described = {"description": loaded.summary} if loaded.summary else {}
     return {"$schema": DIALECT, **schema, "title": loaded.candidate.type, **described}
 
 
 def config_schema(candidates: Sequence[Candidate]) -> dict[str, object]:
-    """The editor schema of a configuration in which these plugins may be used."""
+    """The editor schema of a configuration that may use these plugins."""
     return editor_schema(parameter_schemas(candidates))
 
 
 def schema_text(schema: Mapping[str, object]) -> str:
-    """A schema as it is printed and committed; properties keep the order their authors gave them."""
+    """A schema as printed; properties keep their order."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Those that come with endpick."""
+    """The candidates that come with endpick."""
     return tuple(candidate for candidate in candidates if candidate.is_builtin)
 
 
@@ -77,14 +76,14 @@ def _document(document: type[BaseModel], title: str) -> Mapping[str, object]:
 CONFIG = "config"
 
 
-@click.command("schema", short_help="Print a JSON Schema, for editors and checks.")
+@click.command("schema", short_help="Print a JSON Schema, for editors and CI.")
 @click.argument("name", default=CONFIG)
-@click.option("--installed", is_flag=True, help="For 'config': know every installed plugin type, not only the built-in ones.")
+@click.option("--installed", is_flag=True, help="For 'config': include all installed plugin types, not only built-in ones.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 def command(name: str, installed: bool, output: Path | None) -> None:
-    """Print the JSON Schema called NAME: 'config' for editors (draft-07), a plugin type for its parameters, or an output of endpick.
+    """Print the JSON Schema NAME: 'config' for editors (draft-07), a plugin type for its parameters, or a verb for its output.
 
-    The outputs are called like the verbs that print them; that of `validate` is 'diagnostics'.
+    The output of `validate` is named 'diagnostics'.
 
     To use the schema of the configuration in an editor, begin the file with this line:
 
@@ -97,9 +96,9 @@ def command(name: str, installed: bool, output: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         try:
-            write_given(output, text)
+            output.write_text(text, encoding="utf-8")
         except OSError as problem:
-            say(f"error: {output} cannot be written: {problem.strerror}", err=True)
+            click.echo(f"error: {output} cannot be written: {problem.strerror}", err=True)
             sys.exit(ExitCode.FAILED)
 
 

@@ -1,4 +1,4 @@
-"""`endpick serve`: the main job."""
+"""`endpick serve`: answers a gateway."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 from typing_extensions import Unpack
 
 from endpick.cli.go_flags import GIVEN, GoCommand
-from endpick.cli.llm_d_flags import REMOVED, unused_options, without_effect
-from endpick.cli.serve_options import serve_options
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
+from endpick.cli.serve_options import PARAMETERS, write_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,62 +28,69 @@ if TYPE_CHECKING:
 _log = logging.getLogger("endpick.serve")
 
 
+_UNUSED = ", ".join(f"--{flag.name}" for flag in FLAGS if flag.effect is Effect.NONE)
+
+
 class ServeCommand(GoCommand):
-    """`serve` takes llm-d's command lines as they are."""
+    """Accepts llm-d's command lines unchanged, and groups the options in `--help`."""
 
     removed = REMOVED
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by group."""
+        write_groups(ctx, formatter)
 
-@click.command("serve", cls=ServeCommand)
+
+@click.command(
+    "serve", cls=ServeCommand, params=PARAMETERS, epilog=f"llm-d's flags {_UNUSED} are accepted and have no effect; see `endpick migrate`."
+)
 @click.argument("config", required=False)
-@serve_options
-@unused_options()
 def command(**options: Unpack[ServeOptions]) -> None:
     """Serve a gateway: pick an endpoint for every request.
 
-    CONFIG is an EndpointPickerConfig file. Ends with exit code 3 when the configuration is wrong, 4 when a plugin is missing or
-    broken, 5 when a port, a plugin's start or the discovery does not work.
+    CONFIG is an EndpointPickerConfig file. Exit code 3: the configuration is wrong. 4: a plugin is missing or broken. 5: a port, a
+    plugin's start or the discovery failed.
     """
     path, text = options["config"] or options["config_file"], options["config_text"]
     if sum(source is not None for source in (options["config"], options["config_file"], text)) > 1:
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
-    # The library of grpcio writes to standard error by itself, once for each of many things that a client may do, and with what it says.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
-    gc.disable()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpcio logs to standard error by itself
+    gc.disable()  # objects made at start stay; `run` enables it again
     from endpick.cli.serve_settings import log_format, log_level, settings_of
     from endpick.serve.logs import configure_logging
 
-    configure_logging(log_level(options), log_format(options))
-    settings = settings_of(options)
-    planning = _Planning(options)
-    sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+    settings, planning = settings_of(options), _Planning(options)
+    stop_logging = configure_logging(log_level(options), log_format(options))
+    try:
+        sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+    finally:
+        stop_logging()
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """Where the configuration stands."""
+    """The source of the configuration."""
 
     path: str | None
     text: str | None
 
     def read(self) -> LoadedConfig:
-        """For the start."""
+        """Read it for the start."""
         from endpick.cli.console import read
         from endpick.config import load_config
 
         return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
 
     def read_again(self) -> LoadedConfig:
-        """For a reload, which must not wait."""
-        from endpick.config import load_config_again
+        """Read it for a reload; mistakes are diagnostics."""
+        from endpick.config import load_config
 
-        return self.read() if self.path is None else load_config_again(self.path)
+        return self.read() if self.path is None else load_config(self.path)
 
 
 class _Planning:
-    """How the configuration becomes a plan; again at each reload."""
+    """Makes a plan of the configuration, at start and at each reload."""
 
     def __init__(self, options: ServeOptions) -> None:
         from endpick.cli.serve_settings import pool_of
@@ -94,7 +101,7 @@ class _Planning:
         self._pool = pool_of(options)
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
-        """The lock file is read each time, so that a reload sees a new one."""
+        """Plan a configuration; reads the lock file each time."""
         from endpick.diagnostics import Diagnostic
         from endpick.host.discovery import discover
         from endpick.host.planning.plan import PlanOutcome
@@ -128,7 +135,6 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
 
 def _run(document: _Document, planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
-    from endpick.host.failures import message_of
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
@@ -139,11 +145,11 @@ def _run(document: _Document, planning: _Planning, settings: ServeSettings, give
     _print(outcome.diagnostics, loaded)
     _warn_of_idle_flags(given, outcome.plan)
     try:
-        run(outcome.plan, settings, lambda: planning.outcome(document.read_again()))
+        run(outcome.plan, settings, lambda: planning.outcome(document.read()))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:
-        _print([Diagnostic(Code.E0704, message_of(each)) for each in group.exceptions], loaded)
+        _print([Diagnostic(Code.E0704, str(each)) for each in group.exceptions], loaded)
         return ExitCode.FAILED
     return ExitCode.OK
 

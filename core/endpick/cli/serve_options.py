@@ -1,387 +1,133 @@
-"""The options of `endpick serve`, by what they are about; those of llm-d's without effect stand in `llm_d_flags` alone."""
+"""The options of `endpick serve`, grouped as `--help` shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from endpick.cli.go_flags import boolean
+from endpick.cli.go_flags import GO_BOOLEAN
+from endpick.cli.llm_d_flags import unused_options
 from endpick.cli.quantities import DURATION, POSITIVE_DURATION, QUANTITY
 
-Command = Callable[..., None]
-
 _PORT = click.IntRange(0, 65535)
-_COUNT = click.IntRange(1, 2**31 - 1)
-"""What both transports can count to."""
-
-CONFIGURATION = (
-    click.option("--config-file", help="The configuration, as llm-d spells it; the same as CONFIG."),
-    click.option("--config-text", help="The configuration itself instead of a file."),
-    click.option(
-        "--endpoints",
-        "endpoints_file",
-        type=click.Path(path_type=Path),
-        help="Discover the endpoints of this file, if CONFIG names no discovery; the file is watched.",
-    ),
-    boolean("--legacy-metrics", default=False, help="Repeat llm-d's metrics under their names of before August 2026, too."),
-    boolean("--watch-config", default=False, help="Reload when CONFIG changes; SIGHUP reloads in any case."),
-    boolean("--locked", default=False, help="Refuse every plugin that differs from the lock file."),
-    click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`."),
-    boolean("--allow-experimental-plugins", default=False, help="Do not warn of plugins whose authors call them experimental."),
-)
-"""Which document is served, with which plugins."""
-
-PORTS = (
-    click.option("--host", default="", help="Address to listen on; default every interface."),
-    click.option("--grpc-port", type=_PORT, default=9002, show_default=True, help="Port of ext_proc; 0 takes any free one."),
-    click.option("--grpc-health-port", type=_PORT, default=9003, show_default=True, help="Port of the gRPC health service."),
-    click.option("--metrics-port", type=_PORT, default=9090, show_default=True, help="Port of /metrics and /healthz."),
-    click.option(
-        "--transport",
-        type=click.Choice(["h2", "grpcio"]),
-        default="h2",
-        show_default=True,
-        help="Who speaks HTTP/2: endpick itself, or grpcio, beside which hostile clients slow others down (see the threat model).",
-    ),
-    boolean("--reuse-port", default=False, help="Share the ext_proc port with other processes that say so, too (SO_REUSEPORT)."),
-    boolean("--health-checking", default=True, help="Always on: the ext_proc port answers health checks in any case."),
-    boolean("--secure-serving", default=True, help="TLS on the ext_proc port; --secure-serving=false for plain text."),
-    click.option("--cert-path", type=click.Path(path_type=Path), help="Folder with tls.crt and tls.key; without it a self-signed pair."),
-    click.option("--client-ca-file", type=click.Path(path_type=Path), help="Ask gateways for a certificate signed by this authority."),
-    boolean("--enable-cert-reload", default=True, help="Use new certificates when their files change."),
-    click.option(
-        "--tls-min-version",
-        type=click.Choice(["VersionTLS12", "VersionTLS13", "1.2", "1.3"]),
-        default="VersionTLS12",
-        show_default=True,
-        help="Oldest TLS version; only with --transport h2.",
-    ),
-    click.option(
-        "--tls-cipher-suites", multiple=True, help="Suites of TLS 1.2 by their IANA names, separated by commas; only with --transport h2."
-    ),
-    click.option(
-        "--metrics-cert-dir", type=click.Path(path_type=Path), help="TLS on the metrics port, with tls.crt and tls.key of this folder."
-    ),
-    click.option(
-        "--metrics-client-ca-file",
-        type=click.Path(path_type=Path),
-        help="TLS on the metrics port, for clients with a certificate of this authority.",
-    ),
-)
-"""Where it listens, and how connections are encrypted."""
-
-ENDPOINTS = (
-    click.option(
-        "--pool-name", help="Label of the pool's gauges, `endpick` if not given; the InferencePool where discovery asks Kubernetes."
-    ),
-    click.option(
-        "--pool-namespace",
-        envvar="NAMESPACE",
-        default="",
-        help="Namespace of the pool; else the environment's NAMESPACE, or endpick's own.",
-    ),
-    click.option("--kubeconfig", default="", help="Where the Kubernetes API is; default $KUBECONFIG, else the service account of the Pod."),
-    click.option("--pool-group", default="", help="API group of the InferencePool; else inference.networking.k8s.io."),
-    click.option("--endpoint-selector", default="", help="Label selector of the pods, where there is no InferencePool."),
-    click.option("--endpoint-target-ports", multiple=True, help="Ports of each such pod, separated by commas."),
-    boolean(
-        "--ha-enable-leader-election",
-        default=False,
-        help="One of several replicas serves, by a Lease of the pool's namespace; the others stand by, and health says NOT_SERVING.",
-    ),
-    boolean("--disable-endpoint-subset-filter", default=False, help="Ignore the gateway's choice of endpoints (its subset hint)."),
-    boolean(
-        "--emit-endpoint-scores",
-        default=False,
-        help="Tell the gateway what each candidate scored: dynamic metadata `x-gateway-destination-endpoint-scores`.",
-    ),
-    click.option(
-        "--max-endpoints",
-        type=_COUNT,
-        default=4096,
-        show_default=True,
-        help="Endpoints of the pool; more that are discovered are left out.",
-    ),
-    click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints."),
-    click.option(
-        "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."
-    ),
-    click.option(
-        "--idle-metrics-interval",
-        type=POSITIVE_DURATION,
-        default="1s",
-        show_default=True,
-        help="Longest time between two scrapes of an endpoint with nothing to do; shorter where a plugin wants fresher data.",
-    ),
-    click.option(
-        "--metrics-staleness-threshold",
-        type=POSITIVE_DURATION,
-        default="2s",
-        show_default=True,
-        help="Older values do not count in the pool's gauges.",
-    ),
-)
-"""Which endpoints there are, and how fresh what is known of them."""
-
-LIMITS = (
-    click.option(
-        "--drain-timeout",
-        type=DURATION,
-        default="30s",
-        show_default=True,
-        help="How long new requests are still served after SIGTERM, while health says that endpick is going. It ends as soon as no gateway "
-        "is connected, and at a second signal.",
-    ),
-    click.option(
-        "--finish-timeout",
-        type=DURATION,
-        default="30s",
-        show_default=True,
-        help="How long streams may finish after --drain-timeout; another signal, or 30 s more, end the process at once.",
-    ),
-    click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message."),
-    click.option(
-        "--grpc-max-envelope-size",
-        type=QUANTITY,
-        default="256Ki",
-        show_default=True,
-        help="What one ext_proc message may hold beside its body: headers, attributes, metadata.",
-    ),
-    click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused."),
-    click.option(
-        "--large-body",
-        type=QUANTITY,
-        default="1Mi",
-        show_default=True,
-        help="A request body of more bytes is parsed by a process of its own.",
-    ),
-    click.option(
-        "--large-body-structure",
-        type=QUANTITY,
-        default="32Ki",
-        show_default=True,
-        help="So is one of more structure: 1 for each comma, 2 for each quote, 16 for each object or list.",
-    ),
-    click.option(
-        "--large-body-timeout", type=POSITIVE_DURATION, default="10s", show_default=True, help="How long parsing a large body may take."
-    ),
-    click.option(
-        "--large-body-memory",
-        type=QUANTITY,
-        default="1Gi",
-        show_default=True,
-        help="How much memory parsing a large body may take beside the body.",
-    ),
-    click.option(
-        "--large-body-queue",
-        type=QUANTITY,
-        default="256Mi",
-        show_default=True,
-        help="How many bytes of large bodies may wait, 256 of them at most; requests beyond are refused.",
-    ),
-    click.option(
-        "--max-memory",
-        type=QUANTITY,
-        help="What the process may use, by default the limit of its container, or the machine's memory; near it, requests are refused.",
-    ),
-    click.option(
-        "--max-held",
-        type=QUANTITY,
-        default="512Mi",
-        show_default=True,
-        help="What undecided requests may hold, all together; and again what messages that have not come whole and replies that wait may.",
-    ),
-    click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed."),
-    click.option(
-        "--max-connections-share",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=0.5,
-        show_default=True,
-        help="Share of --grpc-max-connections that one address may have, and then of those that others leave; only with --transport h2.",
-    ),
-    click.option(
-        "--grpc-handshake-timeout",
-        type=POSITIVE_DURATION,
-        default="10s",
-        show_default=True,
-        help="How long a TLS handshake may take, and after it as long again the client's first SETTINGS.",
-    ),
-    click.option(
-        "--tls-max-handshake-size",
-        type=QUANTITY,
-        default="24Ki",
-        show_default=True,
-        help="What a client may send for a TLS handshake, above all its certificates; also on --metrics-port, not with --transport grpcio.",
-    ),
-    click.option(
-        "--grpc-max-header-size", type=QUANTITY, default="16Ki", show_default=True, help="Header list of one stream, packed and unpacked."
-    ),
-    click.option(
-        "--grpc-header-timeout",
-        type=POSITIVE_DURATION,
-        default="10s",
-        show_default=True,
-        help="How long the headers of one stream may take to arrive; only with --transport h2.",
-    ),
-    click.option(
-        "--grpc-write-timeout",
-        type=POSITIVE_DURATION,
-        default="30s",
-        show_default=True,
-        help="How long a gateway may take nothing of what waits for it; only with --transport h2.",
-    ),
-    click.option(
-        "--grpc-flood-tolerance",
-        type=click.FloatRange(0.01, 1000),
-        default=1.0,
-        show_default=True,
-        help="So many times as much as usual one connection may send of what costs its sender little: resets, PINGs, SETTINGS, empty and "
-        "other control frames, streams that break the protocol. With --transport grpcio of resets only.",
-    ),
-    click.option(
-        "--max-name-length",
-        type=click.IntRange(1, 65536),
-        default=1024,
-        show_default=True,
-        help="Characters of a model, a cache salt or a fairness id; requests with longer ones are refused.",
-    ),
-    click.option(
-        "--grpc-max-early-messages",
-        type=_COUNT,
-        default=64,
-        show_default=True,
-        help="Messages of one stream that may come while its decision is awaited.",
-    ),
-    click.option("--grpc-health-max-connections", type=_COUNT, default=64, show_default=True, help="Connections to --grpc-health-port."),
-    click.option("--metrics-max-connections", type=_COUNT, default=32, show_default=True, help="Connections to --metrics-port."),
-    click.option(
-        "--max-rush-connections",
-        type=_COUNT,
-        default=4,
-        show_default=True,
-        help="Connections of one address in a tenth of a second to --grpc-health-port, or to --metrics-port, while they come faster than "
-        "they can be taken; as many again that say nothing. More are closed.",
-    ),
-    click.option(
-        "--metrics-header-timeout",
-        type=POSITIVE_DURATION,
-        default="10s",
-        show_default=True,
-        help="How long a request to --metrics-port may take to arrive.",
-    ),
-    click.option(
-        "--metrics-idle-timeout",
-        type=POSITIVE_DURATION,
-        default="75s",
-        show_default=True,
-        help="When a connection to --metrics-port that asks nothing is closed.",
-    ),
-    click.option("--metrics-max-request", type=QUANTITY, default="16Ki", show_default=True, help="Largest request to --metrics-port."),
-    click.option(
-        "--metrics-max-held",
-        type=QUANTITY,
-        default="64Mi",
-        show_default=True,
-        help="What pages may hold that scrapers have not taken, all together.",
-    ),
-    click.option(
-        "--reserved-descriptors",
-        type=click.IntRange(0),
-        default=128,
-        show_default=True,
-        help="File descriptors that ext_proc connections leave to health, metrics, logs and plugins; at most half of all.",
-    ),
-    click.option("--grpc-max-concurrent-streams", type=_COUNT, default=4096, show_default=True, help="Requests under way per connection."),
-    click.option("--grpc-max-connection-age", type=POSITIVE_DURATION, help="When a gateway is asked to connect anew; default never."),
-    click.option(
-        "--grpc-max-connection-age-grace",
-        type=POSITIVE_DURATION,
-        default="60s",
-        show_default=True,
-        help="How long streams of a connection that has its age may finish.",
-    ),
-    click.option(
-        "--grpc-keepalive-time", type=POSITIVE_DURATION, default="60s", show_default=True, help="Silence after which a gateway gets a PING."
-    ),
-    click.option(
-        "--grpc-keepalive-timeout",
-        type=POSITIVE_DURATION,
-        default="20s",
-        show_default=True,
-        help="How long it may take to answer the PING.",
-    ),
-    click.option(
-        "--plugin-time-budget",
-        type=POSITIVE_DURATION,
-        default="50ms",
-        show_default=True,
-        help="A call of a plugin that holds the event loop for longer is late.",
-    ),
-    click.option(
-        "--circuit-faults",
-        type=_COUNT,
-        default=20,
-        show_default=True,
-        help="So many faults, or 3 late calls, leave a plugin out, if they are half of its calls, or of the time.",
-    ),
-    click.option(
-        "--circuit-cool-down",
-        type=POSITIVE_DURATION,
-        default="5s",
-        show_default=True,
-        help="How long a plugin is left out; twice as long, up to 5m, each time that it fails right after.",
-    ),
-    click.option(
-        "--stall-limit",
-        type=POSITIVE_DURATION,
-        default="10s",
-        show_default=True,
-        help="An event loop that stands still for so long makes health fail for as long; a tenth of it is logged, with the stack.",
-    ),
-)
-"""What one client, one request and one plugin may take."""
-
-OBSERVATION = (
-    click.option(
-        "--decision-sampling",
-        type=click.FloatRange(0, 1),
-        default=0.01,
-        show_default=True,
-        help="Ratio of decisions shown to hook objects that watch them.",
-    ),
-    click.option(
-        "--metrics-max-combinations",
-        type=click.IntRange(1),
-        default=250,
-        show_default=True,
-        help="Combinations of model, target model, fairness id and priority that metrics tell apart; later ones count as `other`.",
-    ),
-    click.option(
-        "--metrics-max-samples",
-        type=_COUNT,
-        default=100_000,
-        show_default=True,
-        help="Samples that one instance, or one collector of a hook object, may show on a page; one with more is left out of it.",
-    ),
-    boolean("--enable-grpc-stream-metrics", default=False, help="Show llm-d's metrics of ext_proc streams, too."),
-    click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info; goes before llm-d's flags for it."
-    ),
-    click.option("--log-format", type=click.Choice(["auto", "text", "json"]), help="Default auto: text on a terminal, else JSON."),
-    click.option("--v", "verbosity", type=int, default=2, show_default=True, help="0 to 3 for info, 4 and more for debug."),
-    click.option("--zap-log-level", help="debug, info, error, or a number as for --v; goes before --v."),
-    click.option(
-        "--zap-encoder", type=click.Choice(["console", "json"]), help="Form of the log: text or JSON; --log-format goes before it."
-    ),
-    boolean("--zap-devel", default=True, help="false: JSON, unless --zap-encoder or --log-format says otherwise."),
-)
-"""What is told of the process."""
+_COUNT = click.IntRange(1)
+_FILE = click.Path(path_type=Path)
+_RATIO = click.FloatRange(0, 1)
 
 
-def serve_options(command: Command) -> Command:
-    """Add all of them, in the order in which the reference shows them."""
-    for option in reversed((*CONFIGURATION, *PORTS, *ENDPOINTS, *LIMITS, *OBSERVATION)):
-        command = option(command)
-    return command
+def _option(name: str, help_text: str, *, default: Any = None, **settings: Any) -> click.Option:  # noqa: ANN401 - as click has it
+    names = [f"--{name}", *settings.pop("names", ())]
+    return click.Option(names, help=help_text, default=default, show_default=default not in (None, "", False), **settings)
+
+
+def _boolean(name: str, help_text: str, *, default: bool = False) -> click.Option:
+    return _option(name, help_text, default=default, type=GO_BOOLEAN)
+
+
+GROUPS: dict[str, tuple[click.Option, ...]] = {
+    "Configuration": (
+        _option("config-file", "Configuration file, as llm-d names it; same as CONFIG."),
+        _option("config-text", "The configuration itself instead of a file."),
+        _boolean("watch-config", "Reload when CONFIG changes. SIGHUP always reloads."),
+        _option("endpoints", "File with the endpoints, if CONFIG names no discovery. Watched.", names=("endpoints_file",), type=_FILE),
+        _boolean("locked", "Refuse plugins that differ from the lock file."),
+        _option("lock-file", "Lock file of `endpick lock`.", default=Path("endpick.lock.json"), type=_FILE),
+        _boolean("allow-experimental-plugins", "Do not warn about experimental plugins."),
+    ),
+    "Ports and TLS": (
+        _option("host", "Address to listen on. Default: every interface.", default=""),
+        _option("grpc-port", "Port of ext_proc; 0 for any free port.", default=9002, type=_PORT),
+        _option("grpc-health-port", "Port of the gRPC health service.", default=9003, type=_PORT),
+        _option("metrics-port", "Port of /metrics and /healthz.", default=9090, type=_PORT),
+        _option("transport", "HTTP/2 implementation.", default="h2", type=click.Choice(["h2", "grpcio"])),
+        _boolean("reuse-port", "Share the ext_proc port with other processes (SO_REUSEPORT)."),
+        _boolean("health-checking", "No effect: the ext_proc port always answers health checks.", default=True),
+        _boolean("secure-serving", "TLS on the ext_proc port.", default=True),
+        _option("cert-path", "Folder with tls.crt and tls.key. Default: a self-signed certificate.", type=_FILE),
+        _option("client-ca-file", "Require gateway certificates signed by this CA.", type=_FILE),
+        _boolean("enable-cert-reload", "Reload certificates when their files change.", default=True),
+        _option(
+            "tls-min-version",
+            "Oldest TLS version.",
+            default="VersionTLS12",
+            type=click.Choice(["VersionTLS12", "VersionTLS13", "1.2", "1.3"]),
+        ),
+        _option("tls-cipher-suites", "TLS 1.2 cipher suites by IANA name, separated by commas.", multiple=True),
+        _option("metrics-cert-dir", "Folder with tls.crt and tls.key for the metrics port.", type=_FILE),
+        _option("metrics-client-ca-file", "Require client certificates on the metrics port signed by this CA.", type=_FILE),
+    ),
+    "Kubernetes": (
+        _option("pool-name", "Name of the InferencePool; also a label of metrics."),
+        _option("pool-namespace", "Namespace of the pool. Default: $NAMESPACE, else the Pod's.", default="", envvar="NAMESPACE"),
+        _option("pool-group", "API group of the InferencePool. Default: inference.networking.k8s.io.", default=""),
+        _option("endpoint-selector", "Label selector of the Pods, if there is no InferencePool.", default=""),
+        _option("endpoint-target-ports", "Ports of each selected Pod, separated by commas.", multiple=True),
+        _option("kubeconfig", "Kubeconfig file. Default: $KUBECONFIG, else the service account.", default=""),
+        _boolean("ha-enable-leader-election", "Elect one serving replica with a Lease; the others are not ready."),
+    ),
+    "Endpoints": (
+        _boolean("disable-endpoint-subset-filter", "Ignore the gateway's subset hint."),
+        _boolean("emit-endpoint-scores", "Send the score of each candidate to the gateway in dynamic metadata."),
+        _option("max-endpoints", "Largest pool; further endpoints are left out.", default=4096, type=_COUNT),
+        _option("discovery-timeout", "How long to wait for the first endpoints.", default="60s", type=DURATION),
+        _option("refresh-metrics-interval", "Time between two scrapes of an endpoint.", default="50ms", type=POSITIVE_DURATION),
+        _option("idle-metrics-interval", "The same for an endpoint without requests.", default="1s", type=POSITIVE_DURATION),
+        _option("metrics-staleness-threshold", "Pool gauges leave out older values.", default="2s", type=POSITIVE_DURATION),
+    ),
+    "Limits": (
+        _option("max-memory", "Memory limit. Default: the container's. Requests are shed near it.", type=QUANTITY),
+        _option("max-request-body", "Largest request body; a larger one gets 413.", default="32Mi", type=QUANTITY),
+        _option("grpc-max-recv-msg-size", "Largest ext_proc message.", default="64Mi", type=QUANTITY),
+        _option("grpc-max-header-size", "Largest header list of one stream.", default="16Ki", type=QUANTITY),
+        _option("grpc-max-connections", "Most connections to the ext_proc port.", default=1024, type=_COUNT),
+        _option(
+            "grpc-max-concurrent-streams",
+            "Most concurrent requests per connection.",
+            default=4096,
+            type=click.IntRange(1, 2**31 - 1),
+        ),
+        _option("grpc-max-connection-age", "Age at which a connection is drained. Default: never.", type=POSITIVE_DURATION),
+        _option("grpc-max-connection-age-grace", "Time for its streams to finish.", default="60s", type=POSITIVE_DURATION),
+        _option("grpc-keepalive-time", "Silence after which a gateway gets a PING.", default="60s", type=POSITIVE_DURATION),
+        _option("grpc-keepalive-timeout", "Time for the gateway to answer the PING.", default="20s", type=POSITIVE_DURATION),
+    ),
+    "Plugins": (
+        _option("plugin-time-budget", "A plugin call that takes longer is late.", default="50ms", type=POSITIVE_DURATION),
+        _option("circuit-faults", "Faults that open a plugin's circuit (or 3 late calls).", default=20, type=_COUNT),
+        _option("circuit-cool-down", "How long a circuit stays open; doubles up to 5m.", default="5s", type=POSITIVE_DURATION),
+        _option("stall-limit", "An event loop blocked this long fails health for the same time.", default="10s", type=POSITIVE_DURATION),
+    ),
+    "Shutdown": (
+        _option("drain-timeout", "How long new requests are served after SIGTERM.", default="30s", type=DURATION),
+        _option("finish-timeout", "How long open streams may finish after that.", default="30s", type=DURATION),
+    ),
+    "Metrics and logs": (
+        _option(
+            "metrics-max-combinations",
+            "Combinations of model and fairness id with their own counters; later ones count as `other`. One in 5 has its own histograms.",
+            default=100,
+            type=_COUNT,
+        ),
+        _boolean("legacy-metrics", "Repeat llm-d's metrics under their names from before August 2026."),
+        _boolean("enable-grpc-stream-metrics", "Add llm-d's metrics of ext_proc streams."),
+        _option("decision-sampling", "Share of decisions shown to hook objects.", default=0.01, type=_RATIO),
+        _option("log-level", "Default: info.", type=click.Choice(["debug", "info", "warning", "error"])),
+        _option("log-format", "Default: auto, which is text on a terminal, else JSON.", type=click.Choice(["auto", "text", "json"])),
+        _option("v", "0 to 3 for info, 4 and more for debug.", default=2, names=("verbosity",), type=int),
+        _option("zap-log-level", "debug, info, error, or a number as for --v; overrides --v."),
+        _option("zap-encoder", "Format of the log; --log-format overrides it.", type=click.Choice(["console", "json"])),
+        _boolean("zap-devel", "false for JSON, unless --zap-encoder or --log-format is given.", default=True),
+    ),
+}
+
+PARAMETERS: list[click.Parameter] = [option for group in GROUPS.values() for option in group] + unused_options()
+
+
+def write_groups(context: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of `--help` under the headings of their groups."""
+    for heading, options in GROUPS.items():
+        records = [record for option in options if (record := option.get_help_record(context)) is not None]
+        with formatter.section(heading):
+            formatter.write_dl(records)

@@ -1,4 +1,4 @@
-"""From the options of `endpick serve` to the settings of the process, and to how it logs."""
+"""Turns the options of `endpick serve` into the settings of the process and of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEBUG_VERBOSITY = 4
 
 
 class ServeOptions(TypedDict):
-    """What click hands to the command: one entry per option."""
+    """The values of the options."""
 
     config: str | None
     config_file: str | None
@@ -63,33 +63,10 @@ class ServeOptions(TypedDict):
     drain_timeout: float
     finish_timeout: float
     grpc_max_recv_msg_size: int
-    grpc_max_envelope_size: int
     max_request_body: int
-    large_body: int
-    large_body_structure: int
-    large_body_timeout: float
-    large_body_memory: int
-    large_body_queue: int
     max_memory: int | None
-    max_held: int
     grpc_max_connections: int
-    max_connections_share: float
-    grpc_handshake_timeout: float
-    tls_max_handshake_size: int
-    max_rush_connections: int
     grpc_max_header_size: int
-    grpc_header_timeout: float
-    grpc_write_timeout: float
-    grpc_flood_tolerance: float
-    max_name_length: int
-    grpc_max_early_messages: int
-    grpc_health_max_connections: int
-    metrics_max_connections: int
-    metrics_header_timeout: float
-    metrics_idle_timeout: float
-    metrics_max_request: int
-    metrics_max_held: int
-    reserved_descriptors: int
     grpc_max_concurrent_streams: int
     grpc_max_connection_age: float | None
     grpc_max_connection_age_grace: float
@@ -101,7 +78,6 @@ class ServeOptions(TypedDict):
     stall_limit: float
     decision_sampling: float
     metrics_max_combinations: int
-    metrics_max_samples: int
     enable_grpc_stream_metrics: bool
     log_level: str | None
     log_format: LogFormat | None
@@ -112,10 +88,10 @@ class ServeOptions(TypedDict):
 
 
 def log_level(options: ServeOptions) -> str:
-    """The level that --log-level names, or else --zap-log-level, or else --v.
+    """The level from --log-level, else --zap-log-level, else --v.
 
     Raises:
-        click.UsageError: --zap-log-level is none.
+        click.UsageError: --zap-log-level is not a level.
     """
     if options["log_level"] is not None:
         return options["log_level"]
@@ -134,7 +110,7 @@ def _level_of(verbosity: int) -> str:
 
 
 def log_format(options: ServeOptions) -> LogFormat:
-    """The form that --log-format names, or else --zap-encoder; JSON without --zap-devel."""
+    """The format from --log-format, else --zap-encoder; JSON without --zap-devel."""
     encoded: dict[str, LogFormat] = {"json": "json", "console": "text"}
     if options["log_format"] is not None:
         return options["log_format"]
@@ -147,54 +123,33 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     """Ports, intervals and limits.
 
     Raises:
-        click.UsageError: options contradict each other, or one has a value that only its user can judge.
+        click.UsageError: options contradict each other or have an invalid value.
     """
     from endpick.extproc.session import SessionSettings
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.admin_limits import AdminLimits
-    from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.address import ListenSettings
     from endpick.transport.limits import Limits
 
+    host = options["host"]
     path = options["config"] or options["config_file"]
     limits = Limits(
         max_message_bytes=options["grpc_max_recv_msg_size"],
-        max_envelope_bytes=options["grpc_max_envelope_size"],
         max_connections=options["grpc_max_connections"],
-        max_peer_share=options["max_connections_share"],
-        handshake_seconds=options["grpc_handshake_timeout"],
-        max_handshake_bytes=options["tls_max_handshake_size"],
-        reserved_descriptors=options["reserved_descriptors"],
         max_header_bytes=options["grpc_max_header_size"],
-        header_block_seconds=options["grpc_header_timeout"],
-        write_stall_seconds=options["grpc_write_timeout"],
-        max_buffered_bytes=options["max_held"],
         max_concurrent_streams=options["grpc_max_concurrent_streams"],
         max_connection_age_seconds=options["grpc_max_connection_age"],
         max_connection_age_grace_seconds=options["grpc_max_connection_age_grace"],
         keepalive_idle_seconds=options["grpc_keepalive_time"],
         keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
-    ).tolerating(options["grpc_flood_tolerance"])
-    health_limits = replace(
-        HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"], rush_connections=options["max_rush_connections"]
     )
     settings = ServeSettings(
-        ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
-        health=ListenSettings(options["host"], options["grpc_health_port"], limits=health_limits),
-        metrics_host=options["host"],
+        ext_proc=ListenSettings(host, options["grpc_port"], _tls(options), options["reuse_port"], limits),
+        health=ListenSettings(host, options["grpc_health_port"], limits=HEALTH_LIMITS),
+        metrics_host=host,
         metrics_port=options["metrics_port"],
-        metrics_limits=AdminLimits(
-            max_connections=options["metrics_max_connections"],
-            header_seconds=options["metrics_header_timeout"],
-            idle_seconds=options["metrics_idle_timeout"],
-            max_request_bytes=options["metrics_max_request"],
-            max_held_bytes=options["metrics_max_held"],
-            rush_connections=options["max_rush_connections"],
-            max_handshake_bytes=options["tls_max_handshake_size"],
-        ),
         metrics_tls=_metrics_tls(options),
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         transport=options["transport"],
@@ -204,30 +159,17 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
         decision_sampling_ratio=options["decision_sampling"],
         max_metric_combinations=options["metrics_max_combinations"],
-        max_metric_samples=options["metrics_max_samples"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
-        watched_config=WatchedFile.as_it_is(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
+        watched_config=WatchedFile.now(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
         max_endpoints=options["max_endpoints"],
-        max_name_characters=options["max_name_length"],
         discovery_timeout_seconds=options["discovery_timeout"],
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],
         sessions=SessionSettings(
-            max_request_body_bytes=options["max_request_body"],
-            max_held_bytes=options["max_held"],
-            max_early_messages=options["grpc_max_early_messages"],
-            respects_subset=not options["disable_endpoint_subset_filter"],
-        ),
-        large_bodies=LargeBodySettings(
-            options["large_body"],
-            options["large_body_structure"],
-            options["large_body_timeout"],
-            options["large_body_memory"],
-            options["large_body_queue"],
-            lock_file=options["lock_file"] if options["locked"] else None,
+            max_request_body_bytes=options["max_request_body"], respects_subset=not options["disable_endpoint_subset_filter"]
         ),
     )
     memory = options["max_memory"]
@@ -267,10 +209,10 @@ def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSetting
 
 
 def pool_of(options: ServeOptions) -> PoolSettings:
-    """What the flags say about Kubernetes.
+    """The flags about Kubernetes.
 
     Raises:
-        click.UsageError: they contradict each other.
+        click.UsageError: the flags contradict each other.
     """
     from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 

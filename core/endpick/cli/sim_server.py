@@ -1,4 +1,4 @@
-"""`endpick sim-server`: one simulated model server in the foreground, until it is told to stop."""
+"""`endpick sim-server`: runs one simulated model server in the foreground."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import click
 import uvloop
 
-from endpick.cli.console import say
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
 from endpick.simulation.settings import ROLES, EngineSettings, KvEventSettings, ServerSettings, Timing
@@ -21,11 +20,11 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 
 @click.command("sim-server", context_settings={"show_default": True})
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 lets the system choose.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 for any free port.")
 @click.option("--name", default="sim", help="Sent as x-served-by with every response.")
 @click.option("--model", default="sim-model", help="Name of the base model.")
 @click.option("--lora", "adapters", multiple=True, metavar="NAME", help="Offer a LoRA adapter; repeat for more.")
-@click.option("--max-loras", type=_AT_LEAST_ONE, default=4, help="Adapters in one batch, where any are offered.")
+@click.option("--max-loras", type=_AT_LEAST_ONE, default=4, help="Adapters in one batch, if any are offered.")
 @click.option("--max-num-seqs", type=_AT_LEAST_ONE, default=_ENGINE.max_num_seqs, help="Requests in one batch.")
 @click.option("--max-num-batched-tokens", type=_AT_LEAST_ONE, default=_ENGINE.max_num_batched_tokens, help="Tokens in one step.")
 @click.option("--kv-blocks", type=_AT_LEAST_ONE, default=_ENGINE.kv_blocks, help="Blocks in the KV cache.")
@@ -37,11 +36,11 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--role",
     type=click.Choice(ROLES),
-    help="Stage of disaggregated serving. A server that decodes has others prefill and encode first, as the headers of a request say.",
+    help="Stage of disaggregated serving. A decode server sends prefill and encode requests to the servers named in request headers.",
 )
-@click.option("--kv-events", metavar="ADDRESS", help="Publish KV events: at tcp://*:5557, or to a subscriber without a * in its address.")
-@click.option("--kv-events-replay", metavar="ADDRESS", default="", help="Send past KV events to those who ask at this address.")
-@click.option("--seed", type=int, default=0, help="Same seed, same answers and same jitter.")
+@click.option("--kv-events", metavar="ADDRESS", help="Publish KV events: bind to tcp://*:5557, or connect to an address without a *.")
+@click.option("--kv-events-replay", metavar="ADDRESS", default="", help="Address at which past KV events can be requested.")
+@click.option("--seed", type=int, default=0, help="Random seed of answers and jitter.")
 def command(
     host: str,
     port: int,
@@ -64,8 +63,8 @@ def command(
 ) -> None:
     """Run one simulated model server.
 
-    It speaks the OpenAI API and reports vLLM's metrics. It queues, batches, caches prefixes and takes its time like one
-    vLLM instance, and answers nonsense.
+    It speaks the OpenAI API and reports vLLM's metrics. It queues, batches and caches prefixes with the timing of a vLLM
+    instance, and answers random words.
     """
     try:
         timing = Timing(prefill_seconds_per_token=prefill_ms_per_token / 1000, decode_seconds=decode_ms / 1000, jitter=jitter)
@@ -82,10 +81,10 @@ def command(
         raise click.UsageError(str(error)) from error
     publishing = None if kv_events is None else KvEventSettings(kv_events, kv_events_replay)
     settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "", publishing)
-    sys.exit(uvloop.run(_serve_until_told_to_stop(settings)))
+    sys.exit(uvloop.run(_serve_until_stopped(settings)))
 
 
-async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
+async def _serve_until_stopped(settings: ServerSettings) -> ExitCode:
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
@@ -93,14 +92,14 @@ async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
         server = await serve(settings)
     except ImportError as error:
         click.echo(f"error: --kv-events needs {error.name}, which is not installed", err=True)
-        click.echo("help: pip install 'endpick[kv-events]'", err=True)
+        click.echo("help: pip install endpick-kv-events", err=True)
         return ExitCode.FAILED
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        say(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)
-        click.echo("help: choose another --host or --port; with --port 0 the system chooses a free one", err=True)
+        click.echo(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)
+        click.echo("help: choose another --host or --port; --port 0 takes a free one", err=True)
         return ExitCode.FAILED
-    say(f"{settings.name} serves {settings.model} on http://{server.address}")
+    click.echo(f"{settings.name} serves {settings.model} on http://{server.address}")
     await stop.wait()
     await server.close()
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""`endpick test`: the conformance kit over installed plugins, for authors who have not written a test yet, and for CI."""
+"""`endpick test`: runs the conformance kit on installed plugins."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from collections.abc import Iterable, Sequence
 import click
 
 from endpick import __version__
-from endpick.cli.console import FORMAT_OPTION, json_text, say
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
-from endpick.host.discovery import Candidate, discover
+from endpick.host.discovery import Candidate, Installed, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
-from endpick.host.metadata import Metadata, effective, normalise, read_all
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, told
 
 LIMIT_SECONDS = 60.0
-"""How long one check may take: a plugin that never answers is a finding, too."""
+"""Limit for one check."""
 
 
 _NOTHING_INSTALLED = Diagnostic(
     Code.E0301,
-    "no plugin is installed beside endpick's own",
+    "no plugin is installed except endpick's own",
     help="install your project into the environment of this endpick: python -m pip install --editable .",
     notes=("`endpick test --dist endpick` tests endpick's own", f"this endpick runs in {sys.prefix}"),
 )
 
 
-@click.command("test", short_help="Find what is wrong with a plugin.")
+@click.command("test", short_help="Run the conformance kit on installed plugins.")
 @click.argument("plugin_type", metavar="[TYPE]", required=False)
-@click.option("--dist", "distribution", help="Every type of this distribution; with TYPE, whose, where several offer the type.")
+@click.option("--dist", "distribution", help="Test every type of this distribution; with TYPE, the distribution if several offer it.")
 @FORMAT_OPTION
 def command(plugin_type: str | None, distribution: str | None, output: str) -> None:
-    """Run the conformance kit over one plugin type, over all types of a distribution, or over everything that is not endpick's own.
+    """Run the conformance kit on one plugin type, on all types of a distribution, or on all third-party plugins.
 
-    Exit code 0: nothing is wrong; 4: a plugin is missing, cannot be loaded, or breaks a rule.
+    Exit code 0: all plugins conform; 4: a plugin is missing, cannot be loaded, or breaks a rule.
     """
     candidates = discover()
     plugins, problems = _load_all(_references(plugin_type, distribution, candidates), candidates)
@@ -44,7 +43,7 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
     tested = list(zip(plugins, reports, strict=True))
     if output == "text":
         click.echo(render_text(problems, colour=wants_colour(sys.stderr)), err=True, nl=False)
-        say("".join(f"{_text(plugin, report)}\n" for plugin, report in tested), nl=False)
+        click.echo("".join(f"{_text(plugin, report)}\n" for plugin, report in tested), nl=False)
     elif problems and not tested:
         click.echo(render_json(problems), nl=False)
     else:
@@ -54,7 +53,7 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
 
 
 def _references(plugin_type: str | None, distribution: str | None, candidates: Sequence[Candidate]) -> list[Reference] | Diagnostic:
-    """The types to test; a diagnostic when there are none: that nothing was tested must not look like success."""
+    """The types to test, or a diagnostic if there are none."""
     if plugin_type is not None:
         if ":" in plugin_type or "/" in plugin_type:
             raise click.BadParameter(
@@ -62,16 +61,15 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
             )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        # By name: this decides what an author wants tested, not whose code may run.
-        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION and not one.shadowed_by]
+        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION]
         return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
-    offered = [one for one in candidates if normalise(one.distribution) == wanted and not one.shadowed_by]
+    offered = [one for one in candidates if normalise(one.distribution) == wanted]
     return [Reference(one.type, distribution=one.distribution) for one in offered] or _nothing_offered(distribution)
 
 
 def _load_all(references: list[Reference] | Diagnostic, candidates: Sequence[Candidate]) -> tuple[list[LoadedPlugin], list[Diagnostic]]:
-    """Each class once, whatever aliases lead to it, and why others cannot be had."""
+    """Each class once, and why others cannot be loaded."""
     if isinstance(references, Diagnostic):
         return [], [references]
     plugins: dict[type, LoadedPlugin] = {}
@@ -89,7 +87,7 @@ def _load_all(references: list[Reference] | Diagnostic, candidates: Sequence[Can
 
 
 def _nothing_offered(distribution: str) -> Diagnostic:
-    installed: dict[str, Metadata] = effective(read_all())
+    installed = {copy.key: copy for copy in reversed(find_installed())}
     group = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
     found = installed.get(normalise(distribution))
     if found is None:
@@ -99,14 +97,13 @@ def _nothing_offered(distribution: str) -> Diagnostic:
         )
     return Diagnostic(
         Code.E0301,
-        f"{found.name} {found.version} is installed and has no entry points in the group '{group}'",
+        f"{found.origin} is installed and has no entry points in the group '{group}'",
         help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
         notes=(f"its metadata is at {found.path}", *_other_groups(found)),
     )
 
 
-def _other_groups(found: Metadata) -> tuple[str, ...]:
-    """What might have been meant for endpick."""
+def _other_groups(found: Installed) -> tuple[str, ...]:
     groups = sorted({entry_point.group for entry_point in found.entry_points})
     return (f"it has entry points in {', '.join(groups)}",) if groups else ()
 
@@ -149,7 +146,6 @@ def _document(tested: Iterable[tuple[LoadedPlugin, ConformanceReport]], problems
 
 
 def _not_loaded(problem: Diagnostic) -> dict[str, object]:
-    """A plugin of which the first check already says everything."""
     plugin = problem.plugin
     finding = {"message": f"{problem.message} [{problem.code}]", "help": problem.help or ""}
     return {

@@ -1,4 +1,4 @@
-"""`endpick validate`: every mistake in a configuration, in one run, each with its place."""
+"""`endpick validate`: reports every mistake in a configuration with its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read, say
+from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
 from endpick.host.discovery import Candidate, discover
@@ -21,8 +21,8 @@ from endpick.serve.compile import build_plan
 
 @click.command("validate", short_help="Find every mistake in a configuration.")
 @click.argument("configs", metavar="CONFIG...", nargs=-1, required=True)
-@click.option("--strict", is_flag=True, help="Warnings, too, make the exit code 3.")
-@click.option("--static", is_flag=True, help="Run no third-party code: what other distributions' plugins take is not judged.")
+@click.option("--strict", is_flag=True, help="Exit with code 3 on warnings.")
+@click.option("--static", is_flag=True, help="Run no third-party code; parameters of third-party plugins are not checked.")
 @ENDPOINTS_OPTION
 @click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
 def command(
@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Find every mistake in each CONFIG; `-` reads standard input.
 
-    Exit code 0: nothing is wrong; 3: a configuration is; 4: only a plugin is missing, broken or incompatible.
+    Exit code 0: no errors; 3: a configuration is wrong; 4: only a plugin is missing, broken or incompatible.
     """
     installed = discover()
     judged = [(loaded, _judge(loaded, installed, static, endpoints_file)) for loaded in map(read, configs)]
@@ -43,14 +43,14 @@ def command(
         case "text":
             print_diagnostics(found, [loaded for loaded, _ in judged])
             for loaded, diagnostics in judged:
-                say(_verdict(loaded, diagnostics))
+                click.echo(_verdict(loaded, diagnostics))
     sys.exit(_exit_code(found, strict))
 
 
 def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None) -> tuple[Diagnostic, ...]:
     found = _judge_plan(loaded, installed, static, endpoints_file)
     if endpoints_file is not None or has_errors(found):
-        return found  # while another part is wrong, nothing can be said to be missing
+        return found  # another mistake may have hidden the discovery
     missing = missing_discovery(loaded)
     return found if missing is None else sort_diagnostics((*found, missing))
 
@@ -59,7 +59,7 @@ def _judge_plan(loaded: LoadedConfig, installed: Sequence[Candidate], static: bo
     if static:
         return check_statically(loaded, installed)
     outcome = make_plan(loaded, installed, endpoints_file=endpoints_file)
-    # Some parameters only a plugin's constructor can judge. Nothing is started, so nothing needs to be stopped.
+    # Some parameters only a plugin's constructor can check.
     built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
     return (*outcome.diagnostics, *(built if isinstance(built, tuple) else ()))
 

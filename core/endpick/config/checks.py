@@ -1,4 +1,4 @@
-"""Checks a document of the right shape for the mistakes that can be found without knowing any plugin."""
+"""Finds mistakes in a well-formed document that can be found without knowing any plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME_FIELDS = frozenset({"name", "type", "pluginRef", "from"})
 
 
 def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Diagnostic, ...]:
-    """Every such mistake and warning, in no particular order."""
+    """Every mistake and warning, in no particular order."""
     parts = tuple(_parts(config))
     return (
         *_deprecated_version(config, source),
@@ -126,12 +126,7 @@ def _flow_control_without_gate(config: EndpointPickerConfig, source: SourceMap) 
 
 def _overridden_fields(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
     pairs: tuple[tuple[str, Part | None, DocumentPath, object], ...] = (
-        (
-            "parser",
-            config.parser,
-            ("requestHandler", "parsers"),
-            config.request_handler and config.request_handler.parsers,
-        ),
+        ("parser", config.parser, ("requestHandler", "parsers"), config.request_handler and config.request_handler.parsers),
         (
             "saturationDetector",
             config.saturation_detector,
@@ -189,7 +184,7 @@ def _look_alikes(part: Part, source: SourceMap) -> Iterator[Diagnostic]:
                     f"'{shorten(value)}' looks like '{shorten(plain)}' but is another name",
                     source.value_span(path),
                     labels=source.labels_for(path),
-                    help=f"it contains U+{ord(odd):04X}; type the name anew with plain letters",
+                    help=f"it contains U+{ord(odd):04X}; type the name again with plain letters",
                     path=path,
                 )
 
@@ -225,7 +220,7 @@ def _same_priority(config: EndpointPickerConfig, source: SourceMap) -> Iterator[
     for band in config.flow_control.priority_bands if config.flow_control is not None else ():
         path = (*band.path, "priority")
         if "priority" not in band.model_fields_set and path in source:
-            continue  # the value there is not a priority, and has been reported
+            continue  # a value that is not a priority has been reported
         earlier = first.setdefault(band.priority, band)
         if earlier is not band:
             yield Diagnostic(

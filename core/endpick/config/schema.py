@@ -1,4 +1,4 @@
-"""The JSON Schema of a configuration, with which editors complete plugin types and the parameters of each."""
+"""The JSON Schema of a configuration, for completion in editors."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configur
     """A draft-07 schema of the whole document.
 
     Args:
-        types: The JSON Schema of the parameters of each plugin type that is allowed. If empty, every type is allowed
-            and parameters are not checked.
-        title: The name that editors show for the schema.
+        types: JSON Schema of the parameters of each allowed plugin type. If empty, every type is allowed and parameters are not checked.
+        title: Name of the schema in editors.
     """
     base = to_draft07(EndpointPickerConfig.model_json_schema(by_alias=True))
     definitions = _mapping(base, "definitions")
@@ -64,7 +63,6 @@ def _models(part: type[Part]) -> Iterator[type[Part]]:
 
 
 def _finish_fields(part: type[Part], properties: dict[str, object]) -> None:
-    """Add what pydantic does not know: that a field may be left empty, and that it is deprecated."""
     for name, field in fields_of(part).items():
         schema = _mapping(properties, name)
         if not field.is_required():
@@ -90,7 +88,7 @@ def _know_types(plugin: dict[str, object], types: Mapping[str, Schema]) -> None:
 
 
 def _parameters_of(type_: str, schema: Schema) -> dict[str, object]:
-    # Without `required` an entry that lacks `type` would match every branch and yield one error per installed plugin.
+    # Without `required` an entry without `type` would match every branch.
     then: dict[str, object] = {"properties": {"parameters": {"$ref": f"#/definitions/{_key(type_)}"}}}
     if schema.get("required"):
         then["required"] = ["parameters"]
@@ -112,7 +110,6 @@ def _declares_llm_d() -> dict[str, object]:
 
 
 def _without_superset(part: type[Part]) -> dict[str, object]:
-    """The schema that forbids the fields that only endpick has, at any depth of a part."""
     forbidden: dict[str, object] = {}
     for name, field in fields_of(part).items():
         inner = part_in(field.annotation)
@@ -137,10 +134,7 @@ _RENAMED = {"$defs": "definitions", "dependentRequired": "dependencies", "depend
 
 
 def to_draft07(schema: Schema, root: str = "#") -> dict[str, object]:
-    """The same schema in draft-07, for use at the JSON pointer `root` of a larger schema.
-
-    References within the schema are changed to start at `root`. Titles are dropped, since generated ones only repeat the field's name.
-    """
+    """Convert a schema to draft-07, for use at the JSON pointer `root` of a larger schema; drops titles."""
     converted: dict[str, object] = {}
     for keyword, value in schema.items():
         if keyword in _DROPPED and isinstance(value, str):
@@ -174,7 +168,7 @@ def _tuple_items(schema: dict[str, object]) -> dict[str, object]:
 
 
 def _without_siblings(schema: dict[str, object]) -> dict[str, object]:
-    """Move a `$ref` that has siblings into `allOf`: draft-07 ignores everything beside `$ref`."""
+    """Move a `$ref` with siblings into `allOf`, because draft-07 ignores siblings."""
     if "$ref" not in schema or len(schema) == 1:
         return schema
     reference = schema.pop("$ref")

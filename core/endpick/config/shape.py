@@ -1,4 +1,4 @@
-"""Checks the shape of a document: that each field is known, present and of its type. Leaves out the parts that are not."""
+"""Checks that every field of a document is known, present and of its type; leaves faulty parts out."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from endpick.config.yaml_values import Json, is_number
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
 
 _FILLED_IN: Mapping[DocumentPath, Json] = {("apiVersion",): ENDPICK, ("kind",): KIND}
-"""Replaces a faulty version or kind, so that the rest of the document can still be checked."""
+"""Replacements for a faulty version or kind, so that the rest can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parts of a document that have the right shape, and the mistakes in the others."""
+    """The valid parts of a document, the mistakes, and the paths of removed parts."""
 
     config: EndpointPickerConfig | None
     diagnostics: tuple[Diagnostic, ...]
     faulty: frozenset[DocumentPath]
-    """The paths that were taken out of the document, because the value there, or something in it, is wrong."""
 
 
 def check_shape(source: SourceMap) -> Shape:
-    """Every mistake of shape, and the model of the document without the faulty parts.
+    """The model of the document without its faulty parts, and every mistake.
 
-    Each round takes the faulty parts out and validates the rest again, because a part can only be checked when those around it are valid.
+    Each round removes faulty parts and validates the rest again, because pydantic skips validators around a faulty part.
     """
     if (other := _of_another_kind(source)) is not None:
         return Shape(None, (other,), frozenset())
@@ -45,8 +44,8 @@ def check_shape(source: SourceMap) -> Shape:
             details = error.errors(include_url=False)
             found = [(detail, _path(detail, source.data, faulty)) for detail in details]
             misspelt = {meant for detail, path in found if (meant := _meant_field(detail, path)) is not None}
-            news = [(detail, path) for detail, path in found if not _is_echo(detail, path, faulty | misspelt)]
-            diagnostics += [diagnose(detail, path, source) for detail, path in news]
+            fresh = [(detail, path) for detail, path in found if not _is_echo(detail, path, faulty | misspelt)]
+            diagnostics += [diagnose(detail, path, source) for detail, path in fresh]
             removed = {_removed(detail, path) for detail, path in found}
             if () in removed:
                 return Shape(None, tuple(diagnostics), frozenset(faulty))
@@ -57,7 +56,6 @@ def check_shape(source: SourceMap) -> Shape:
 
 
 def _of_another_kind(source: SourceMap) -> Diagnostic | None:
-    """The only diagnostic for a document of another kind, such as a Kubernetes manifest; None for a configuration."""
     kind = source.data.get("kind") if isinstance(source.data, Mapping) else None
     if not isinstance(kind, str) or not kind or kind == KIND or suggest(kind, (KIND,)) is not None:
         return None
@@ -71,17 +69,14 @@ def _filled_in(data: Json, faulty: set[DocumentPath]) -> Json:
 
 
 def _path(detail: ErrorDetails, data: Json, faulty: set[DocumentPath]) -> DocumentPath:
-    """Where the mistake is; for a missing field, where the field would be."""
     return original_path(tuple(detail["loc"]), data, faulty)
 
 
 def _is_echo(detail: ErrorDetails, path: DocumentPath, known: Collection[DocumentPath]) -> bool:
-    """Whether a field is only missing because it was misspelt, or because its faulty value was taken out."""
     return detail["type"] == "missing" and path in known
 
 
 def _meant_field(detail: ErrorDetails, path: DocumentPath) -> DocumentPath | None:
-    """The field that an unknown one was probably meant to be."""
     part = part_at(path[:-1]) if detail["type"] == "extra_forbidden" else None
     meant = None if part is None else suggest(str(path[-1]), fields_of(part))
     return None if meant is None else (*path[:-1], meant)
@@ -92,7 +87,7 @@ def _removed(detail: ErrorDetails, path: DocumentPath) -> DocumentPath:
 
 
 def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> Json:
-    """A copy of `data`, which stands at `path`, without what stands at the faulty paths."""
+    """A copy of `data`, found at `path`, without the faulty paths."""
     match data:
         case Mapping():
             return {key: prune(value, faulty, (*path, key)) for key, value in data.items() if (*path, key) not in faulty}
@@ -105,12 +100,12 @@ def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ())
 
 
 def survivors(length: int, faulty: Collection[DocumentPath], path: DocumentPath) -> list[int]:
-    """The indices that the remaining items of a list at `path` had in the document."""
+    """Document indices of the items that remain in a list."""
     return [index for index in range(length) if (*path, index) not in faulty]
 
 
 def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPath]) -> DocumentPath:
-    """A path into the pruned document as a path into `data`; it ends where `data` has nothing more."""
+    """Translate a path into the pruned document to a path into `data`."""
     original: DocumentPath = ()
     for segment in path:
         if isinstance(data, Mapping) and isinstance(segment, str):
@@ -126,7 +121,7 @@ def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPat
 
 
 def place_parts(part: Part, data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> None:
-    """Set the path of every part of a document model to its path in `data`."""
+    """Set the path of every part of a document model."""
     part._path = path
     if not isinstance(data, Mapping):
         return
@@ -158,11 +153,11 @@ EXPECTED = {
     "duration_type": "a duration, as text",
     "quantity_type": "a quantity",
 }
-"""What each type error of the document model asks for."""
+"""Expected type by pydantic error."""
 
 
 def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
-    """The diagnostic for one error of the document model at a path of the document."""
+    """The diagnostic for one pydantic error."""
     kind = detail["type"]
     if kind == "extra_forbidden":
         return _unknown_field(path, source)
@@ -206,7 +201,6 @@ def _missing_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
 
 
 def _opening(parent: DocumentPath, source: SourceMap) -> Span:
-    """The key of the mapping that lacks something; for an item of a list its first key, for the document its start."""
     if parent and isinstance(parent[-1], str):
         return source.key_span(parent)
     children = (path for path in source.places if path[:-1] == parent and path != parent)
@@ -257,7 +251,6 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
 
 
 def _entry(path: DocumentPath, value: str) -> str | None:
-    """How to write the mapping at a path, or an entry of the list there, where the document only has a word."""
     part = part_at(path)
     field = None if part is None else first_required_field(part)
     return None if field is None else f"{field}: {shorten(value)}"
@@ -275,7 +268,7 @@ def _unsupported_version(path: DocumentPath, source: SourceMap) -> Diagnostic:
 
 
 def wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
-    """The diagnostic for a document whose `kind`, at `path`, is another."""
+    """The diagnostic for a wrong `kind`."""
     kind = str(value_at(source.data, path))
     message = f"the kind is '{shorten(kind)}', not {KIND}"
     hint = did_you_mean(kind, (KIND,)) or f"is this the right file? it should say 'kind: {KIND}'"
@@ -318,7 +311,7 @@ def _closest_choice(detail: ErrorDetails, value: Json) -> str | None:
 
 
 def value_at(data: Json, path: DocumentPath) -> Json:
-    """The value at a path that the document has; None where it does not."""
+    """The value at a path; None if there is none."""
     for segment in path:
         if isinstance(data, Mapping) and isinstance(segment, str):
             data = data.get(segment)
@@ -330,7 +323,7 @@ def value_at(data: Json, path: DocumentPath) -> Json:
 
 
 def part_at(path: DocumentPath) -> type[Part] | None:
-    """The model of the mapping at a path; None where the document holds something else, or what a plugin defines."""
+    """The model of the mapping at a path; None inside plugin parameters and for other values."""
     part: type[Part] | None = EndpointPickerConfig
     for segment in path:
         if part is None:
@@ -343,17 +336,17 @@ def part_at(path: DocumentPath) -> type[Part] | None:
 
 
 def fields_of(part: type[Part]) -> dict[str, FieldInfo]:
-    """The fields of a model by the name they have in the document."""
+    """The fields of a model by their names in the document."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
 
 
 def first_required_field(part: type[Part]) -> str | None:
-    """The name of the first required field of a model, to show how an entry is written."""
+    """The first required field of a model."""
     return next((name for name, field in fields_of(part).items() if field.is_required()), None)
 
 
 def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:
-    """The fields the document gives a value: name in the document, definition, value."""
+    """The fields with a value: name in the document, definition, value."""
     for name, field in type(part).model_fields.items():
         if name in part.model_fields_set:
             yield field.alias or name, field, getattr(part, name)
@@ -363,7 +356,7 @@ MAX_SHOWN = 40
 
 
 def describe(value: Json) -> str:
-    """A value in words, for a message."""
+    """A value in words."""
     match value:
         case None:
             return "no value"
@@ -380,11 +373,11 @@ def describe(value: Json) -> str:
 
 
 def shorten(text: str) -> str:
-    """At most `MAX_SHOWN` characters of a text."""
+    """The first `MAX_SHOWN` characters of a text."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def show_path(path: DocumentPath) -> str:
-    """A document path as operators write it: `plugins[0].type`."""
+    """A document path for messages: `plugins[0].type`."""
     shown = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path)
     return shown.removeprefix(".") or "the document"

@@ -1,4 +1,4 @@
-"""Reads a configuration file into a source map: the data, and where in the file each key and value was written."""
+"""Reads a configuration file into a source map: its data and the position of every key and value."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, Span
 from endpick.diagnostics.model import Lines
 
 MAX_BYTES = 1 << 18
-"""Parsing takes about ten seconds per MiB, and the largest configurations known have a few KiB."""
+"""Parsing takes about ten seconds per MiB; known configurations have a few KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """One configuration text with the place of each key and value.
+    """A configuration text with the place of each key and value.
 
-    For a path that the document does not have, spans and labels are those of the nearest ancestor that it has, so that a
-    diagnostic about something missing points at what it is missing from.
+    For a path that the document does not have, spans and labels are those of its nearest ancestor.
     """
 
     file: str
     text: str
     data: Json = None
-    """The document as plain data; None where it could not be read."""
 
     places: Mapping[DocumentPath, Place] = field(default_factory=dict, repr=False)
 
@@ -36,7 +34,7 @@ class SourceMap:
         return path in self.places
 
     def key_span(self, path: DocumentPath) -> Span:
-        """The key that leads to a value; the value itself for an item of a list, which has no key."""
+        """The key of a value; for an item of a list, the value."""
         place = self._place(path)
         return place.key or place.value
 
@@ -45,16 +43,16 @@ class SourceMap:
         return self._place(path).value
 
     def label_for_merge(self, path: DocumentPath) -> Label | None:
-        """The `<<` or alias through which a value got to its path; None for a value written in its place."""
+        """The `<<` or alias that brought a value to its path; None for a value written in place."""
         return self._place(path).via
 
     def labels_for(self, path: DocumentPath) -> tuple[Label, ...]:
-        """`label_for_merge` in the form a diagnostic takes."""
+        """`label_for_merge` as a tuple."""
         label = self.label_for_merge(path)
         return () if label is None else (label,)
 
     def reading_notes(self, path: DocumentPath, value: Json) -> tuple[str, ...]:
-        """Why the unquoted scalar at a path reads as `value`, where that may surprise its author."""
+        """An explanation if the unquoted scalar at a path reads as a surprising `value`."""
         place = self.places.get(path)
         if place is None or place.plain is None or not isinstance(value, Scalar):
             return ()
@@ -62,7 +60,7 @@ class SourceMap:
         return () if note is None else (note,)
 
     def nearest(self, path: DocumentPath) -> DocumentPath:
-        """The path itself if the document has it, else its nearest ancestor."""
+        """The path, or its nearest ancestor in the document."""
         while path and path not in self.places:
             path = path[:-1]
         return path
@@ -72,10 +70,7 @@ class SourceMap:
 
 
 def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...]]:
-    """The source map of a configuration file, and every mistake of its YAML.
-
-    A mistake that prevents parsing leaves the map without data and places; after any other, the rest is still there.
-    """
+    """The source map of a file, and every YAML mistake; a syntax error leaves the map without data and places."""
     text, mistakes = decode(raw, file)
     if mistakes:
         return SourceMap(file, text), mistakes
@@ -87,10 +82,7 @@ def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...
 
 
 def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
-    """The text without a byte order mark, and the mistakes that prevent parsing it.
-
-    With diagnostics, the text only serves to show where they are.
-    """
+    """The text without byte order mark, and the mistakes that prevent parsing it."""
     if len(raw) > MAX_BYTES:
         return "", (_too_large(file),)
     try:

@@ -1,4 +1,4 @@
-"""Parses YAML text into a tree of nodes with their positions, or reports the syntax mistake that prevents it."""
+"""Parses YAML text into nodes with positions, or reports the syntax error."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
 
 @dataclass(slots=True)
 class Composition:
-    """The node tree of one document."""
+    """The node tree of one document.
+
+    Attributes:
+        aliases: Positions of aliases: (id of the parent, index or id of the key) to (start, end).
+    """
 
     root: Node
     aliases: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """Where an alias stands in the text: (identity of the parent, index or identity of the key) to (start, end)."""
 
 
 def compose(text: str, file: str) -> Composition | Diagnostic:
-    """The one document of a text, or the mistake that prevents reading it.
-
-    A parser stops at its first mistake, so there is at most one diagnostic.
-    """
+    """The single document of a text, or the first syntax error."""
     lines = Lines(text)
     if other := _OTHER_VERSION.search(text):
         span = _span(lines, file, other.start(), other.end())
@@ -64,7 +64,7 @@ def compose(text: str, file: str) -> Composition | Diagnostic:
         return _syntax_error(lines, file, error)
     except ReaderError as error:
         return _unprintable(lines, file, error)
-    except Exception as error:  # any failure of the parser is a mistake of the text, not a bug of endpick
+    except Exception as error:
         return Diagnostic(Code.E0101, f"the text cannot be parsed as YAML ({error})", Span.start_of(file))
     if root is None:
         return _no_document(file)
@@ -75,7 +75,7 @@ def compose(text: str, file: str) -> Composition | Diagnostic:
 
 
 class _AliasRecorder(Composer):
-    """Records where each alias stands; the node that an alias refers to only knows its own place."""
+    """Records the position of each alias; nodes know only the position of their anchor."""
 
     def __init__(self, loader: object = None) -> None:
         super().__init__(loader)
@@ -142,7 +142,7 @@ def _unprintable(lines: Lines, file: str, error: ReaderError) -> Diagnostic:
 def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     index = len(lines.text) if mark is None else min(mark.index, len(lines.text))
-    # Only where the parser stops: within brackets and quotes YAML allows tabs, and the mistake is another.
+    # YAML allows tabs within brackets and quotes, so only a tab at the error counts.
     if tabs := _TABS.match(lines.text, index):
         return Diagnostic(
             Code.E0109,
@@ -174,7 +174,7 @@ _COLON = re.compile(r"[ \t]*:")
 
 
 class NodeSpans:
-    """Spans without anchors and tags, that end where the text of a node ends and not where the next node begins."""
+    """Spans of nodes without anchors, tags and trailing space."""
 
     def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
         self._aliases = composition.aliases
@@ -183,7 +183,7 @@ class NodeSpans:
         self._ends: dict[int, int] = {}
 
     def node(self, node: Node) -> Span:
-        """Where a node is written."""
+        """The span of a node."""
         start = node.start_mark.index
         if node.anchor is not None or self.tag(node) is not None:
             properties = _PROPERTIES.match(self._lines.text, start)
@@ -191,22 +191,22 @@ class NodeSpans:
         return self._span(start, max(start, self._end_of(node)))
 
     def value(self, key: Node, value: Node) -> Span:
-        """Where the value of a key is written; for an empty value, the place behind the colon."""
+        """The span of the value of a key; for an empty value, the position after the colon."""
         end = self._end_of_key(key)
         return self._span(end, end) if _is_empty(value) else self.node(value)
 
     def alias(self, parent: Node, position: int) -> Span | None:
-        """The alias that stands for an item or, with the identity of its key, for a value of `parent`."""
+        """The span of an alias in `parent`; `position` is an index or the id of a key."""
         alias = self._aliases.get((id(parent), position))
         return None if alias is None else self._span(*alias)
 
     def tag(self, node: Node) -> str | None:
-        """The tag of a node as it is written; None without one."""
+        """The tag of a node as written."""
         match = _TAG.match(self._lines.text, node.start_mark.index)
         return match[1] if match else None
 
     def tag_span(self, node: Node) -> Span:
-        """Where the tag of a node is written."""
+        """The span of a tag."""
         match = _TAG.match(self._lines.text, node.start_mark.index)
         return self._span(*match.span(1)) if match else self.node(node)
 
@@ -233,7 +233,7 @@ class NodeSpans:
         return own if alias is None else alias[1]
 
     def _end_of_key(self, key: Node) -> int:
-        # The parser places an empty value at the next token, which may be lines away.
+        # The parser places an empty value at the next token.
         end = self._end_of(key)
         colon = _COLON.match(self._lines.text, end)
         return colon.end() if colon else end

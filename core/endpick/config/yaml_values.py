@@ -1,4 +1,4 @@
-"""Turns YAML nodes into plain data with the place of each value, and reports values that YAML readers disagree about."""
+"""Turns YAML nodes into plain data with positions, and reports values that YAML 1.1 and 1.2 read differently."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from endpick.diagnostics.model import Lines
 Scalar = str | int | float | bool | None
 
 Json = Scalar | Sequence["Json"] | Mapping[str, "Json"]
-"""Plain data as JSON knows it. The caller owns the lists and dictionaries, and may change them."""
+"""Plain data; the caller owns lists and dictionaries."""
 
 _CORE = "tag:yaml.org,2002:"
 
 MAX_NODES = 20_000
+"""Values of a document, aliases expanded."""
 
 MAX_SHOWN_DIGITS = 20
 
 _MERGE = f"{_CORE}merge"
 _SCALAR_TAGS = frozenset(f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null"))
-_COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {
-    MappingNode: frozenset({f"{_CORE}map"}),
-    SequenceNode: frozenset({f"{_CORE}seq"}),
-}
+_COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {MappingNode: frozenset({f"{_CORE}map"}), SequenceNode: frozenset({f"{_CORE}seq"})}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one part of the document was written."""
+    """The place of one value.
+
+    Attributes:
+        via: The `<<` or alias that brought it to its path.
+        plain: An unquoted scalar as written.
+    """
 
     value: Span
     key: Span | None = None
     via: Label | None = None
-    """The `<<` or the alias through which it got to its path, if any."""
-
     plain: str | None = None
-    """The text of an unquoted scalar as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A document as data, with its places and its mistakes."""
+    """A document as data with places and mistakes."""
 
     data: Json
     places: Mapping[DocumentPath, Place]
@@ -55,7 +55,7 @@ class Tree:
 
 
 def build_tree(composition: Composition, lines: Lines, file: str) -> Tree:
-    """Data and places in one walk; parts that cannot be read are reported, and left out or read as plain text."""
+    """Data and places of a document; unreadable parts are reported and left out or read as text."""
     walk = _Walk(composition, lines, file)
     try:
         data = walk.value(composition.root, (), Place(walk.spans.node(composition.root)))
@@ -74,12 +74,11 @@ class _Walk:
         self.visited = 0
 
     def value(self, node: Node, path: DocumentPath, place: Place) -> Json:
-        """The data of a node; notes its place and those of everything in it."""
+        """The data of a node; records all places in it."""
+        self._count(place, path)
         if isinstance(node, ScalarNode):
-            self._count(place, path)
             return self._scalar(node, path, place)
         self.places[path] = place
-        self._count(place, path)
         if id(node) in self.open:
             self._report_circle(_entrance(place), path)
             return None
@@ -106,7 +105,7 @@ class _Walk:
         return data
 
     def _entries(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, _Entry]:
-        """The entries of a mapping by name: its own, then those merged into it, which never replace."""
+        """The entries of a mapping by name: its own, then merged ones with other names."""
         own: dict[str, _Entry] = {}
         merged: list[tuple[Node, Label]] = []
         for key, value in node.value:
@@ -126,8 +125,7 @@ class _Walk:
         return own
 
     def _merged(self, node: Node, path: DocumentPath, via: Label) -> Iterator[_Entry]:
-        place = Place(via.span, via=via)
-        self._count(place, path)
+        self._count(Place(via.span, via=via), path)
         if id(node) in self.open:
             self._report_circle(via.span, path)
         elif isinstance(node, MappingNode):
@@ -168,7 +166,6 @@ class _Walk:
         return value
 
     def _check_tag(self, node: Node, path: DocumentPath) -> bool:
-        """Whether a tag is one of the few that plain data needs; reports it if not."""
         allowed = _SCALAR_TAGS if isinstance(node, ScalarNode) else _COLLECTION_TAGS[type(node)]
         written = self.spans.tag(node)
         if node.tag in allowed or written in (None, "!"):
@@ -193,7 +190,7 @@ class _Walk:
         help: str | None = None,  # noqa: A002 - the field it fills
         labels: tuple[Label, ...] = (),
     ) -> None:
-        """Add a diagnostic, unless it was already reported when another alias led to the same place."""
+        """Add a diagnostic, once per place even if several aliases lead to it."""
         if (code, span) not in self.reported:
             self.reported.add((code, span))
             self.diagnostics.append(Diagnostic(code, message, span, labels, help, path=path))
@@ -235,7 +232,6 @@ def _used_here(alias: Span | None) -> Label | None:
 
 
 def _entrance(place: Place) -> Span:
-    """Where the document's own text leads to a value: its alias or `<<`, or the value itself."""
     return place.value if place.via is None else place.via.span
 
 
@@ -244,7 +240,7 @@ class UnreadableScalarError(ValueError):
 
 
 class NumberOutOfRangeError(ValueError):
-    """A number that JSON cannot carry: not finite, or with too many digits."""
+    """A number that JSON cannot carry."""
 
 
 MAX_DIGITS = 40
@@ -254,8 +250,8 @@ def read_scalar(tag: str, text: str) -> Scalar:
     """The value of a scalar under YAML 1.2; dates stay text.
 
     Raises:
-        UnreadableScalarError: an explicit tag does not fit the text, as in `!!int twelve`.
-        NumberOutOfRangeError: NaN, an infinity, or more than `MAX_DIGITS` digits.
+        UnreadableScalarError: the text does not fit its tag, as in `!!int twelve`.
+        NumberOutOfRangeError: NaN, infinity, or more than `MAX_DIGITS` digits.
     """
     match tag.removeprefix(_CORE):
         case "null":
@@ -302,7 +298,7 @@ def _read_float(text: str) -> float:
     return value
 
 
-# YAML 1.1, which llm-d's reader follows, takes these words for booleans; YAML 1.2 takes them for text.
+# Booleans in YAML 1.1, which llm-d's reader follows; text in YAML 1.2.
 _TRUE_IN_YAML_1_1 = frozenset({"y", "yes", "on"})
 _FALSE_IN_YAML_1_1 = frozenset({"n", "no", "off"})
 
@@ -311,7 +307,7 @@ _OCTAL_IN_YAML_1_1 = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
 
 
 def is_ambiguous_number(tag: str, text: str) -> bool:
-    """Whether a plain number means one thing to YAML 1.1 readers and another to YAML 1.2 readers."""
+    """True for a plain number that YAML 1.1 and 1.2 read differently."""
     return tag == f"{_CORE}int" and _OCTAL_IN_YAML_1_1.fullmatch(text) is not None
 
 
@@ -321,7 +317,7 @@ def octal_value(text: str) -> int:
 
 
 def reading_note(text: str, value: Scalar) -> str | None:
-    """Why an unquoted scalar may not be what its author meant; None when it reads as it looks."""
+    """An explanation for an unquoted scalar with a surprising value."""
     word = text.casefold()
     if isinstance(value, str):
         if word in _TRUE_IN_YAML_1_1:
@@ -340,7 +336,7 @@ def reading_note(text: str, value: Scalar) -> str | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text would be a number without its quotes."""
+    """True if a text would be a number without its quotes."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -1,115 +1,110 @@
-"""Hands the payloads of a source to its collectors, and leaves out what takes too long to read."""
+"""Delivers the payloads of a source to its collectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from time import perf_counter
+from typing import NamedTuple
 
+from endpick.api.access import Access
 from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSource
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
-from endpick.host.apart import apart
-from endpick.host.breaker import Breaker, BreakerState
-from endpick.host.circuits import admitted, late
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
+from endpick.data.tasks import is_being_cancelled
+from endpick.host.boundary import Fault, Step
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
+_CANCEL_GRACE_SECONDS = 1.0
+"""After its timeout, a poll may take this long to handle its cancellation."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceBinding:
-    """One source and the collectors that take its payloads, in configuration order."""
+    """A source and the collectors of its payloads, in configuration order.
+
+    Attributes:
+        needed: The keys among those the collectors write that some instance requires.
+    """
 
     source: Instance
     collectors: tuple[Instance, ...]
     needed: frozenset[str] = frozenset()
-    """Of the keys that the collectors write, those that an instance must have. Endpoints that tell them by themselves are polled less."""
+
+
+class Failure(NamedTuple):
+    """An error of a source or collector.
+
+    Not a `Fault`: an endpoint that is down must not open the circuit for the others.
+    """
+
+    problem: BaseException | str
 
 
 class PayloadDispatcher:
-    """The way from one source to the columns."""
+    """Calls one source and its collectors, and counts their failures."""
 
     def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
         self.source = binding.source
         self.needed = binding.needed
         self._table = table
         self._telemetry = telemetry
-        self.told = table.told
-        self._collectors = tuple((instance, _collector_of(instance)) for instance in binding.collectors)
-        self._slow: dict[tuple[str, str], Breaker] = {}
-        """By collector and endpoint, where a payload took long to read."""
+        self._access = Access(None, telemetry.undeclared_access)
+        self._collectors = tuple(self._step(_collect_method(instance), instance) for instance in binding.collectors)
 
     def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
-        """Let every collector read the payload; `endpoint` is None when it is pool-wide. None as payload means there was nothing.
+        """Let every collector read a payload.
 
-        `since` is when the payload was asked for; None for one that came by itself.
+        Args:
+            payload: None if the source had nothing.
+            endpoint: Its endpoint; None for a pool-wide payload.
+            since: When it was requested; newer values in the table are kept. None for a payload that was pushed.
         """
         if payload is None:
             return
-        name = "" if endpoint is None else endpoint.name
-        for instance, collector in self._collectors:
-            if self._slow and not self._admitted(instance, name):
-                continue
-            started = perf_counter()
+        for step in self._collectors:
+            answer = step.run(self._access, payload, self._table.writer(step.instance.scope, endpoint, since))
+            if isinstance(answer, Failure):
+                self._telemetry.collect_error(self.source, step.instance, endpoint.name if endpoint else "", answer.problem)
+        for delivered in self._table.on_delivered:
+            delivered()
+
+    def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
+        """Make a function that polls once; it returns the payload, a `Failure` or a `Fault`."""
+
+        async def call(*arguments: object) -> object:
             try:
-                with apart():
-                    collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
-            except CALL_FAILURES as problem:
-                if is_the_hosts(problem):
+                async with asyncio.timeout(timeout_seconds) as deadline:
+                    return await poll(*arguments)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
                     raise
-                self._telemetry.collect_error(self.source, instance, name, problem)
-            finally:
-                seconds = perf_counter() - started
-                if seconds > instance.breaker.budget_seconds:
-                    self._late(instance, name, seconds)
-        for told in self._table.on_delivered:
-            told()
+                return Failure("cancelled itself")
+            except PLUGIN_ERRORS as error:
+                return Failure(f"no answer within {timeout_seconds:g} s" if deadline.expired() else error)
 
-    def forget(self, endpoint: str) -> None:
-        """The endpoint has left."""
-        for key in [key for key in self._slow if key[1] == endpoint]:
-            del self._slow[key]
+        step = Step(call, self.source, ExtensionPoint.COLLECTION, self._telemetry)
+        return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
 
-    def is_asked(self, endpoint: str) -> bool:
-        """Whether the source is polled about an endpoint now; empty for a source of the whole pool."""
-        source = self.source
-        if source.breaker.state and not admitted(source, self._telemetry):
-            self._telemetry.left_out(source, ExtensionPoint.COLLECTION)
-            return False
-        return not self._slow or self._admitted(source, endpoint)
+    def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
+        """Make a function that delivers the payload of an event."""
+        step = self._step(source.notify, self.source)
 
-    def held(self, endpoint: str, seconds: float) -> None:
-        """The source held the event loop for longer than it may. That endpoint alone is left out, or the source where it is all of them."""
-        source = self.source
-        breaker = self._slow.setdefault((source.name, endpoint), source.breaker.twin())
-        breaker.took(seconds)
-        if breaker.state is BreakerState.OPEN:
-            self._telemetry.late(source, ExtensionPoint.COLLECTION, seconds)
-            self.failed(endpoint, f"left out for {breaker.seconds_left:.0f} s, because {breaker.reason}")
-        else:
-            late(source, ExtensionPoint.COLLECTION, seconds, self._telemetry)
+        def notify(event: EndpointEvent) -> None:
+            answer = step.run(self._access, event)
+            if isinstance(answer, Failure):
+                self.failed(event.endpoint.name, answer.problem)
+            elif not isinstance(answer, Fault):
+                self.deliver(answer, event.endpoint)
 
-    def _admitted(self, instance: Instance, endpoint: str) -> bool:
-        breaker = self._slow.get((instance.name, endpoint))
-        if breaker is None or not breaker.state or breaker.admits():
-            return True
-        self._telemetry.left_out(instance, ExtensionPoint.COLLECTION)
-        return False
-
-    def _late(self, instance: Instance, endpoint: str, seconds: float) -> None:
-        """What one endpoint says takes too long to read: that endpoint alone is left out, so that none can blind the picker to others."""
-        self._telemetry.late(instance, ExtensionPoint.COLLECTION, seconds)
-        breaker = self._slow.setdefault((instance.name, endpoint), instance.breaker.twin())
-        breaker.took(seconds)
-        if breaker.state is BreakerState.OPEN:
-            problem = f"left out for {breaker.seconds_left:.0f} s, because {breaker.reason}"
-            self._telemetry.collect_error(self.source, instance, endpoint, problem)
+        return notify
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """What a stream of one endpoint publishes to; deaf once the endpoint has left."""
+        """Make the `publish` of an endpoint's stream; it ignores payloads after the endpoint has left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -119,31 +114,24 @@ class PayloadDispatcher:
         return publish
 
     def publish_pool(self, payload: object) -> None:
-        """What a pool-wide source publishes to."""
+        """Deliver a pool-wide payload."""
         self.deliver(payload, None)
 
-    def notify(self, source: EndpointEventSource[Parameters, object], event: EndpointEvent) -> None:
-        """Deliver what the source says to a change of the pool."""
-        started = perf_counter()
-        payload: object = None
-        try:
-            with apart():
-                payload = source.notify(event)
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            self.failed(event.endpoint.name, problem)
-        seconds = perf_counter() - started
-        if seconds > self.source.breaker.budget_seconds:
-            late(self.source, ExtensionPoint.COLLECTION, seconds, self._telemetry)
-        self.deliver(payload, event.endpoint)
-
     def failed(self, endpoint: str, problem: BaseException | str) -> None:
-        """Count that the source had nothing to deliver."""
+        """Count a poll error; `endpoint` is empty for a pool-wide source."""
         self._telemetry.poll_error(self.source, endpoint, problem)
 
+    def _step(self, method: Callable[..., object], instance: Instance) -> Step:
+        def call(*arguments: object) -> object:
+            try:
+                return method(*arguments)
+            except PLUGIN_ERRORS as error:
+                return Failure(error)
 
-def _collector_of(instance: Instance) -> DataCollector[Parameters, object]:
+        return Step(call, instance, ExtensionPoint.COLLECTION, self._telemetry)
+
+
+def _collect_method(instance: Instance) -> Callable[..., object]:
     if not isinstance(instance.plugin, DataCollector):
-        raise TypeError(f"{instance.origin} is no data collector")
-    return instance.plugin
+        raise TypeError(f"{instance.origin} is not a data collector")
+    return instance.plugin.collect

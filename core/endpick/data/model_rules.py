@@ -1,4 +1,4 @@
-"""What is known about models beside endpoints: priorities of objectives, and which model a request is for instead."""
+"""Priorities of inference objectives, and rewrites of model names."""
 
 from __future__ import annotations
 
@@ -6,40 +6,39 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from endpick.api.datalayer import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 
 RewriteTable: TypeAlias = Mapping[str, tuple[ModelTarget, ...]]
-"""Targets by model; under the empty name those for every other one."""
+"""Targets by model; those under "" are for every other model."""
 
 NO_REWRITES: RewriteTable = MappingProxyType({})
 
 
 class ModelRules:
-    """The rules as they are now. The table owns it, and each request reads it."""
+    """The current rules, of the configuration and of the discovery."""
 
     __slots__ = ("_configured", "_found", "objectives", "rewrites")
 
     def __init__(self) -> None:
         self.objectives: Mapping[str, int] = {}
-        """Priorities by name, as the discovery has found them."""
         self.rewrites: RewriteTable = NO_REWRITES
-        """Of the configuration and of the discovery; where both have a rule for one model, that of the configuration."""
+        """Compiled; for a model with two rules, that of the configuration counts."""
         self._configured: tuple[ModelRewrite, ...] = ()
         self._found: tuple[ModelRewrite, ...] = ()
 
     def configure(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Make these the rules of the configuration."""
+        """Set the rules of the configuration."""
         self._configured = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
     def discovered(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Make these the rules of the discovery."""
+        """Set the rules of the discovery."""
         self._found = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
 
 def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
-    """The rules by model; of several for one model the first counts. Rules without targets are left out."""
+    """Index rules by model; the first rule of a model counts. Rules without targets are left out."""
     table: dict[str, tuple[ModelTarget, ...]] = {}
     for rule in rewrites:
         for model in rule.models if rule.targets else ():
@@ -50,12 +49,12 @@ def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
 
 
 def choose_model(table: RewriteTable, model: str, draw: float) -> str:
-    """The model that a request is for instead, or "" where no rule says anything of it.
+    """Choose a target for a model by weight; "" if no rule applies.
 
     Args:
         table: From `compile_rewrites`.
-        model: What the client asked for; empty where it named none.
-        draw: At least 0 and less than 1; as weights are to decide, uniformly distributed. Equal draws give equal models.
+        model: The requested model; empty if the client named none.
+        draw: A uniformly distributed number in [0, 1).
     """
     targets = table.get(model) or table.get("", ())
     total = sum(target.weight for target in targets)

@@ -1,4 +1,4 @@
-"""The endpoint table: who is in the pool, and what was last reported of each; one row per endpoint, one column per data key."""
+"""The endpoint table: one row per endpoint of the pool, one column per data key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -16,31 +15,24 @@ from numpy.typing import NDArray
 
 from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.datalayer import ModelRewrite
+from endpick.api.discovery import ModelRewrite
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Endpoints, FloatArray, KnownEndpoints
+from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 from endpick.api.generation import Column, Generation
-from endpick.api.records import read_directly
 from endpick.data.model_rules import ModelRules
 from endpick.data.tasks import until_set
-from endpick.data.told import Told
 
-_GREATEST = 1e300
-"""No measurement is greater, either way, and differences and products of such numbers stay finite; what is greater counts as not known."""
 MAX_ENDPOINTS = 4096
-"""Of a pool, unless the operator says otherwise: a discovery that names ever more of them would fill memory and the log."""
-_TOLD_AT_ONCE = 64
-_TURN_SECONDS = 0.002
-_REST_PER_TURN = 3
-"""Of names whose learnt state is void: so many are told in one turn, or for so long, and then everything else has so many times as long."""
+_MAX_NUMBER = 1e300
+"""Larger numbers are stored as NaN, so that differences and products stay finite."""
 NEW_ROW = -1
-"""In a list of origins: this row takes over nothing."""
+"""In a list of origins: a row without an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One column as its owner holds it; `written_at` is -inf where nothing was ever written."""
+    """A writable column; `written_at` is -inf for a cell that was never written."""
 
     key: AnyKey
     values: NDArray[np.float64] | NDArray[np.object_]
@@ -55,7 +47,7 @@ class Cells:
         return cls(key, values, np.full(rows, -np.inf))
 
     def moved(self, origins: Sequence[int]) -> Cells:
-        """A copy with one row per origin: the row it takes over, or `NEW_ROW`."""
+        """A copy with one row per origin: an earlier row, or `NEW_ROW`."""
         moved = Cells.empty(self.key, len(origins))
         old = np.asarray(origins, dtype=np.intp)
         kept = old != NEW_ROW
@@ -64,52 +56,48 @@ class Cells:
         return moved
 
     def write(self, row: int, value: object, now: float) -> None:
-        """Put a value into a row.
-
-        Raises:
-            TypeError, ValueError: the column holds numbers and the value is none.
-        """
-        if self.key.is_number and not -_GREATEST <= value <= _GREATEST:  # type: ignore[operator]
+        """Write one cell. Raises TypeError or ValueError if a number is expected."""
+        if self.key.is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # type: ignore[operator]
             value = math.nan
-        # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
+        # An equal value keeps the object and its derived results.
         if not self.derived or self.values[row] != value:
             self.values[row] = value  # type: ignore[call-overload]
             self.derived.clear()
         self.written_at[row] = now
 
     def column(self) -> Column:
-        """The read-only view of these cells: it shows later writes and refuses its own, also after `setflags(write=True)`."""
-        values = _shown(self.values) if self.key.is_number else self.values  # type: ignore[arg-type]
-        return Column(values, _shown(self.written_at), self.derived)
+        """A read-only view, which shows later writes."""
+        return Column(_read_only(self.values), _read_only(self.written_at), self.derived)
 
 
-def _shown(cells: FloatArray) -> FloatArray:
-    """The same numbers through a buffer that only reads: numpy lets a view of a writable array become writable.
+Array = TypeVar("Array", bound=np.ndarray)
 
-    It is a view of what has the buffer, and views of a view have that as their `base`, so that no plugin meets this array itself.
-    """
-    return np.frombuffer(memoryview(cells).toreadonly(), np.float64)[...] if len(cells) else cells  # type: ignore[arg-type]
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 T = TypeVar("T")
 
 
 class Writable(Protocol):
-    """What the writer needs of the table."""
+    """The part of the table that a writer needs."""
 
     @property
     def generation(self) -> Generation:
-        """The rows as they are now."""
+        """The current rows."""
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Put a value into a column, unless it was told otherwise `since` then."""
+        """See `EndpointTable`."""
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Put a value that belongs to the whole pool."""
+        """See `EndpointTable`."""
 
 
 class TableWriter:
-    """The `ColumnWriter` of one instance, for one payload or, without an endpoint, for as long as it likes."""
+    """The `ColumnWriter` of one instance, for one payload or without an endpoint for longer."""
 
     __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
@@ -121,13 +109,12 @@ class TableWriter:
         on_violation: OnViolation,
         since: float | None = None,
     ) -> None:
-        """Made by the table."""
+        """Made by `EndpointTable.writer`."""
         self._table = table
         self._since = since
         self._scope = scope
         self._on_violation = on_violation
         self.endpoint = endpoint
-        """Whose payload this is; None for a pool-wide one."""
 
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
         """See `ColumnWriter`."""
@@ -160,12 +147,12 @@ class TableWriter:
 
 
 class EndpointTable:
-    """Rows change by generation, values change in place.
+    """The endpoints of the pool and their data. Rows change by generation, values change in place.
 
-    A membership change copies the columns into a new `Generation`, so that a request keeps the rows it began with. Between two such
-    changes writes go straight into the arrays: every reader is on the same thread and none of them awaits while it reads.
+    A membership change copies the columns to a new `Generation`, so that a request keeps the rows it began with. Values are written
+    straight into the arrays: all readers run on the same thread, and none awaits while it reads.
 
-    The table is the `EndpointRegistry` that a discovery reports to.
+    The table implements `EndpointRegistry`; discoveries report through `Registry`, which checks their reports.
     """
 
     def __init__(
@@ -179,35 +166,28 @@ class EndpointTable:
 
         Args:
             clock: Monotonic seconds; virtual in simulations.
-            keys: What may be written: columns for scope `ENDPOINT`, single values for scope `POOL`; other scopes are ignored.
-            on_violation: Told when a collector writes a key it does not produce; the value is dropped.
-            max_endpoints: So many rows at most; endpoints beyond are left out. `serve` gives `MAX_ENDPOINTS` or what its operator says.
+            keys: Declared keys: columns for scope `ENDPOINT`, single values for scope `POOL`; others are ignored.
+            on_violation: Called when a collector writes a key that it does not produce; the value is dropped.
+            max_endpoints: Endpoints beyond are left out.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
-        """Called with the new generation after rows came, went or were replaced."""
+        """Called with the new generation after a membership change."""
         self.on_removed: list[Callable[[str], None]] = []
-        """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name. Of many it is
-        called in turns, first of names that come again: before they are there, or, where that would take long, soon after."""
+        """Called with the name of an endpoint that left or changed its address."""
         self.on_left_out: list[Callable[[], None]] = []
-        """Called each time that a discovery names more endpoints than the table may have."""
+        """Called when a discovery reports more endpoints than allowed."""
         self.on_delivered: list[Callable[[], None]] = []
-        """Called after collectors have read a payload: there may be news."""
+        """Called after collectors have read a payload."""
         self.sent: set[str] = set()
-        """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
-        self.told = Told(clock)
-        """What endpoints have told beside being polled."""
+        """Addresses to which requests were sent; the collection empties it, and polls these endpoints at the full rate."""
         self.rules = ModelRules()
-        """What configuration and discovery say about models."""
         self.is_ready = asyncio.Event()
-        """Set once a discovery has reported its first complete picture."""
+        """Set after the first complete report of a discovery."""
         self.is_ending = asyncio.Event()
-        """Set once the process has been told to end."""
+        """Set when the process begins to shut down."""
         self.on_stand_by: list[Callable[[str], None]] = []
-        """Called with the reason when this replica is to stand by, and with nothing when it is to serve."""
-        self._void: dict[str, None] = {}
-        """Names of `on_removed` that are still to be told, the first one first."""
-        self._telling: asyncio.TimerHandle | None = None
-        self._clock = clock
+        """Called with the reason when this replica must stand by, and with "" when it must serve."""
+        self.clock = clock
         self._on_violation = on_violation
         self._max_endpoints = max_endpoints
         self._pool_keys: frozenset[str] = frozenset()
@@ -219,24 +199,20 @@ class EndpointTable:
 
     @property
     def generation(self) -> Generation:
-        """The rows as they are now."""
+        """The current rows."""
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """Every endpoint, as a plugin may see them; good until `generation` is another one."""
-        generation = self._generation
-        return KnownEndpoints(generation, None, access, generation.endpoints)
+        """All endpoints as plugins see them; valid until `generation` changes."""
+        return Endpoints(self._generation, None, access)
 
     def find(self, name: str) -> Endpoint | None:
-        """The endpoint of that name now."""
+        """The endpoint of that name."""
         row = self._generation.row_of.get(name)
         return None if row is None else self._generation.endpoints[row]
 
     def declare(self, keys: Iterable[AnyKey]) -> None:
-        """Make these the keys that may be written: at start, and again when a new plan takes over.
-
-        A key that stays, with the same type, keeps its values.
-        """
+        """Set the keys that may be written. A key that stays, with the same type, keeps its values."""
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
@@ -248,36 +224,42 @@ class EndpointTable:
         self._generation = self._next_generation(self._generation.endpoints)
 
     def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
-        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked.
+        """Make a writer.
 
-        `since` is when the payload was asked for; None for one that came by itself.
+        Args:
+            scope: The keys that may be written; None for host code, which may write all.
+            endpoint: The endpoint of the payload.
+            since: Time of the request for it; None for a pushed payload.
         """
         return TableWriter(self, scope, endpoint, self._on_violation, since)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key.
-
-        Nor where the endpoint has told another by itself `since` the value was asked for, which is then the older one.
-        """
+        """Write a cell; ignored if the endpoint left or moved, the key is undeclared, or the cell was written after `since`."""
         cells = self._cells.get(key.name)
         generation = self._generation
         row = generation.row_of.get(endpoint.name)
         if cells is None or row is None:
             return
-        now_there = generation.endpoints[row]
-        if now_there is not endpoint and now_there.address != endpoint.address:
+        current = generation.endpoints[row]
+        if current is not endpoint and current.address != endpoint.address:
             return
-        if since is not None and self.told.any and self.told.is_later(endpoint.name, key.name, since):
+        if since is not None and cells.written_at[row] > since:
             return
-        cells.write(row, value, self._clock())
-        if key.is_shared:
-            self.told.note(endpoint.name, key.name)
+        cells.write(row, value, self.clock())
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Put a value that belongs to the whole pool, unless no instance declared the key."""
+        """Write a pool-wide value, unless the key is not declared."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
-            self._pool_written_at[key.name] = self._clock()
+            self._pool_written_at[key.name] = self.clock()
+
+    def oldest_write(self, name: str, keys: Iterable[str]) -> float:
+        """Time of the oldest write among these cells; -inf if one is empty."""
+        row = self._generation.row_of.get(name)
+        if row is None:
+            return -math.inf
+        cells = [self._cells.get(key) for key in keys]
+        return min((-math.inf if each is None else float(each.written_at[row]) for each in cells), default=-math.inf)
 
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
@@ -294,15 +276,9 @@ class EndpointTable:
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """See `EndpointRegistry`."""
-        wanted: dict[str, Endpoint] = {}
-        are_too_many = False
-        for endpoint in endpoints:
-            if len(wanted) >= self._max_endpoints and endpoint.name not in wanted:
-                are_too_many = True
-                break
-            wanted[endpoint.name] = endpoint
-        self._become(wanted)
-        if are_too_many:
+        reported = {endpoint.name: endpoint for endpoint in endpoints}
+        self._become(dict(list(reported.items())[: self._max_endpoints]))
+        if len(reported) > self._max_endpoints:
             self._leave_out()
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
@@ -319,80 +295,44 @@ class EndpointTable:
 
     def stand_by(self, reason: str) -> None:
         """See `EndpointRegistry`."""
-        for told in self.on_stand_by:
-            told(reason)
+        for listener in self.on_stand_by:
+            listener(reason)
 
     def until_ending(self) -> Coroutine[object, object, None]:
         """See `EndpointRegistry`."""
         return until_set(self.is_ending)
 
     def _leave_out(self) -> None:
-        for told in self.on_left_out:
-            told()
+        for listener in self.on_left_out:
+            listener()
 
     def _become(self, wanted: Mapping[str, Endpoint]) -> None:
         before = {member.name: member for member in self._generation.endpoints}
         members = tuple(_unless_same(before.get(name), endpoint) for name, endpoint in wanted.items())
         if members == self._generation.endpoints:
             return
-        again = [name for name in self._void if name in wanted]
-        if again:
-            # Some before they are there again, and no more: a discovery that takes thousands back tells thousands of names at once.
-            self._void = dict.fromkeys([*again, *self._void])
-            self._tell_removed()
-        stay = {member.name for member in members if member.name in before and before[member.name].address == member.address}
+        kept = {member.name for member in members if member.name in before and before[member.name].address == member.address}
         row_of = self._generation.row_of
-        origins = [row_of[member.name] if member.name in stay else NEW_ROW for member in members]
+        origins = [row_of[member.name] if member.name in kept else NEW_ROW for member in members]
         self._cells = {name: cells.moved(origins) for name, cells in self._cells.items()}
         self._generation = self._next_generation(members)
         for changed in tuple(self.on_changed):
             changed(self._generation)
-        for name in before.keys() - stay:
-            self.told.forget(name)
-            self._void[name] = None
-        self._tell_removed()
-
-    def _tell_removed(self) -> None:
-        """A few at once; of more some, and others when everything else has had its turns, as each may take plugins long to forget."""
-        began, told = perf_counter(), 0
-        while self._void:
-            name = next(iter(self._void))
-            del self._void[name]
-            self._removed(name)
-            told += 1
-            if told >= _TOLD_AT_ONCE and perf_counter() - began > _TURN_SECONDS and self._tell_later(perf_counter() - began):
-                return
-
-    def _tell_later(self, took_seconds: float) -> bool:
-        """Whether it is told later; where no event loop runs it cannot be."""
-        if self._telling is not None:
-            self._telling.cancel()
-        self._telling = None
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        self._telling = loop.call_later(took_seconds * _REST_PER_TURN, self._tell_removed)
-        return True
-
-    def _removed(self, name: str) -> None:
-        for removed in tuple(self.on_removed):
-            removed(name)
+        for name in before.keys() - kept:
+            for removed in tuple(self.on_removed):
+                removed(name)
 
     def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
-        return Generation(members, columns, MappingProxyType(self._pool), self._clock, MappingProxyType(self._pool_written_at))
+        return Generation(members, columns, MappingProxyType(self._pool), self.clock, MappingProxyType(self._pool_written_at))
 
     def _carried_over(self, key: AnyKey) -> Cells | None:
         cells = self._cells.get(key.name)
         return cells if cells is not None and cells.key.type is key.type else None
 
 
-read_directly(EndpointTable, generation="_generation")
-
-
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
-    """The old object when nothing about the endpoint changed, so that a reload of the same file is no change at all."""
+    """The old object if nothing changed, so that reporting the same endpoints again is no change."""
     if old is None or old is new:
         return new
     same = old.address == new.address and old.metrics_address == new.metrics_address and old.labels == new.labels

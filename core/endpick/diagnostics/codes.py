@@ -1,4 +1,4 @@
-"""Every mistake that endpick can report, each under a number that never changes its meaning, with severity and exit code."""
+"""The codes of all diagnostics, with severity and exit status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum, IntEnum, StrEnum, unique
 
 @unique
 class Code(Enum):
-    """A kind of mistake. The member's name is the code users see, its value the title.
+    """A kind of mistake: the name is the code, the value its title.
 
     The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape,
     03 plugins found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment.
@@ -63,7 +63,6 @@ class Code(Enum):
     E0320 = "no plugin types are installed"
     E0321 = "the lock file cannot be used"
     E0322 = "the plugin is only offered for another major version of the plugin API"
-    E0323 = "several installed distributions bear one name"
 
     E0401 = "a parameter has a value that is not allowed"
     E0402 = "a parameter is not known to the plugin"
@@ -131,7 +130,6 @@ class Code(Enum):
     W0308 = "a plugin took long to import"
     W0309 = "a plugin is experimental"
     W0310 = "installed files are not what was installed"
-    W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
     W0402 = "a parameter has no effect"
@@ -155,7 +153,7 @@ class Code(Enum):
 
     @property
     def title(self) -> str:
-        """What kind of mistake it is, in one line."""
+        """Title in one line."""
         return self.value
 
     @property
@@ -165,12 +163,12 @@ class Code(Enum):
 
     @property
     def severity(self) -> Severity:
-        """The severity that the first letter stands for, the same everywhere."""
+        """Severity by the first letter."""
         return _SEVERITY_OF_LETTER[self.name[0]]
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit status of a command that ends because of this mistake; OK for a warning or a note."""
+        """Exit status of a command that fails with this mistake; OK for warnings and notes."""
         if self.severity is not Severity.ERROR:
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
@@ -181,7 +179,7 @@ class Code(Enum):
 
 
 class Severity(StrEnum):
-    """How much a diagnostic matters: an error prevents the start, a warning and a note do not."""
+    """Severity of a diagnostic; only errors prevent the start."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -192,28 +190,25 @@ _SEVERITY_OF_LETTER = {"E": Severity.ERROR, "W": Severity.WARNING, "N": Severity
 
 
 class ExitCode(IntEnum):
-    """Documented exit statuses; scripts and CI may rely on them.
-
-    Where several apply, the smallest wins: operators repair their own file before another author's plugin.
-    """
+    """Exit statuses. If several apply, the smallest wins."""
 
     OK = 0
-    """The command did what it was asked; there may have been warnings."""
+    """Success, perhaps with warnings."""
 
     INTERNAL_ERROR = 1
-    """A bug in endpick itself. Please report it."""
+    """A bug in endpick."""
 
     USAGE = 2
-    """The command line was wrong: unknown verb, unknown option, missing argument."""
+    """Wrong command line."""
 
     CONFIG_INVALID = 3
-    """The configuration file has mistakes; each was reported with its place."""
+    """Mistakes in the configuration."""
 
     PLUGIN_UNUSABLE = 4
-    """A plugin that the configuration needs is missing, broken or incompatible."""
+    """A plugin is missing, broken or incompatible."""
 
     FAILED = 5
-    """The environment refused: a port in use, a file unreadable, a start or stop that failed."""
+    """The environment refused: port in use, unreadable file, failed start or stop."""
 
     INTERRUPTED = 130
     """Stopped by Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Shows diagnostics to programs: as JSON, which `schemas/diagnostics.v1.json` describes, or as workflow commands of GitHub."""
+"""Renders diagnostics as JSON (`schemas/diagnostics.v1.json`) and as GitHub workflow commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def render_json(diagnostics: Iterable[Diagnostic]) -> str:
-    """All diagnostics as one JSON document; none is left out."""
+    """All diagnostics as one JSON document."""
     ordered = sort_diagnostics(diagnostics)
     document = {
         "version": VERSION,
@@ -26,17 +26,14 @@ def render_json(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def shown_json(text: str) -> str:
-    """JSON as it may be shown: what would command a terminal stands in texts only, where JSON has an escape for it.
-
-    So do halves of surrogate pairs, which a document can name and no output can hold.
-    """
+    """Escape control characters and surrogates in JSON text."""
     if text.isascii() and "\x7f" not in text:
         return text
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1].replace("\x7f", "\\u007f") for each in text)
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """One diagnostic as plain data, for documents that hold more than diagnostics."""
+    """One diagnostic as plain data."""
     return {
         "code": diagnostic.code.name,
         "severity": diagnostic.severity.value,
@@ -53,20 +50,14 @@ def as_json(diagnostic: Diagnostic) -> dict[str, object]:
 
 
 def _span(span: Span) -> dict[str, object]:
-    return {
-        "file": span.file,
-        "line": span.line,
-        "column": span.column,
-        "endLine": span.end_line,
-        "endColumn": span.end_column,
-    }
+    return {"file": span.file, "line": span.line, "column": span.column, "endLine": span.end_line, "endColumn": span.end_column}
 
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """One `::error …::` line each, in document order; none is left out, since GitHub has its own limit."""
+    """One `::error …::` line for each diagnostic, in document order."""
     return "".join(f"{printable(_command(diagnostic))}\n" for diagnostic in sort_diagnostics(diagnostics))
 
 
@@ -75,7 +66,7 @@ def _command(diagnostic: Diagnostic) -> str:
     if diagnostic.span is not None:
         span = diagnostic.span
         place = {"file": span.file, "line": str(span.line), "col": str(span.column), "endLine": str(span.end_line)}
-        # GitHub counts the end column inclusively and refuses one that lies before the start.
+        # The end column is inclusive for GitHub and must not precede the start.
         place["endColumn"] = str(max(span.end_column - 1, span.column if span.end_line == span.line else 1))
         properties = place | properties
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
@@ -118,7 +109,7 @@ _COUNT = {"type": "integer", "minimum": 0}
 SCHEMA: Mapping[str, object] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "endpick diagnostics",
-    "description": "What `--format json` prints about a configuration: every mistake, in document order.",
+    "description": "Output of `--format json`: every mistake in document order.",
     "type": "object",
     "properties": {
         "version": {"const": VERSION},
@@ -135,7 +126,7 @@ SCHEMA: Mapping[str, object] = {
             "properties": {
                 "code": {"type": "string", "pattern": "^[EWN][0-9]{4}$"},
                 "severity": {"enum": [severity.value for severity in Severity]},
-                "title": {"type": "string", "description": "What kind of mistake the code stands for."},
+                "title": {"type": "string", "description": "Title of the code."},
                 "message": {"type": "string"},
                 "span": {"anyOf": [{"$ref": "#/$defs/span"}, {"type": "null"}]},
                 "annotation": _NULLABLE_TEXT,
@@ -172,19 +163,7 @@ SCHEMA: Mapping[str, object] = {
                     "items": {"type": ["string", "integer"]},
                 },
             },
-            "required": [
-                "code",
-                "severity",
-                "title",
-                "message",
-                "span",
-                "annotation",
-                "labels",
-                "help",
-                "notes",
-                "plugin",
-                "path",
-            ],
+            "required": ["code", "severity", "title", "message", "span", "annotation", "labels", "help", "notes", "plugin", "path"],
             "additionalProperties": False,
         },
     },

@@ -1,4 +1,4 @@
-"""A diagnostic: one mistake, where it is, and what to do about it; with what helps to make one: suggestions, line numbers."""
+"""Diagnostics, and helpers to make them: suggestions and line numbers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from functools import cached_property
 from endpick.diagnostics.codes import Code, ExitCode, Severity
 
 DocumentPath = tuple[str | int, ...]
-"""Where something is in a document: mapping keys and list indices from the root, such as `("plugins", 0, "type")`."""
+"""Mapping keys and list indices from the root of a document: `("plugins", 0, "type")`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake, worded for the operator or plugin author who can repair it.
+    """One mistake, worded for the person who can repair it.
 
-    `message` says what happened, in lower case and without a full stop; `span` where; `help` what to do; `notes` why it
-    matters. `span` is None only where there is no file to point into. `annotation` is the short text beside the caret.
+    Attributes:
+        message: In lower case, without a full stop.
+        span: None if there is no file to point into.
+        help: The repair.
+        annotation: Short text next to the caret.
     """
 
     code: Code
@@ -40,13 +43,13 @@ class Diagnostic:
 
     @property
     def is_error(self) -> bool:
-        """Whether it prevents the start."""
+        """True if it prevents the start."""
         return self.severity is Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Another place that a diagnostic refers to, and why: "first defined here"."""
+    """A secondary place of a diagnostic: "first defined here"."""
 
     span: Span
     message: str
@@ -54,7 +57,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of text. Lines and columns count from 1, columns in code points; the end is one past the last."""
+    """A range of text. Lines and columns start at 1, columns count code points; the end is exclusive."""
 
     file: str
     line: int
@@ -64,7 +67,7 @@ class Span:
 
     @classmethod
     def start_of(cls, file: str) -> Span:
-        """The beginning of a file, for a mistake that has no better place in it."""
+        """The start of a file."""
         return cls(file, 1, 1, 1, 1)
 
     def __str__(self) -> str:
@@ -73,7 +76,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PluginReference:
-    """The plugin that a diagnostic is about, with what is known of it."""
+    """The plugin of a diagnostic."""
 
     type: str
     instance: str | None = None
@@ -86,17 +89,17 @@ class PluginReference:
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
-    """Whether any of them prevents the start."""
+    """True if any of them is an error."""
     return any(diagnostic.is_error for diagnostic in diagnostics)
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """In the order of the document, each once; those without a place come last, in the order they were found."""
+    """In document order without duplicates; diagnostics without a span come last."""
     return tuple(sorted(dict.fromkeys(diagnostics), key=_place))
 
 
 def exit_code_of(diagnostics: Iterable[Diagnostic]) -> ExitCode:
-    """The exit status of a command that found these: the smallest of all errors, OK without errors."""
+    """Exit status of a command with these diagnostics: the smallest of all errors."""
     return min((diagnostic.code.exit_code for diagnostic in diagnostics if diagnostic.is_error), default=ExitCode.OK)
 
 
@@ -111,7 +114,7 @@ MAX_SHOWN = 50
 
 
 def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tuple[Diagnostic, ...], int]:
-    """At most `limit` of them in document order, errors before warnings, and how many were left out."""
+    """At most `limit` diagnostics in document order, errors preferred, and the number of omitted ones."""
     ordered = sort_diagnostics(diagnostics)
     by_severity = sorted(ordered, key=lambda diagnostic: not diagnostic.is_error)
     kept = set(by_severity[:limit])
@@ -119,7 +122,7 @@ def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tupl
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that is closest to `word`, or None when none is close: a wild guess is worse than no help."""
+    """The candidate closest to `word`; None if none is close."""
     known = sorted(set(candidates) - {word})
     plain = ascii_look_alike(word)
     if plain in known:
@@ -127,7 +130,7 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     folded: dict[str, str] = {}
     for candidate in known:
         folded.setdefault(_fold(candidate), candidate)
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
 
     matches = get_close_matches(_fold(plain), folded, n=1, cutoff=_MIN_SIMILARITY)
     return folded[matches[0]] if matches else _only_longer_form(_fold(plain), folded)
@@ -142,7 +145,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
 _MIN_SIMILARITY = 0.7
 _MIN_PART = 4
 
-# Letters of other scripts that are drawn like an ASCII letter in common fonts (a part of Unicode's confusables.txt).
+# Letters that look like ASCII letters (a part of Unicode's confusables.txt).
 _LOOK_ALIKES = str.maketrans(
     "аеорсухіјѕԁһԛԝАВЕКМНОРСТХІЈЅαοενρτυχικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ‐‑‒–—−․⁃ıɑɡℓ",  # noqa: RUF001 - the ambiguity is the point
     "aeopcyxijsdhqwABEKMHOPCTXIJSaoevptuxikABEZHIKMNOPTYX------.-iagl",
@@ -150,14 +153,14 @@ _LOOK_ALIKES = str.maketrans(
 
 
 def ascii_look_alike(word: str) -> str:
-    """The word as a reader sees it: letters that look like ASCII letters replaced by these, invisible ones removed."""
+    """The word with look-alike letters replaced by ASCII letters, and invisible ones removed."""
     compatible = unicodedata.normalize("NFKC", word)
     visible = "".join(character for character in compatible if unicodedata.category(character) != "Cf")
     return visible.translate(_LOOK_ALIKES)
 
 
 def _only_longer_form(word: str, folded: Mapping[str, str]) -> str | None:
-    """The one candidate that begins or ends with the word: `data` for `dataLayer`, `profiles` for `schedulingProfiles`."""
+    """The only candidate that begins or ends with the word: `dataLayer` for `data`."""
     longer = [form for form in folded if len(word) >= _MIN_PART and (form.startswith(word) or form.endswith(word))]
     return folded[longer[0]] if len(longer) == 1 else None
 
@@ -166,12 +169,12 @@ def _fold(word: str) -> str:
     return word.casefold().replace("_", "").replace("-", "")
 
 
-# str.splitlines() also breaks at form feeds, U+0085 and U+2028, where editors do not.
+# Editors, unlike str.splitlines(), do not break lines at form feeds, U+0085 and U+2028.
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 class Lines:
-    """A text with its line starts. Line and column count from 1, columns in code points."""
+    """A text with line numbers; lines and columns start at 1, columns count code points."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -188,11 +191,11 @@ class Lines:
         return len(self._lines)
 
     def line(self, number: int) -> str:
-        """The text of a line without its line break; empty when there is no such line."""
+        """A line without its line break; empty if there is none."""
         return self._lines[number - 1] if 1 <= number <= len(self._lines) else ""
 
     def position(self, index: int) -> tuple[int, int]:
-        """Line and column of the code point at `index`; an index past the end is the end."""
+        """Line and column of the code point at `index`, which is clamped to the text."""
         index = max(0, min(index, len(self.text)))
         line = bisect_right(self._starts, index)
         return line, index - self._starts[line - 1] + 1

@@ -1,4 +1,4 @@
-"""Shows diagnostics to people: the line in question, a caret under the mistake, and what to do."""
+"""Renders diagnostics for people: source line, caret and help."""
 
 from __future__ import annotations
 
@@ -12,26 +12,17 @@ from typing import TextIO
 from endpick.diagnostics.codes import Severity
 from endpick.diagnostics.model import MAX_SHOWN, Diagnostic, Lines, Span, cap
 
-_COLOURS = {
-    Severity.ERROR: "1;31",
-    Severity.WARNING: "1;33",
-    Severity.NOTE: "1;36",
-}
+_COLOURS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.NOTE: "1;36"}
 _BOLD = "1"
 _GUTTER = "1;34"
 
 
 def render_text(
-    diagnostics: Iterable[Diagnostic],
-    sources: Mapping[str, str] | None = None,
-    *,
-    colour: bool = False,
-    limit: int = MAX_SHOWN,
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None, *, colour: bool = False, limit: int = MAX_SHOWN
 ) -> str:
-    """Diagnostics in document order, separated by blank lines; beyond `limit` only their number is given.
+    """Diagnostics in document order, separated by blank lines, at most `limit`.
 
-    `sources` maps the file names of spans to the text of those files; without it no source lines are shown. The result
-    ends with a line break unless it is empty.
+    `sources` maps file names to texts; without it no source lines are shown.
     """
     shown, omitted = cap(diagnostics, limit)
     texts = {file: Lines(text) for file, text in (sources or {}).items()}
@@ -42,7 +33,7 @@ def render_text(
 
 
 class _Block:
-    """The rows of one diagnostic, aligned on the width of its largest line number."""
+    """The rows of one diagnostic, aligned at the line numbers."""
 
     def __init__(self, diagnostic: Diagnostic, texts: Mapping[str, Lines], colour: bool) -> None:
         self.diagnostic = diagnostic
@@ -107,7 +98,7 @@ class _Block:
 
 
 def _marks(diagnostic: Diagnostic) -> list[Mark]:
-    """All places of a diagnostic: those in the file of the mistake first, then other files in order of appearance."""
+    """All places of a diagnostic, grouped by file; the file of the mistake comes first."""
     if diagnostic.span is None:
         primary: list[Mark] = []
         files: dict[str, None] = {}
@@ -120,7 +111,7 @@ def _marks(diagnostic: Diagnostic) -> list[Mark]:
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether output to a stream is coloured: on a terminal, unless the user forbids it with `NO_COLOR` or `TERM=dumb`."""
+    """True for a terminal, unless `NO_COLOR` or `TERM=dumb` is set."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
@@ -131,7 +122,7 @@ _TAB = "    "
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One underlined place. The primary one gets carets and some lines of context before it, the others dashes."""
+    """One underlined place. The primary one has carets and context lines, others have dashes."""
 
     span: Span
     message: str
@@ -140,7 +131,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of an excerpt: numbered source, a mark under it, or a gap (neither)."""
+    """One line of an excerpt: numbered source, a mark, or a gap."""
 
     number: int | None
     text: str
@@ -148,7 +139,7 @@ class Row:
 
 
 def excerpt(lines: Lines, marks: Sequence[Mark]) -> Iterator[Row]:
-    """Rows from top to bottom. All marks must be in the same file; of a mark over several lines only the first is shown."""
+    """Rows from top to bottom for marks in one file; of a multi-line mark only the first line is shown."""
     by_line = {number: list(group) for number, group in groupby(sorted(marks, key=lambda mark: mark.span), key=lambda mark: mark.span.line)}
     previous = None
     for number in sorted(set(by_line) | _context(lines, marks)):
@@ -168,7 +159,7 @@ def _context(lines: Lines, marks: Sequence[Mark]) -> set[int]:
 
 
 def _window(source: str, marks: Sequence[Mark]) -> int:
-    """Where to start showing a long line so that its first mark is seen."""
+    """First shown column of a long line, so that its first mark is visible."""
     if len(source) <= MAX_LINE_LENGTH or not marks:
         return 0
     return max(0, marks[0].span.column - 1 - MAX_LINE_LENGTH // 2)
@@ -199,7 +190,7 @@ def _cells(character: str) -> int:
 
 
 def printable(text: str) -> str:
-    """The text with characters escaped that would move the cursor, hide text or change its order on a terminal."""
+    """Escape characters that would control a terminal."""
     return "".join(_printable_character(character) for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Header messages, read without protobuf, which makes four objects for each header: nearly every gateway writes them alike."""
+"""Parses header messages without protobuf, which creates four objects per header."""
 
 from __future__ import annotations
 
@@ -6,42 +6,37 @@ from functools import lru_cache
 from typing import Final
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.headers import LONGEST_NAME, MOST_NAMES
+from endpick.extproc.context import NO_CONTEXT, MessageContext, context_of
+from endpick.extproc.headers import MAX_NAME_LENGTH, MAX_NAMES
 
 REQUEST_HEADERS: Final = 0x12
 RESPONSE_HEADERS: Final = 0x1A
-"""Tags of `ProcessingRequest.request_headers` and `.response_headers`: the first byte of a message with headers."""
+"""Tags in `ProcessingRequest`."""
 
 _HEADERS: Final = 0x0A
-"""Tag of `HttpHeaders.headers`, and of the headers in it."""
 _END: Final = b"\x18\x01"
 """`end_of_stream: true` of an `HttpHeaders`."""
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF
-"""Where headers end at the latest whose length takes two bytes."""
+"""Longer lengths take three bytes."""
 _SETTINGS_BYTES: Final = 32
-"""What stands beside the headers in so few bytes is how the gateway is configured, if anything: the same for all its requests."""
+"""Shorter contexts are settings that all requests share."""
 _names: Final[dict[bytes, str]] = {}
-"""As those of `headers`, by what gateways write: the tag of the name, its length, the name and the tag of the value."""
-_parsed: Final = ProcessingRequest.FromString
+"""Header names by their encoding."""
+_message_of: Final = ProcessingRequest.FromString
 
 
-def header_message(message: bytes) -> tuple[dict[str, str], bool, ProcessingRequest] | None:
-    """The headers that a message brings, whether the body ends with them, and what else is in the message.
+def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
+    """Headers, end of stream and context; None to leave the message to protobuf.
 
-    Headers are as `read_headers` has them. None for every other message, and for one that is written in an unusual way. What it reads,
-    protobuf would read alike: every byte of the message is accounted for.
-
-    Raises:
-        DecodeError: what else there is in the message cannot be decoded.
+    Raises DecodeError or ProtocolError for an invalid context.
     """
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
-    # A length takes a byte or two, and is read in place: a call for each would cost more than all the rest. One of three bytes is read as
-    # more than `_LONGEST`, which no length within the message can be, so that it is left to protobuf. Of nearly every header the name is
-    # known and the lengths take a byte.
+    # Lengths of one or two bytes are read in place; a three-byte length reads as more than `_LONGEST` and is left to protobuf.
+    # Nearly every header has a known name and one-byte lengths.
     headers: dict[str, str] = {}
     try:
         size = message[1]
@@ -79,25 +74,22 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, ProcessingRequ
     if position != end or message[end:stop] not in (b"", _END):
         return None
     beside = message[stop:]
-    rest = _settings(beside) if len(beside) <= _SETTINGS_BYTES else _parsed(beside)
-    return None if rest.WhichOneof("request") is not None else (headers, end < stop, rest)
+    if not beside:
+        return headers, end < stop, NO_CONTEXT
+    context = _cached_context(beside) if len(beside) <= _SETTINGS_BYTES else _context(beside)
+    return None if context is None else (headers, end < stop, context)
 
 
-@lru_cache(maxsize=64)
-def _settings(beside: bytes) -> ProcessingRequest:
-    """Shared by all messages with these bytes: those who get it only read it."""
-    return _parsed(beside)
+def _context(beside: bytes) -> MessageContext | None:
+    rest = _message_of(beside)
+    return None if rest.WhichOneof("request") is not None else context_of(rest)
+
+
+_cached_context: Final = lru_cache(maxsize=64)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
-    """The header that begins here, name and value, and where it ends: one with a new name, a long value or none.
-
-    None if it has to be left to protobuf.
-
-    Raises:
-        IndexError: the message ends too early.
-        UnicodeDecodeError: a name or a value is not UTF-8.
-    """
+    """Name, value and end of an unusual header. Raises IndexError, UnicodeDecodeError."""
     size = message[position + 1]
     start = position + 2
     if size > 0x7F:
@@ -113,7 +105,7 @@ def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
     if message[at] != _RAW_VALUE and message[at] != _VALUE:
         return None
     at += 1
-    name = _names.get(message[start:at]) or _learnt(message[start:at])
+    name = _names.get(message[start:at]) or _remembered(message[start:at])
     size = message[at]
     at += 1
     if size > 0x7F:
@@ -122,9 +114,8 @@ def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
     return (name, message[at:end].decode(), end) if at + size == end else None
 
 
-def _learnt(written: bytes) -> str:
-    """The name in lower case, remembered unless there are too many; `written` is as in `_names`."""
-    name = written[2:-1].decode().lower()
-    if len(_names) < MOST_NAMES and len(name) <= LONGEST_NAME:
-        _names[written] = name
+def _remembered(encoded: bytes) -> str:
+    name = encoded[2:-1].decode().lower()
+    if len(_names) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:
+        _names[encoded] = name
     return name

@@ -1,4 +1,4 @@
-"""The states of a stream and of the request and the response in it, what may follow in each, and what is said of the rest."""
+"""The states of a stream and their transitions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from endpick.extproc.stream import GrpcStatus, ProtocolError
 
 
 class SessionState(IntEnum):
-    """Where a stream stands between its first message and its end."""
+    """The state of a stream."""
 
     RECEIVING = 0
-    """The request arrives; the director has not been asked."""
     BYPASSED = 1
-    """The gateway answers the client by itself: a response came before a decision, and what is left of the request leads nowhere."""
+    """The gateway answers itself; the rest of the request is ignored."""
     DECIDING = 2
-    """The director was asked and has not answered; what arrives meanwhile is kept."""
     ROUTED = 3
-    """The gateway knows the endpoint; the rest of the request and the response pass through."""
     ANSWERED = 4
-    """The gateway was told to answer the client with an error; nothing more is read or sent."""
+    """The gateway got an error for the client."""
     CLOSED = 5
-    """The stream is over."""
 
 
 SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
@@ -36,23 +32,21 @@ SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
     SessionState.ANSWERED: frozenset({SessionState.CLOSED}),
     SessionState.CLOSED: frozenset(),
 }
-"""A director that answers at once takes a stream from RECEIVING to ROUTED or ANSWERED without DECIDING."""
 
 
 class MessageState(IntEnum):
-    """How much of one HTTP message, the request or the response, the gateway has sent."""
+    """How much of a request or response has arrived."""
 
     IDLE = 0
     BODY = 1
-    """Its headers came; its body or trailers follow."""
+    """Body or trailers follow."""
     DONE = 2
-    """Its body is over; only trailers may follow."""
+    """Only trailers may follow."""
     TRAILED = 3
-    """Its trailers came, the last that there is."""
 
 
 class MessagePart(IntEnum):
-    """One ext_proc message about an HTTP message; LAST_… ends the body."""
+    """A part of a request or response; LAST_… ends the body."""
 
     HEADERS = 0
     LAST_HEADERS = 1
@@ -69,22 +63,29 @@ MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
     (MessageState.BODY, MessagePart.TRAILERS): MessageState.TRAILED,
     (MessageState.DONE, MessagePart.TRAILERS): MessageState.TRAILED,
 }
-"""What is not here, the gateway may not send. A gateway that buffers a body sends trailers after a body that is over."""
-
+"""Everything else is an error; a gateway that buffers sends trailers after the end."""
 
 _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
 
 
+def next_state(message: str, state: MessageState, part: MessagePart) -> MessageState:
+    """The state after this part. Raises ProtocolError."""
+    following = MESSAGE_TRANSITIONS.get((state, part))
+    if following is None:
+        raise misplaced(message, state, part)
+    return following
+
+
 def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
-    """The gateway sent a part of a `request` or `response` that cannot come in this state."""
-    what = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
+    """The error for a part in a wrong state."""
+    subject = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
     if part <= MessagePart.LAST_HEADERS or (part is MessagePart.TRAILERS and state is MessageState.TRAILED):
-        return out_of_order(f"{what} came twice")
+        return out_of_order(f"{subject} came twice")
     if state is MessageState.IDLE:
-        return out_of_order(f"{what} came before the {message} headers")
-    return out_of_order(f"{what} came after the end of the {message}")
+        return out_of_order(f"{subject} came before the {message} headers")
+    return out_of_order(f"{subject} came after the end of the {message}")
 
 
-def out_of_order(what: str) -> ProtocolError:
-    """The gateway sent something that cannot come here."""
-    return ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"{what}; the messages of a stream must follow one HTTP request")
+def out_of_order(problem: str) -> ProtocolError:
+    """The error for a misplaced message."""
+    return ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"{problem}; the messages of a stream must follow one HTTP request")

@@ -1,227 +1,195 @@
-"""Flow control itself: takes requests in, lets them go one by one as the pool has room, and ends the waiting of others."""
+"""Flow control without an event loop: queues, dispatches and expires requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Protocol
 
 from endpick.api.access import Access
+from endpick.api.flow_control import WaitingRequest
 from endpick.api.request import InferenceRequest
-from endpick.flow_control.bands import Bands
-from endpick.flow_control.limits import Regime, Rules
-from endpick.flow_control.queues import BandQueue, Entry, FlowQueue, put
-from endpick.flow_control.reclaim import Demand, Reclaimer
-from endpick.flow_control.report import Report
+from endpick.flow_control.policies import BoundFlowControl, checked_ceilings
+from endpick.flow_control.queues import BandQueue, Bands, Entry, FlowQueue, Outcome, WaitEnd, outcome_of
+from endpick.flow_control.reclaim import Demand, Reclaimer, ReclaimReport
 from endpick.flow_control.saturation import Pool, PoolSaturation, Reading
-from endpick.flow_control.states import EntryEvent, EntryState, outcome_of
+from endpick.host.boundary import Step
+
+
+class Report(ReclaimReport, Protocol):
+    """Receives the events of the queues. Methods are cheap and never raise."""
+
+    def passed(self, request: InferenceRequest) -> None:
+        """A request went on without waiting."""
+
+    def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
+        """A request was queued in `seconds`."""
+
+    def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
+        """A request no longer waits in the band."""
+
+    def refused(self, entry: Entry, outcome: Outcome) -> None:
+        """A request was refused before it waited."""
+
+    def attempted(self, seconds: float) -> None:
+        """A dispatch cycle took this long."""
+
+    def read(self, reading: Reading) -> None:
+        """The saturation of the pool was measured."""
 
 
 class FlowController:
-    """One for a process; no event loop, no tasks: who runs it calls `attempt` and `sweep`.
+    """The queues of a process; the caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
-    A request that is let go is scheduled before `attempt` returns, as far as no producer has to wait, so that it counts before the next.
-    """
-
-    def __init__(self, rules: Rules, pool: Pool, access: Access, clock: Callable[[], float], report: Report) -> None:
-        """Nothing waits yet.
-
-        Args:
-            rules: What the configuration says.
-            pool: Where the endpoints are.
-            access: What the detector's reads are judged by.
-            clock: Monotonic seconds; one that jumps back is taken to stand still.
-            report: Told what happens.
-        """
-        self._clock = clock
-        self._now = clock()
+    def __init__(
+        self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
+    ) -> None:
+        """`clock` gives monotonic seconds."""
         self._pool = pool
         self._access = access
+        self._clock = clock
         self._report = report
         self._arrivals = 0
-        self._ending = False
-        self._noted: Reading | None = None
-        """Which reading was reported last."""
-        self.bands = Bands(rules, self._now)
-        self.saturation = PoolSaturation(rules.detector, pool, access, clock)
-        self.regime = Regime(self._now)
+        self._is_shut_down = False
+        self._pool_was_empty = False
+        self._pool_changed_at = clock()
+        self._reported: Reading | None = None
+        self.bands = Bands(rules, access, clock())
+        self.saturation = PoolSaturation(detector, pool, access, clock)
+        self.reclaimer: Reclaimer | None = None
+        self._make_reclaimer()
         self.pool_is_empty()
-        self.reclaimer = None if rules.eviction is None else Reclaimer(rules.eviction, rules.detector, self.now, report)
-        """Knows the requests in flight; None where none is evicted."""
-
-    def now(self) -> float:
-        """Seconds that never go back."""
-        now = self._clock()
-        if now > self._now:
-            self._now = now
-        return self._now
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return self.bands.requests
 
-    def may_pass(self, request: InferenceRequest, size_bytes: int) -> bool:
-        """Whether a request may go on at once: nothing of its priority or above waits, and its band is open. Counted if it may."""
-        bands = self.bands
-        priority = request.priority
-        # `now`, `band` and `read_saturation` without their calls: every request asks this, and nearly all of them pass.
-        now = self._clock()
-        if now > self._now:
-            self._now = now
-        else:
-            now = self._now
-        band = bands.by_priority.get(priority)
-        if band is None:
-            band = bands.band(priority, now)
-        if bands.requests:
-            highest = bands.highest_waiting()
-            if highest is not None and highest >= priority:
-                return False
-            if not bands.has_room_for(band, size_bytes):
-                return False
-        elif size_bytes > band.rules.max_bytes or size_bytes > bands.rules.max_bytes > 0:
+    def may_pass(self, request: InferenceRequest) -> bool:
+        """True if no request of this priority or above waits, and the band is open; counts the request if so."""
+        bands, now = self.bands, self._clock()
+        band = bands.band(request.priority, now)
+        highest = bands.highest_waiting()
+        if (highest is not None and highest >= request.priority) or not bands.has_room_for(band, request.size_bytes):
             return False
-        reading = self.saturation.read()
-        if reading is not self._noted:
-            self._note(reading)
-        saturation, priorities = reading.effective, bands.priorities
-        if reading.is_empty or saturation >= bands.rules.usage_limit.ceilings(saturation, priorities)[priorities.index(priority)]:
+        reading = self.read_saturation()
+        if reading.is_empty or reading.effective >= self._ceilings(reading)[bands.priorities.index(request.priority)]:
             return False
-        band._idle_since = now
-        if band.rules.fairness.counts_dispatches:
-            self._count_passing(band, self._entry(request, size_bytes, now, None))
+        band.used_at = now
+        if band.rules.fairness.dispatched is not None:
+            self._count_as_dispatched(band, self._entry(request, now, lambda _entry, _end: None))
         self._report.passed(request)
         return True
 
-    def offer(self, request: InferenceRequest, size_bytes: int, told: Callable[[Entry, EntryEvent], None]) -> tuple[Entry, EntryEvent]:
-        """Have a request wait; `told` is called once when its waiting ends.
-
-        Returns:
-            The entry, and what became of it: QUEUED, or NO_ROOM or SHUT_DOWN, and then `told` is not called.
-        """
+    def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
+        """Queue a request. Returns why it may not wait, if so. `on_end` is called when the wait ends, unless by `leave`."""
         started = perf_counter()
-        now = self.now()
-        entry = self._entry(request, size_bytes, now, told)
+        now = self._clock()
+        entry = self._entry(request, now, on_end)
         band = self.bands.band(request.priority, now)
-        band._idle_since = now
-        if self._ending or not self.bands.has_room_for(band, size_bytes):
-            event = EntryEvent.SHUT_DOWN if self._ending else EntryEvent.NO_ROOM
-            entry.enter(event)
-            self._report.refused(entry, outcome_of(event, self.pool_is_empty()))
-            return entry, event
-        entry.enter(EntryEvent.QUEUED)
+        band.used_at = now
+        if self._is_shut_down or not self.bands.has_room_for(band, request.size_bytes):
+            end = WaitEnd.SHUT_DOWN if self._is_shut_down else WaitEnd.NO_ROOM
+            self._report.refused(entry, outcome_of(end, self.pool_is_empty()))
+            return end
         self.bands.add(band, entry)
         self._report.queued(entry, band, self.bands, perf_counter() - started)
-        return entry, EntryEvent.QUEUED
+        return entry
 
     def leave(self, entry: Entry) -> None:
-        """The client of an entry is gone; without effect on one that waits no more."""
-        if entry.state is EntryState.WAITING:
-            self._end(entry, EntryEvent.CLIENT_LEFT)
+        """Remove an entry, if it still waits."""
+        if entry.band is not None:
+            self._remove(entry, WaitEnd.CLIENT_LEFT)
 
-    def attempt(self) -> bool:
-        """Let one request go, if the pool has room for it and the policies choose one; whether one went."""
+    def dispatch(self) -> bool:
+        """Dispatch one request, if the pool has room; returns True if so."""
         if not self.bands.requests:
             return False
         started = perf_counter()
-        chosen = self._chosen()
-        if chosen is not None:
-            band, flow = self._remove(chosen, EntryEvent.CHOSEN)
-            band.rules.fairness.dispatched(band, flow, chosen)
+        entry = self._next()
+        if entry is not None:
+            band, flow = self._remove(entry, WaitEnd.DISPATCHED)
+            band.dispatched(flow, entry.waiting)
         self._report.attempted(perf_counter() - started)
-        if chosen is None:
+        if entry is None:
             return False
-        self._tell(chosen, EntryEvent.CHOSEN)
+        entry.on_end(entry, WaitEnd.DISPATCHED)
         return True
 
-    def sweep(self, most: int) -> int:
-        """End the waiting of up to `most` that waited too long, and forget bands that are idle; how many were told."""
-        now = self.now()
-        self.pool_is_empty()
-        told = 0
-        for band in list(self.bands):
-            while told < most and (entry := band.oldest) is not None and self.regime.is_due(entry.enqueued_at, self.bands.rules, now):
-                self._end(entry, EntryEvent.EXPIRED)
-                told += 1
-        self.bands.forget_idle(now)
-        return told
+    def expire(self) -> int:
+        """End waits at their time limit, and drop idle bands; returns the number of expired requests."""
+        now = self._clock()
+        is_empty = self.pool_is_empty()
+        settings = self.bands.rules.settings
+        limit = settings.no_endpoint_ttl_seconds if is_empty else settings.ttl_seconds
+        both = settings.ttl_seconds, settings.no_endpoint_ttl_seconds
+        longest = max(both) if all(both) else 0.0  # however often the pool becomes empty and fills again
+        expired = 0
+        for band in tuple(self.bands):
+            while (entry := band.oldest) is not None:
+                since = entry.waiting.enqueued_at
+                is_due = limit and now - max(since, self._pool_changed_at) >= limit
+                if not is_due and not (longest and now - since >= longest):
+                    break
+                self._end(entry, WaitEnd.EXPIRED)
+                expired += 1
+        self.bands.drop_idle(now)
+        return expired
 
-    def shed(self, count: int, below: int | None) -> int:
-        """Tell up to `count` of the requests that came last, of the lowest bands first; how many were told.
+    def shed(self) -> int:
+        """End the waits of negative priorities; returns their number."""
+        entries = [entry for band in self.bands if band.priority < 0 for entry in band.entries]
+        for entry in entries:
+            self._end(entry, WaitEnd.SHED)
+        return len(entries)
 
-        Args:
-            count: How many.
-            below: Only requests of lower priorities than this; None for any.
-        """
-        told = 0
-        for band in reversed(list(self.bands)):
-            if below is not None and band.priority >= below:
-                break
-            while told < count and (entry := band.newest) is not None:
-                self._end(entry, EntryEvent.SHED)
-                told += 1
-        return told
+    def end_all(self, end: WaitEnd) -> int:
+        """End every wait, the highest band and the oldest request first; returns their number."""
+        entries = [entry for band in self.bands for entry in band.entries]
+        for entry in entries:
+            self._end(entry, end)
+        return len(entries)
 
-    def shut_down(self) -> None:
-        """From now on tell all that would have to wait that it is over; for those that wait already there is `end_some`."""
-        self._ending = True
+    def shut_down(self) -> int:
+        """End every wait and refuse later ones; returns the number of requests that waited."""
+        self._is_shut_down = True
+        return self.end_all(WaitEnd.SHUT_DOWN)
 
-    def end_some(self, most: int, event: EntryEvent) -> int:
-        """End the waiting of up to `most`, of the highest bands and of those that came first, with this event; how many there were."""
-        count = 0
-        for band in list(self.bands):
-            while count < most and (entry := band.oldest) is not None:
-                self._end(entry, event)
-                count += 1
-        return count
-
-    def reconfigure(self, rules: Rules) -> None:
-        """Go on with other rules: what waits keeps its place in time. For those without room there is `trim`."""
-        self.bands.follow(rules, self.now())
-        self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self._clock)
-        if rules.eviction is None:
-            self.reclaimer = None
-        elif self.reclaimer is None:
-            self.reclaimer = Reclaimer(rules.eviction, rules.detector, self.now, self._report)
-        else:
-            self.reclaimer.follow(rules.eviction, rules.detector)
-
-    def trim(self, most: int) -> int:
-        """Tell some of those for which new rules have no room; how many were told.
-
-        Of each band that has too many, and of the lowest where all together are too many, those that came last.
-        """
-        told = 0
-        for band in reversed(list(self.bands)):
-            while told < most and (self.bands.is_over or band.is_over) and (entry := band.newest) is not None:
-                self._end(entry, EntryEvent.NO_ROOM)
-                told += 1
-        return told
+    def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
+        """Use other rules. Refuse the newest requests of the lowest bands until the rest fits."""
+        self.bands.reconfigure(rules, self._clock())
+        self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
+        self._make_reclaimer()
+        for band in reversed(tuple(self.bands)):
+            while (self.bands.is_over or band.is_over) and (entry := band.newest) is not None:
+                self._end(entry, WaitEnd.NO_ROOM)
 
     def pool_is_empty(self) -> bool:
-        """Whether there are no endpoints; takes note of the regime."""
+        """True if there are no endpoints. A change restarts the time limit of every wait."""
         is_empty = not self._pool.generation.endpoints
-        self.regime.observe(is_empty, self.now())
+        if is_empty is not self._pool_was_empty:
+            self._pool_was_empty, self._pool_changed_at = is_empty, self._clock()
         return is_empty
 
     def read_saturation(self) -> Reading:
-        """How full the pool is; takes note of the regime."""
+        """The saturation of the pool."""
         reading = self.saturation.read()
-        if reading is not self._noted or reading.is_empty is not self.regime.is_empty:
-            self._note(reading)
+        if reading is not self._reported:
+            self._reported = reading
+            self._report.read(reading)
+            self.pool_is_empty()
         return reading
 
-    def _note(self, reading: Reading) -> None:
-        self._noted = reading
-        self._report.read(reading)
-        self.regime.observe(reading.is_empty, self.now())
+    def _ceilings(self, reading: Reading) -> Sequence[float]:
+        step, priorities = self.bands.rules.ceilings, self.bands.priorities
+        return checked_ceilings(step, len(priorities), step.run(self._access, reading.effective, priorities))
 
-    def _chosen(self) -> Entry | None:
-        """Who goes next: of the highest band that is open, as its policies say. A band that is closed closes all below it."""
+    def _next(self) -> Entry | None:
+        """The entry to dispatch. A closed band closes all bands below it."""
         reading = self.read_saturation()
         if reading.is_empty:
             return None
-        ceilings = self.bands.rules.usage_limit.ceilings(reading.effective, self.bands.priorities)
+        ceilings = self._ceilings(reading)
         for position, (band, ceiling) in enumerate(zip(self.bands, ceilings, strict=True)):
             if reading.effective >= ceiling:
                 if self.reclaimer is not None:
@@ -231,32 +199,31 @@ class FlowController:
                 return entry
         return None
 
-    def _count_passing(self, band: BandQueue, entry: Entry) -> None:
-        """Tell the fairness policy of a request that passes, as of one that waited for no time."""
-        entry.enter(EntryEvent.QUEUED)
+    def _count_as_dispatched(self, band: BandQueue, entry: Entry) -> None:
+        """Notify the fairness policy of a request that did not wait."""
         self.bands.add(band, entry)
-        band, flow = self.bands.remove(entry, entry.enqueued_at)
-        entry.enter(EntryEvent.CHOSEN)
-        band.rules.fairness.dispatched(band, flow, entry)
+        _, flow = self.bands.remove(entry, entry.waiting.enqueued_at)
+        band.dispatched(flow, entry.waiting)
 
-    def _entry(self, request: InferenceRequest, size_bytes: int, now: float, told: Callable[[Entry, EntryEvent], None] | None) -> Entry:
+    def _entry(self, request: InferenceRequest, now: float, on_end: Callable[[Entry, WaitEnd], None]) -> Entry:
         self._arrivals += 1
-        return Entry(request, size_bytes, self._arrivals, now, self.bands.rules.ttl_seconds, (), told)
+        return Entry(WaitingRequest(request, request.size_bytes, self._arrivals, now, self.bands.rules.settings.ttl_seconds), on_end)
 
-    def _end(self, entry: Entry, event: EntryEvent) -> None:
-        self._remove(entry, event)
-        if event is not EntryEvent.CLIENT_LEFT:
-            self._tell(entry, event)
+    def _end(self, entry: Entry, end: WaitEnd) -> None:
+        self._remove(entry, end)
+        entry.on_end(entry, end)
 
-    def _remove(self, entry: Entry, event: EntryEvent) -> tuple[BandQueue, FlowQueue]:
-        now = self.now()
-        entry.enter(event)
+    def _remove(self, entry: Entry, end: WaitEnd) -> tuple[BandQueue, FlowQueue]:
+        now = self._clock()
         band, flow = self.bands.remove(entry, now)
-        self._report.left(entry, band, self.bands, outcome_of(event, self.regime.is_empty), now - entry.enqueued_at)
+        self._report.left(entry, band, self.bands, outcome_of(end, self._pool_was_empty), now - entry.waiting.enqueued_at)
         return band, flow
 
-    def _tell(self, entry: Entry, event: EntryEvent) -> None:
-        told = entry.told
-        put(entry, "told", None)
-        assert told is not None
-        told(entry, event)
+    def _make_reclaimer(self) -> None:
+        policies, is_counted_here = self.bands.rules.eviction, self.saturation.is_counted_here
+        if policies is None:
+            self.reclaimer = None
+        elif self.reclaimer is None:
+            self.reclaimer = Reclaimer(policies, self._access, self._clock, self._report, is_counted_here=is_counted_here)
+        else:
+            self.reclaimer.reconfigure(policies, is_counted_here=is_counted_here)

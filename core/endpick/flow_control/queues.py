@@ -1,271 +1,317 @@
-"""The queues: the waiting requests of one flow in order, and the flows of one priority."""
+"""The queues: flows of requests, bands of flows, and all bands of a process."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from enum import Enum, StrEnum, auto
+from operator import attrgetter
 
+from endpick.api.access import Access
 from endpick.api.flow_control import SortKey, WaitingRequest
-from endpick.api.records import quickly_made, read_directly
-from endpick.flow_control.calls import Fairness, Ordering
-from endpick.flow_control.states import TRANSITIONS, EntryEvent, EntryState
+from endpick.flow_control.policies import BandRules, BoundFlowControl, checked_key
+from endpick.host.boundary import Fault, Step
 
-put = object.__setattr__
-"""Changes a field of an `Entry`; for the host."""
-
-_FEW_GONE = 16
-"""So many places in a heap may belong to requests that are gone, whatever its size."""
+BAND_IDLE_SECONDS = 600.0
+"""Unlisted bands are dropped when they were unused for this long."""
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry(WaitingRequest):
-    """A request that flow control holds: an entry in queues, without a task or a timer of its own.
+class Outcome(StrEnum):
+    """llm-d's metric labels for the end of a wait."""
 
-    Policies are shown this very object, so only `put` changes it.
+    DISPATCHED = "Dispatched"
+    REJECTED_CAPACITY = "RejectedCapacity"
+    REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
+    EVICTED_TTL = "EvictedTTL"
+    EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
+    EVICTED_CONTEXT_CANCELLED = "EvictedContextCancelled"
+    EVICTED_OTHER = "EvictedOther"
+    NOT_YET_FINALIZED = "NotYetFinalized"
 
-    Attributes:
-        told: Called once, with the event that ended its waiting; not when its client left.
-        state: Where it stands.
-        flow: Where it waits; None before and after.
-        band: As `flow`.
-    """
 
-    told: Callable[[Entry, EntryEvent], None] | None = None
-    state: EntryState = EntryState.ARRIVED
-    flow: FlowQueue | None = None
-    band: BandQueue | None = None
+class WaitEnd(Enum):
+    """Why a request stops waiting, or may not wait."""
 
-    def enter(self, event: EntryEvent) -> None:
-        """Go to the state that follows.
+    DISPATCHED = auto()
+    NO_ROOM = auto()
+    EXPIRED = auto()
+    CLIENT_LEFT = auto()
+    SHUT_DOWN = auto()
+    SHED = auto()
 
-        Raises:
-            KeyError: nothing follows; a bug in endpick.
-        """
-        put(self, "state", TRANSITIONS[self.state, event])
+
+def outcome_of(end: WaitEnd, pool_is_empty: bool) -> Outcome:
+    """The outcome to count."""
+    if pool_is_empty and end in _WITHOUT_ENDPOINTS:
+        return _WITHOUT_ENDPOINTS[end]
+    return _OUTCOMES[end]
+
+
+_OUTCOMES = {
+    WaitEnd.DISPATCHED: Outcome.DISPATCHED,
+    WaitEnd.NO_ROOM: Outcome.REJECTED_CAPACITY,
+    WaitEnd.EXPIRED: Outcome.EVICTED_TTL,
+    WaitEnd.CLIENT_LEFT: Outcome.EVICTED_CONTEXT_CANCELLED,
+    WaitEnd.SHUT_DOWN: Outcome.EVICTED_OTHER,
+    WaitEnd.SHED: Outcome.EVICTED_OTHER,
+}
+_WITHOUT_ENDPOINTS = {WaitEnd.NO_ROOM: Outcome.REJECTED_NO_ENDPOINTS, WaitEnd.EXPIRED: Outcome.EVICTED_NO_ENDPOINTS}
+
+
+class Entry:
+    """A request for the queues."""
+
+    __slots__ = ("band", "flow", "on_end", "place", "waiting")
+
+    def __init__(self, waiting: WaitingRequest, on_end: Callable[[Entry, WaitEnd], None]) -> None:
+        """`on_end` is called when the wait ends, unless the client left."""
+        self.waiting = waiting
+        self.on_end = on_end
+        self.place: tuple[SortKey, int] = ((), waiting.arrival)
+        self.flow: FlowQueue | None = None
+        self.band: BandQueue | None = None
+
+
+_place = attrgetter("place")
 
 
 class FlowQueue:
-    """The waiting requests of one fairness id in one band: the `Flow` that policies see.
+    """The waiting requests of one fairness id, in order; the `Flow` of policies."""
 
-    A heap of keys, and the entries beside it: one that leaves from the middle is gone at once, and only its key stays until it comes to
-    the top, or until there are more such keys than others.
-    """
-
-    __slots__ = ("_entries", "_heap", "_id", "_size_bytes")
+    __slots__ = ("_entries", "id", "size_bytes")
 
     def __init__(self, flow_id: str) -> None:
-        self._id = flow_id
-        self._size_bytes = 0
-        self._entries: dict[int, Entry] = {}
-        self._heap: list[tuple[SortKey, int]] = []
+        self.id = flow_id
+        self.size_bytes = 0
+        self._entries: list[Entry] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def id(self) -> str:
-        """See `Flow`."""
-        return self._id
+    def head(self) -> WaitingRequest | None:
+        """See `Flow.head`."""
+        return self._entries[0].waiting if self._entries else None
 
     @property
-    def size_bytes(self) -> int:
-        """See `Flow`."""
-        return self._size_bytes
-
-    @property
-    def head(self) -> Entry | None:
-        """See `Flow`; the top of the heap is never one that is gone."""
-        return self._entries[self._heap[0][1]] if self._heap else None
+    def first(self) -> Entry:
+        """The entry of `head`."""
+        return self._entries[0]
 
     def add(self, entry: Entry) -> bool:
-        """Put an entry where its key belongs; True if it is the head now."""
-        self._entries[entry.arrival] = entry
-        self._size_bytes += entry.size_bytes
-        heappush(self._heap, (entry.key, entry.arrival))
-        return self._heap[0][1] == entry.arrival
+        """Insert an entry; True if it is the new head."""
+        insort(self._entries, entry, key=_place)
+        self.size_bytes += entry.waiting.size_bytes
+        return self._entries[0] is entry
 
     def remove(self, entry: Entry) -> bool:
-        """Take an entry out, wherever it stands; True if it was the head."""
-        del self._entries[entry.arrival]
-        self._size_bytes -= entry.size_bytes
-        heap = self._heap
-        if heap[0][1] == entry.arrival:
-            heappop(heap)
-            while heap and heap[0][1] not in self._entries:
-                heappop(heap)
-            return True
-        if len(heap) - len(self._entries) > max(_FEW_GONE, len(self._entries)):
-            self._heap = [place for place in heap if place[1] in self._entries]
-            heapify(self._heap)
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class BandRules:
-    """What holds for the requests of a priority.
-
-    Attributes:
-        max_bytes: How many bytes may wait.
-        max_requests: How many requests may wait.
-        fairness: Chooses among its flows.
-        ordering: Orders each of them.
-    """
-
-    max_bytes: int
-    max_requests: int
-    fairness: Fairness
-    ordering: Ordering
-
-    def has_policies_of(self, other: BandRules) -> bool:
-        """Whether what waits stands in the same order under both."""
-        return self.fairness.plugin is other.fairness.plugin and self.ordering.plugin is other.ordering.plugin
+        """Remove an entry; True if it was the head."""
+        position = bisect_left(self._entries, entry.place, key=_place)
+        del self._entries[position]
+        self.size_bytes -= entry.waiting.size_bytes
+        return position == 0
 
 
 class BandQueue:
-    """The flows of one priority: the `Band` that policies see. A flow in which nothing waits is forgotten at once."""
+    """The non-empty flows of one priority; the `Band` of policies."""
 
-    __slots__ = ("_flows", "_idle_since", "_is_unknown", "_priority", "_private", "_rules", "_size_bytes", "_unshown", "_waiting")
+    __slots__ = ("_access", "_entries", "_flows", "_missed_changes", "priority", "private", "rules", "size_bytes", "used_at")
 
-    def __init__(self, priority: int, rules: BandRules, now: float) -> None:
-        self._priority = priority
-        self._rules = rules
-        self._private: dict[str, object] = {}
-        self._is_unknown = False
-        self._unshown: list[str] | None = None
-        self._size_bytes = 0
-        self._idle_since = now
+    def __init__(self, priority: int, rules: BandRules, access: Access, now: float) -> None:
+        self.priority = priority
+        self.rules = rules
+        self.private: dict[str, object] = {}
+        self.size_bytes = 0
+        self.used_at = now
+        self._access = access
         self._flows: dict[str, FlowQueue] = {}
-        self._waiting: OrderedDict[int, Entry] = OrderedDict()
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._missed_changes = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def priority(self) -> int:
-        """See `Band`."""
-        return self._priority
-
-    @property
-    def private(self) -> dict[str, object]:
-        """See `Band`."""
-        return self._private
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether it has changed without its fairness policy, which was left out."""
-        return self._is_unknown
-
-    def missed(self) -> None:
-        """The fairness policy was not told of a change: what it keeps about the band is void."""
-        self._is_unknown = True
-        self._unshown = None
-        self._private = {}
-
-    def next_unknown(self) -> FlowQueue | None:
-        """A flow of which the policy is to be told; None once it was told of all, and the band is no longer unknown."""
-        if self._unshown is None:
-            self._unshown = list(reversed(self._flows))
-        while self._unshown:
-            flow = self._flows.get(self._unshown.pop())
-            if flow is not None:
-                return flow
-        self._is_unknown = False
-        self._unshown = None
-        return None
-
-    @property
-    def rules(self) -> BandRules:
-        """What holds for its requests."""
-        return self._rules
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its waiting requests."""
-        return self._size_bytes
-
-    @property
-    def idle_since(self) -> float:
-        """When a request of this priority came or went last."""
-        return self._idle_since
+        return len(self._entries)
 
     @property
     def flows(self) -> Collection[FlowQueue]:
-        """See `Band`."""
+        """See `Band.flows`."""
         return self._flows.values()
 
     def flow(self, flow_id: str) -> FlowQueue | None:
-        """See `Band`."""
+        """See `Band.flow`."""
         return self._flows.get(flow_id)
 
     @property
+    def entries(self) -> Collection[Entry]:
+        """In the order of arrival."""
+        return self._entries.values()
+
+    @property
     def oldest(self) -> Entry | None:
-        """Which entry came first; None while nothing waits."""
-        return next(iter(self._waiting.values()), None)
+        """The first in the order of arrival."""
+        return next(iter(self._entries.values()), None)
 
     @property
     def newest(self) -> Entry | None:
-        """Which entry came last; None while nothing waits."""
-        return next(reversed(self._waiting.values()), None)
-
-    def entries(self) -> list[Entry]:
-        """All of them, in the order in which they came."""
-        return list(self._waiting.values())
+        """The last in the order of arrival."""
+        return next(reversed(self._entries.values()), None)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Whether one more request of that size may wait; exactly at a limit it may."""
-        rules = self.rules
-        return self.size_bytes + size_bytes <= rules.max_bytes and len(self._waiting) < rules.max_requests
+        """True if a request of this size fits."""
+        return self.size_bytes + size_bytes <= self.rules.max_bytes and len(self._entries) < self.rules.max_requests
 
     @property
     def is_over(self) -> bool:
-        """Whether more wait than the rules allow, as after a reload that lowered them."""
-        return self.size_bytes > self.rules.max_bytes or len(self._waiting) > self.rules.max_requests
-
-    def follow(self, rules: BandRules) -> None:
-        """Go on with other rules, which have the policies of those before them."""
-        self._rules = rules
+        """True if a reload has lowered the limits too far."""
+        return self.size_bytes > self.rules.max_bytes or len(self._entries) > self.rules.max_requests
 
     def add(self, entry: Entry) -> None:
-        """Have an entry wait; entries are added in the order in which they came."""
-        put(entry, "key", self.rules.ordering.key(entry))
-        flow_id = entry.request.fairness_id
+        """Insert an entry; called in the order of arrival."""
+        step, waiting = self.rules.ordering, entry.waiting
+        key = checked_key(step, step.run(self._access, waiting))
+        if key != waiting.key:
+            entry.waiting = waiting = replace(waiting, key=key)
+        flow_id = waiting.request.fairness_id
         flow = self._flows.get(flow_id)
         if flow is None:
             flow = self._flows[flow_id] = FlowQueue(flow_id)
-        put(entry, "flow", flow)
-        put(entry, "band", self)
-        self._waiting[entry.arrival] = entry
-        self._size_bytes += entry.size_bytes
+        entry.place, entry.flow, entry.band = (key, waiting.arrival), flow, self
+        self._entries[waiting.arrival] = entry
+        self.size_bytes += waiting.size_bytes
         if flow.add(entry):
-            self.rules.fairness.flow_changed(self, flow)
+            self._notify(self.rules.fairness.flow_changed, flow)
 
     def remove(self, entry: Entry) -> FlowQueue:
-        """Take an entry out; the flow that it has left."""
+        """Remove an entry, and return its flow."""
         flow = entry.flow
         assert flow is not None
-        put(entry, "flow", None)
-        put(entry, "band", None)
-        del self._waiting[entry.arrival]
-        self._size_bytes -= entry.size_bytes
-        headed = flow.remove(entry)
+        entry.flow = entry.band = None
+        del self._entries[entry.waiting.arrival]
+        self.size_bytes -= entry.waiting.size_bytes
+        was_head = flow.remove(entry)
         if not flow:
             del self._flows[flow.id]
-        if headed:
-            self.rules.fairness.flow_changed(self, flow)
+        if was_head:
+            self._notify(self.rules.fairness.flow_changed, flow)
         return flow
 
+    def dispatched(self, flow: FlowQueue, waiting: WaitingRequest) -> None:
+        """Notify the fairness policy of a dispatched request."""
+        self._notify(self.rules.fairness.dispatched, flow, waiting)
+
     def choose(self) -> Entry | None:
-        """Which entry goes next, as the policies say; None for none of this band now."""
-        chosen = self.rules.fairness.choose(self)
-        if isinstance(chosen, str):
-            return self._flows[chosen].head
-        return None if chosen is None else self.oldest
+        """The next entry, as the fairness policy chooses; after a fault the oldest."""
+        step = self.rules.fairness.choose
+        if self._missed_changes and not step.breaker.seconds_left:
+            self._missed_changes = False
+            self.private = {}
+            for flow in tuple(self._flows.values()):
+                self._notify(self.rules.fairness.flow_changed, flow)
+        answer = step.run(self._access, self)
+        if answer is None:
+            return None
+        if isinstance(answer, FlowQueue) and self._flows.get(answer.id) is answer:
+            return answer.first
+        if not isinstance(answer, Fault):
+            step.fault(f"chose {type(answer).__name__}, which is no flow of the band in which something waits")
+        return self.oldest
+
+    def _notify(self, step: Step | None, *arguments: object) -> None:
+        if step is not None:
+            if step.breaker.seconds_left:
+                self._missed_changes = True
+            step.run(self._access, self, *arguments)
 
 
-# Policies read them, and may not change them: what they would change is the queues themselves.
-read_directly(FlowQueue, id="_id", size_bytes="_size_bytes")
-read_directly(BandQueue, priority="_priority", private="_private", rules="_rules", size_bytes="_size_bytes")
-read_directly(BandQueue, idle_since="_idle_since", is_unknown="_is_unknown")
+class Bands:
+    """All bands, with totals. Entries are added and removed here."""
+
+    def __init__(self, rules: BoundFlowControl, access: Access, now: float) -> None:
+        self.rules = rules
+        self.size_bytes = 0
+        self.requests = 0
+        self._access = access
+        self._by_priority: dict[int, BandQueue] = {}
+        self.priorities: tuple[int, ...] = ()
+        """Of all bands, the highest first."""
+        self._make_listed(now)
+
+    def __iter__(self) -> Iterator[BandQueue]:
+        return map(self._by_priority.__getitem__, self.priorities)
+
+    def band(self, priority: int, now: float) -> BandQueue:
+        """Get or make the band of a priority."""
+        band = self._by_priority.get(priority)
+        if band is None:
+            band = self._by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), self._access, now)
+            self._sort()
+        return band
+
+    def highest_waiting(self) -> int | None:
+        """The highest priority with waiting requests."""
+        return next((band.priority for band in self if band), None) if self.requests else None
+
+    @property
+    def is_over(self) -> bool:
+        """True if a reload has lowered the global limits too far."""
+        settings = self.rules.settings
+        return self.size_bytes > settings.max_bytes > 0 or self.requests > settings.max_requests > 0
+
+    def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
+        """True if a request of this size fits into the band and the global limits."""
+        settings = self.rules.settings
+        if settings.max_bytes and self.size_bytes + size_bytes > settings.max_bytes:
+            return False
+        if settings.max_requests and self.requests >= settings.max_requests:
+            return False
+        return band.has_room_for(size_bytes)
+
+    def add(self, band: BandQueue, entry: Entry) -> None:
+        """Insert an entry."""
+        band.add(entry)
+        self.size_bytes += entry.waiting.size_bytes
+        self.requests += 1
+
+    def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
+        """Remove an entry, and return its band and flow."""
+        band = entry.band
+        assert band is not None
+        flow = band.remove(entry)
+        band.used_at = now
+        self.size_bytes -= entry.waiting.size_bytes
+        self.requests -= 1
+        return band, flow
+
+    def drop_idle(self, now: float, idle_seconds: float = BAND_IDLE_SECONDS) -> None:
+        """Drop bands that are empty, unlisted and unused for long."""
+        listed = {0, *self.rules.bands}
+        for band in tuple(self):
+            if not band and band.priority not in listed and now - band.used_at >= idle_seconds:
+                del self._by_priority[band.priority]
+        self._sort()
+
+    def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
+        """Use other rules. A band with the same policies and time limit keeps its order."""
+        ttl_seconds = rules.settings.ttl_seconds
+        keeps_ttl = ttl_seconds == self.rules.settings.ttl_seconds
+        self.rules = rules
+        for old in tuple(self):
+            of_band = rules.of_band(old.priority)
+            if keeps_ttl and old.rules.orders_as(of_band):
+                old.rules = of_band
+                continue
+            new = self._by_priority[old.priority] = BandQueue(old.priority, of_band, self._access, now)
+            for entry in old.entries:
+                entry.waiting = replace(entry.waiting, ttl_seconds=ttl_seconds)
+                new.add(entry)
+        self._make_listed(now)
+        self.drop_idle(now, 0.0)
+
+    def _make_listed(self, now: float) -> None:
+        for priority in {0, *self.rules.bands} - self._by_priority.keys():
+            self._by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), self._access, now)
+        self._sort()
+
+    def _sort(self) -> None:
+        self.priorities = tuple(sorted(self._by_priority, reverse=True))

@@ -1,126 +1,131 @@
-"""Room for the important: evicts requests in flight that may be, when a band is closed that stands above them."""
+"""Evicts requests in flight to make room for waiting requests of higher priority."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from heapq import heapify, heappop, heappush
+from enum import Enum, auto
+from operator import attrgetter
 from typing import Protocol
 
+from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.flow_control import DispatchedRequest, SortKey
 from endpick.api.request import InferenceRequest
-from endpick.flow_control.calls import Detector, Eviction
+from endpick.flow_control.policies import BoundEviction, checked_evictable, checked_key
 from endpick.flow_control.queues import BandQueue
 
 MOST_AT_ONCE = 2
 CONFIRMATION_SECONDS = 10.0
-"""An eviction whose request has not ended after this long counts as confirmed."""
+"""An eviction counts as confirmed after this long."""
 COUNTED_GRACE_SECONDS = 0.01
-"""How long the room that an eviction makes counts as on its way, where the detector counts requests itself."""
+"""Pause after an eviction, if the detector counts requests itself."""
 REPORTED_GRACE_SECONDS = 0.5
-"""The same where model servers have to report it first."""
+"""Pause if model servers have to report the new room first."""
 
 
-class FlightState(IntEnum):
-    """Where a request in flight stands."""
+class FlightState(Enum):
+    """BARRED: must not be evicted, or is not connected yet. REVOKED: evicted, but not over yet."""
 
-    BARRED = 0
-    """It may not be evicted: the policy says so, or the gateway has not been told yet where it goes."""
-    EVICTABLE = 1
-    REVOKED = 2
-    """The gateway was told to answer its client; its stream has not ended."""
-    OVER = 3
+    BARRED = auto()
+    EVICTABLE = auto()
+    REVOKED = auto()
+    OVER = auto()
 
 
 class Flight:
     """A request that was sent to a model server, until it is over."""
 
-    __slots__ = ("_reclaimer", "dispatched", "key", "number", "revoke", "revoked_at", "state")
+    __slots__ = ("_reclaimer", "dispatched", "place", "revoke", "revoked_at", "state")
 
     def __init__(self, reclaimer: Reclaimer, dispatched: DispatchedRequest, number: int) -> None:
         self._reclaimer = reclaimer
         self.dispatched = dispatched
-        self.number = number
-        self.key: SortKey = ()
+        self.place: tuple[SortKey, int] = ((), number)
         self.state = FlightState.BARRED
         self.revoke: Callable[[], None] | None = None
         self.revoked_at = 0.0
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """From now on its gateway can be told; without this it is never evicted."""
+        """Set the callback that evicts the request at its gateway."""
         self.revoke = revoke
         self._reclaimer.connected(self)
 
     def ended(self) -> None:
-        """It is over."""
+        """The request is over."""
         self._reclaimer.ended(self)
 
 
+_place = attrgetter("place")
+
+
 class ReclaimReport(Protocol):
-    """Told of evictions."""
+    """Receives evictions."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """A request of that priority is evicted, to make so much room; so much is on its way already."""
+        """A request was evicted to free the saturation `target`; evictions will free `pending`."""
 
     def confirmed(self, outcome: str, seconds: float) -> None:
         """An eviction is `confirmed`, or `unconfirmed` after too long."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Demand:
-    """What waits without room.
-
-    Attributes:
-        saturation: Of the pool.
-        ceilings: Of all bands.
-        bands: All bands, the highest first.
-        blocked: Position of the first band that is closed.
-    """
+    """The saturation, the bands with their ceilings, and the position of the first closed band."""
 
     saturation: float
     ceilings: Sequence[float]
     bands: Sequence[BandQueue]
     blocked: int
 
+    def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
+        """The first closed band above the victim with a waiting request, and its ceiling; bands with ceiling 0 are never served."""
+        for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
+            if band.priority <= victim_priority:
+                return None
+            if band and ceiling > 0 and self.saturation >= ceiling:
+                return band, ceiling
+        return None
+
 
 class Reclaimer:
-    """Keeps the requests in flight, and evicts a few at a time: none while earlier evictions are not confirmed and seen by the detector."""
+    """Tracks requests in flight, and evicts a few at a time."""
 
-    def __init__(self, eviction: Eviction, detector: Detector, clock: Callable[[], float], report: ReclaimReport) -> None:
-        """`detector` sees the room that an eviction made, sooner or later."""
+    def __init__(
+        self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: ReclaimReport, *, is_counted_here: bool
+    ) -> None:
+        """`is_counted_here`: see `PoolSaturation`."""
+        self.in_flight = 0
+        self._access = access
         self._clock = clock
-        self.follow(eviction, detector)
         self._report = report
         self._numbers = 0
-        self._heap: list[tuple[SortKey, int]] = []
-        self._evictable: dict[int, Flight] = {}
-        self._revoked: dict[int, Flight] = {}
-        self._cooling_until = -math.inf
+        self._evictable: list[Flight] = []
+        self._revoked: set[Flight] = set()
         self._pending = 0.0
-        self.in_flight = 0
-        """Requests that were sent and are not over."""
+        self._paused_until = -math.inf
+        self.reconfigure(policies, is_counted_here=is_counted_here)
 
-    def follow(self, eviction: Eviction, detector: Detector) -> None:
-        """Ask these from now on, after a reload; requests in flight stay as they are."""
-        self._eviction = eviction
-        self._grace_seconds = COUNTED_GRACE_SECONDS if detector.counts_requests else REPORTED_GRACE_SECONDS
+    def reconfigure(self, policies: BoundEviction, *, is_counted_here: bool) -> None:
+        """Use other policies for new requests."""
+        self._policies = policies
+        self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight:
-        """A request that goes to a model server now."""
+        """Track a request to a model server."""
         self._numbers += 1
         self.in_flight += 1
         return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
 
     def connected(self, flight: Flight) -> None:
-        """See `Flight.connect`: only now is it worth asking whether it may be evicted."""
-        if flight.state is FlightState.BARRED and self._eviction.allows(flight.dispatched):
-            flight.key = self._eviction.key(flight.dispatched)
+        """See `Flight.connect`."""
+        is_evictable, sort_key = self._policies.is_evictable, self._policies.sort_key
+        if flight.state is FlightState.BARRED and checked_evictable(is_evictable, is_evictable.run(self._access, flight.dispatched)):
+            flight.place = checked_key(sort_key, sort_key.run(self._access, flight.dispatched)), flight.place[1]
             flight.state = FlightState.EVICTABLE
-            self._evictable[flight.number] = flight
-            heappush(self._heap, (flight.key, flight.number))
+            insort(self._evictable, flight, key=_place)
 
     def ended(self, flight: Flight) -> None:
         """See `Flight.ended`."""
@@ -129,82 +134,49 @@ class Reclaimer:
         self.in_flight -= 1
         if flight.state is FlightState.REVOKED:
             self._confirm(flight, "confirmed")
+        elif flight.state is FlightState.EVICTABLE:
+            del self._evictable[bisect_left(self._evictable, flight.place, key=_place)]
         flight.state = FlightState.OVER
         flight.revoke = None
-        self._evictable.pop(flight.number, None)
-        if len(self._heap) > 2 * len(self._evictable) + 16:
-            self._heap = [place for place in self._heap if place[1] in self._evictable]
-            heapify(self._heap)
 
-    def reclaim(self, demand: Demand) -> int:
-        """Evict what makes room for the highest closed band in which something waits; how many were."""
+    def reclaim(self, demand: Demand) -> None:
+        """Evict for the highest closed band with a waiting request, unless earlier evictions are still to be confirmed."""
         now = self._clock()
-        for flight in [each for each in self._revoked.values() if now - each.revoked_at >= CONFIRMATION_SECONDS]:
+        for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
             self._confirm(flight, "unconfirmed")
-        if self._revoked or now < self._cooling_until:
-            return 0
-        self._pending = 0.0
-        victim = self._first()
-        if victim is None:
-            return 0
-        wanting = _wanting(demand, victim.dispatched.request.priority)
+            flight.state = FlightState.BARRED
+        if self._revoked or now < self._paused_until or not self._evictable:
+            return
+        wanting = demand.wanting(self._evictable[0].dispatched.request.priority)
         if wanting is None:
-            return 0
+            return
         band, ceiling = wanting
+        self._pending = 0.0
         target = demand.saturation - ceiling
-        credit = demand.saturation / max(self.in_flight, 1)
-        count = _victims(target - self._pending, credit)
-        evicted = 0
-        while evicted < count:
-            victim = self._first()
-            if victim is None or victim.dispatched.request.priority >= band.priority:
-                break
-            self._revoke(victim, now, target, credit)
-            evicted += 1
-        return evicted
+        freed_by_each = demand.saturation / max(self.in_flight, 1)
+        for _ in range(_victims(target, freed_by_each)):
+            if not self._evictable or self._evictable[0].dispatched.request.priority >= band.priority:
+                return
+            self._pending += freed_by_each
+            self._revoke(self._evictable.pop(0), now, target)
 
-    def _first(self) -> Flight | None:
-        heap = self._heap
-        while heap:
-            flight = self._evictable.get(heap[0][1])
-            if flight is not None and flight.state is FlightState.EVICTABLE:
-                return flight
-            heappop(heap)
-            if flight is not None:
-                del self._evictable[flight.number]
-        return None
-
-    def _revoke(self, flight: Flight, now: float, target: float, credit: float) -> None:
-        del self._evictable[flight.number]
+    def _revoke(self, flight: Flight, now: float, target: float) -> None:
         flight.state = FlightState.REVOKED
         flight.revoked_at = now
-        self._revoked[flight.number] = flight
-        self._pending += credit
+        self._revoked.add(flight)
         self._report.revoked(flight.dispatched.request.priority, target, self._pending)
         assert flight.revoke is not None
         flight.revoke()
 
     def _confirm(self, flight: Flight, outcome: str) -> None:
         now = self._clock()
-        del self._revoked[flight.number]
-        self._cooling_until = now + self._grace_seconds
-        if outcome == "unconfirmed":
-            flight.state = FlightState.BARRED
+        self._revoked.discard(flight)
+        self._paused_until = now + self._grace_seconds
         self._report.confirmed(outcome, now - flight.revoked_at)
 
 
-def _victims(missing: float, credit: float) -> int:
-    """How many requests make the room that is missing, if each makes `credit`: one at least, and the most where it is not finite."""
+def _victims(missing: float, freed_by_each: float) -> int:
+    """The number of requests to evict: at least one, at most `MOST_AT_ONCE`."""
     if not math.isfinite(missing):
         return MOST_AT_ONCE
-    return min(MOST_AT_ONCE, max(1, math.ceil(missing / credit))) if credit > 0 else 1
-
-
-def _wanting(demand: Demand, victim_priority: int) -> tuple[BandQueue, float] | None:
-    """The first closed band above the victim in which something waits, and its ceiling; bands that are never served do not count."""
-    for band, ceiling in zip(demand.bands[demand.blocked :], demand.ceilings[demand.blocked :], strict=True):
-        if band.priority <= victim_priority:
-            return None
-        if band and ceiling > 0 and demand.saturation >= ceiling:
-            return band, ceiling
-    return None
+    return min(MOST_AT_ONCE, max(1, math.ceil(missing / freed_by_each))) if freed_by_each > 0 else 1

@@ -1,4 +1,4 @@
-"""How full the pool is: by roles, and worked out again only when something has changed on which it depends."""
+"""The saturation of the pool, by role; cached while its inputs do not change."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.generation import Generation
-from endpick.flow_control.calls import Detector
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick.flow_control.policies import checked_saturation
+from endpick.host.boundary import Step
 
 ROLE_LABEL = "llm-d.ai/role"
 PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
 DECODE_ROLES = frozenset({None, "", "decode", "prefill-decode", "both", "encode-prefill-decode"})
-"""An endpoint without the label decodes. `encode`, and values that llm-d does not know, count for neither stage."""
+"""`encode`, and values unknown to llm-d, count for neither stage."""
 FRESH_SECONDS = 0.01
-"""A value is worked out again after this long in any case: data get old without changing."""
+"""Maximum age of a reading: data get stale without changing."""
+_COUNTED_HERE = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 
 
 class Pool(Protocol):
-    """What is needed of the endpoint table."""
+    """The endpoint table."""
 
     @property
     def generation(self) -> Generation:
-        """The endpoints and their columns as they are now."""
+        """The endpoints and their columns."""
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool."""
@@ -35,14 +38,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How full the pool was.
-
-    Attributes:
-        effective: The fuller of the stages; of the whole pool where no endpoint has a role of either.
-        prefill: Of the endpoints that prefill; None where there are none.
-        decode: Of those that decode; None as for `prefill`.
-        is_empty: Whether the pool had no endpoints at all.
-    """
+    """The saturation of the pool, 1 for full; `effective` is that of the fuller stage, or of the pool without roles."""
 
     effective: float
     prefill: float | None
@@ -50,40 +46,18 @@ class Reading:
     is_empty: bool
 
 
-_EMPTY = Reading(1.0, None, None, True)
+_EMPTY = Reading(1.0, None, None, is_empty=True)
 
 
 class _Mark:
-    """The key under which a reading leaves a mark with the columns on which it depends: see `Endpoints.derived`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stages:
-    """Which endpoints serve which stage, for one tuple of endpoints."""
-
-    members: tuple[Endpoint, ...]
-    prefill: BoolArray
-    decode: BoolArray
+    """A key in `Column.derived`."""
 
 
 class PoolSaturation:
-    """Asks the detector, and remembers what it said while nothing has changed."""
+    """Calls the saturation detector, and caches its answer."""
 
-    __slots__ = (
-        "_access",
-        "_clock",
-        "_derived",
-        "_detector",
-        "_generation",
-        "_mark",
-        "_pool",
-        "_read_at",
-        "_reading",
-        "_stages",
-    )
-
-    def __init__(self, detector: Detector, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds; after one that jumps back the detector is asked again."""
+    def __init__(self, detector: Step, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
         self._detector = detector
         self._pool = pool
         self._access = access
@@ -91,60 +65,57 @@ class PoolSaturation:
         self._mark = _Mark()
         self._reading = _EMPTY
         self._generation: Generation | None = None
-        self._derived: tuple[dict[object, object], ...] = ()
-        """What follows from the columns on which the reading depends; their owner empties it when a value changes, marks included."""
         self._read_at = 0.0
-        self._stages: _Stages | None = None
+        self._marked: tuple[dict[object, object], ...] = ()
+        """`Column.derived` of the detector's columns; emptied, with our mark, when a value changes."""
+        self._members: tuple[Endpoint, ...] = ()
+        self._stages: tuple[BoolArray, BoolArray] = _stages_of(())
+        declared = detector.instance.subscriptions
+        names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
+        self._columns = {*names, *(name.partition("@")[0] for name in names)}
+        self.is_counted_here = bool(names) and all(name.partition("@")[0] in _COUNTED_HERE for name in names)
+        """True if the detector reads only counts of this process, so that it sees the end of a request at once."""
 
     def read(self) -> Reading:
-        """How full the pool is now. Every request asks: while nothing has changed, this calls nothing but the clock."""
+        """The current saturation; called for every request."""
         generation = self._pool.generation
         if generation is self._generation:
             if self._reading.is_empty:
                 return self._reading
-            if self._derived and 0.0 <= self._clock() - self._read_at < FRESH_SECONDS:
-                for derived in self._derived:
-                    if self._mark not in derived:
-                        break
-                else:
-                    return self._reading
-        return self._read_anew(generation)
-
-    def has_changed(self) -> bool:
-        """Whether something on which the last reading depends has changed since; False where it cannot be told."""
-        if self._pool.generation is not self._generation:
-            return True
-        return any(self._mark not in derived for derived in self._derived)
-
-    def _read_anew(self, generation: Generation) -> Reading:
+            if self._marked and self._clock() - self._read_at < FRESH_SECONDS and self._is_marked():
+                return self._reading
         self._generation = generation
         if not generation.endpoints:
-            self._reading, self._derived = _EMPTY, ()
+            self._reading, self._marked = _EMPTY, ()
             return _EMPTY
-        self._reading = self._asked(self._pool.view(self._access), generation.endpoints)
+        self._reading = self._measure(generation.endpoints)
         self._read_at = self._clock()
-        columns = generation.columns
-        self._derived = tuple([columns[name].derived for name in self._detector.consumed if name in columns])
-        for derived in self._derived:
+        self._marked = tuple([column.derived for name, column in generation.columns.items() if name in self._columns])
+        for derived in self._marked:
             derived[self._mark] = None
         return self._reading
 
-    def _asked(self, endpoints: Endpoints, members: tuple[Endpoint, ...]) -> Reading:
-        stages = self._stages
-        if stages is None or stages.members is not members:
-            stages = self._stages = _stages_of(members)
-        prefill = self._of(endpoints, stages.prefill)
-        decode = self._of(endpoints, stages.decode)
+    def has_changed(self) -> bool:
+        """True if inputs of the last reading have changed; False for a detector without columns."""
+        return self._pool.generation is not self._generation or not self._is_marked()
+
+    def _is_marked(self) -> bool:
+        return all(self._mark in derived for derived in self._marked)
+
+    def _measure(self, members: tuple[Endpoint, ...]) -> Reading:
+        if members is not self._members:
+            self._members, self._stages = members, _stages_of(members)
+        endpoints = self._pool.view(self._access)
+        prefill, decode = [self._asked(endpoints.where(stage)) if stage.any() else None for stage in self._stages]
         if prefill is None and decode is None:
-            return Reading(self._detector.saturation(endpoints), None, None, is_empty=False)
+            return Reading(self._asked(endpoints), None, None, is_empty=False)
         return Reading(max(prefill or 0.0, decode or 0.0), prefill, decode, is_empty=False)
 
-    def _of(self, endpoints: Endpoints, stage: BoolArray) -> float | None:
-        return self._detector.saturation(endpoints.where(stage)) if stage.any() else None
+    def _asked(self, endpoints: Endpoints) -> float:
+        return checked_saturation(self._detector, self._detector.run(self._access, endpoints))
 
 
-def _stages_of(members: tuple[Endpoint, ...]) -> _Stages:
+def _stages_of(members: tuple[Endpoint, ...]) -> tuple[BoolArray, BoolArray]:
+    """The masks of the endpoints that prefill and that decode."""
     roles = [member.labels.get(ROLE_LABEL) for member in members]
-    return _Stages(
-        members, np.array([role in PREFILL_ROLES for role in roles], np.bool_), np.array([role in DECODE_ROLES for role in roles], np.bool_)
-    )
+    return np.array([role in PREFILL_ROLES for role in roles], np.bool_), np.array([role in DECODE_ROLES for role in roles], np.bool_)

@@ -1,10 +1,11 @@
-"""What a class must be to serve as a plugin: checked right after import, each failure under its own code."""
+"""Checks that an imported class can serve as a plugin; each kind of mistake has its own code."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 
 from endpick.api.data import DataKey
@@ -12,7 +13,7 @@ from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSo
 from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.api.request import shown
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.attributes import wrong_in_class
+from endpick.host.attributes import class_faults
 from endpick.host.discovery import Candidate
 from endpick.host.kinds import KINDS, kinds_of, parameters_model
 from endpick.host.references import marks_in
@@ -20,32 +21,29 @@ from endpick.host.resolution import Reference
 
 _API_PACKAGE = "endpick.api."
 _SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
-_EITHER_WAY = frozenset({"produce"})
-"""Methods that may be plain or `async def`, at the author's choice."""
+_SYNC_OR_ASYNC = frozenset({"produce"})
 
+# Similarity from which a name counts as a misspelling: `first_chunck` is one of `first_chunk`, `restart` is not one of `start`.
 _METHOD_SIMILARITY = 0.85
-"""From which on a method is taken for a misspelt one: above `restart` and `start`, below `first_chunck` and `first_chunk`."""
-
 _ATTRIBUTE_SIMILARITY = 0.8
-"""The same for attributes: above `source` and `default_source`, below `alias` and `aliases`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureFault:
-    """A method that the host could not call."""
+    """A method the host cannot call."""
 
     method: str
     reason: str
 
 
 def signature_faults(plugin: type) -> tuple[SignatureFault, ...]:
-    """Every method of a kind that `plugin` overrides in a way that does not fit, or under a misspelt name."""
+    """Every method with the wrong signature or a misspelt name."""
     unfit = (fault for name, base in _contract(plugin) for fault in _method_faults(plugin, name, base))
     return (*unfit, *_misspelt_methods(plugin))
 
 
 def _contract(plugin: type) -> Iterator[tuple[str, type]]:
-    """Public methods, and the constructor, of the plugin's bases in `endpick.api`, each with the base that defines it."""
+    """Public methods and the constructor of the plugin's bases in `endpick.api`, each with the base that defines it."""
     seen: set[str] = set()
     for base in plugin.__mro__:
         if not base.__module__.startswith(_API_PACKAGE):
@@ -58,7 +56,6 @@ def _contract(plugin: type) -> Iterator[tuple[str, type]]:
 
 
 def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
-    """Methods that look like one the host would call, under a name it does not know: they would never run."""
     contract = dict(_contract(plugin))
     missing = [name for name, base in contract.items() if getattr(plugin, name) is getattr(base, name) and name != "__init__"]
     for klass in plugin.__mro__:
@@ -73,22 +70,18 @@ def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
 
 
 def _is_called_alike(method: object, other: object) -> bool:
-    """Whether both take as many arguments, and both are awaited or neither is."""
     assert callable(method)
     assert callable(other)
-    as_many = len(inspect.signature(method).parameters) == len(inspect.signature(other).parameters)
-    return as_many and inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(other)
+    same_count = len(inspect.signature(method).parameters) == len(inspect.signature(other).parameters)
+    return same_count and inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(other)
 
 
 def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
-    """The name that is a slip of the pen away. What is merely similar is the author's own business, because a slip refuses the plugin."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only a method that endpick does not know pays for it
-
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=similarity)), None)
 
 
 def misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
-    """Class attributes under a name that `Plugin` and its kinds do not have, close to one they do have, each with what was meant."""
+    """Class attributes whose name is close to an attribute of `Plugin` or its kinds, each with the name that was meant."""
     bases = [base for base in plugin.__mro__ if base.__module__.startswith(_API_PACKAGE)]
     known = {name for base in bases for name in getattr(base, "__annotations__", {})} - {"kind"}
     for klass in plugin.__mro__:
@@ -115,13 +108,12 @@ def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFau
     if problem:
         yield SignatureFault(name, f"is called with ({', '.join(arguments)}), but {problem}")
     is_async = inspect.iscoroutinefunction(getattr(plugin, name))
-    if name not in _EITHER_WAY and is_async != inspect.iscoroutinefunction(expected):
+    if name not in _SYNC_OR_ASYNC and is_async != inspect.iscoroutinefunction(expected):
         yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
 
 
 @cache
 def _arguments(method: object, *, is_bound: bool) -> tuple[str, ...]:
-    """Of a method of `endpick.api`: the same ones for every plugin of a kind."""
     assert callable(method)
     names = tuple(inspect.signature(method).parameters)
     return names if is_bound else names[1:]
@@ -131,7 +123,7 @@ def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) 
     assert callable(method)
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # written in C: it tells nothing, so it gets the benefit of the doubt
+    except (TypeError, ValueError):  # functions written in C have no signature
         return None
     values = [None] * (len(arguments) + (0 if is_bound else 1))
     try:
@@ -142,7 +134,7 @@ def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) 
 
 
 def check_contract(reference: Reference, candidate: Candidate, value: object) -> tuple[Diagnostic, ...]:
-    """Why an imported object cannot serve as the plugin it was announced as; empty when it can."""
+    """Every reason why an imported object cannot serve as a plugin."""
     if not isinstance(value, type) or not issubclass(value, Plugin):
         return (_not_a_plugin_class(reference, candidate, value),)
     return (*_declaration_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
@@ -196,15 +188,11 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
         )
     for fault in signature_faults(plugin):
         yield reference.diagnostic(
-            Code.E0313,
-            f"`{fault.method}` of the plugin class {name} {fault.reason}",
-            candidate,
-            help=_blame(candidate),
+            Code.E0313, f"`{fault.method}` of the plugin class {name} {fault.reason}", candidate, help=_blame(candidate)
         )
 
 
 def _unimplemented(plugin: type) -> list[str]:
-    """Abstract methods that no class of the plugin overrides; `Plugin` is not an ABC, so Python itself does not look."""
     members: dict[str, object] = {}
     for klass in reversed(plugin.__mro__):
         members.update(vars(klass))
@@ -212,7 +200,6 @@ def _unimplemented(plugin: type) -> list[str]:
 
 
 def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
-    """Attributes of the class that are not what `Plugin` and its kinds say they are."""
     whose = f"of '{candidate.type}' in {candidate.origin}"
     messages = []
     model = parameters_model(plugin)
@@ -234,7 +221,7 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     aliases: object = plugin.aliases
     if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
         messages.append(f"`aliases` {whose} is not a tuple of names")
-    messages += wrong_in_class(plugin, whose)
+    messages += class_faults(plugin, whose)
     messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
     for message in messages:
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))

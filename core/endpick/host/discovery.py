@@ -1,168 +1,199 @@
-"""Which plugin types are installed, and by whom: reads package metadata, imports nothing."""
+"""Finds installed plugin types and hook objects by reading package metadata; imports no plugin."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import Distribution, EntryPoint, PathDistribution
 from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
 
-from importlib_metadata import EntryPoint
-
-from endpick.host.metadata import Metadata, claimants, effective, module_of, normalise, read_relevant
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, HOST_DISTRIBUTION, OUR_GROUPS
 
 TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
 """Lower-case words joined by hyphens or dots: `queue-scorer`, `acme.queue-scorer`."""
 
 _TYPE = re.compile(TYPE_PATTERN, re.ASCII)
+_GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
 
 
 def is_valid_type(name: str) -> bool:
-    """Whether a plugin type may be called so."""
+    """True when `name` is well-formed as a plugin type."""
     return _TYPE.fullmatch(name) is not None
 
 
-_GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
+def normalise(name: str) -> str:
+    """A distribution name in canonical form (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """One distribution that offers a plugin type."""
+    """An entry point that offers a plugin type or a hook object.
+
+    Attributes:
+        type: Name of the entry point; it may be malformed, see `is_valid`.
+        api_major: Number in the name of the entry-point group.
+        target: `module:attribute` as its author wrote it; it may not exist.
+        metadata_path: The distribution's `.dist-info` directory.
+        source_path: Project directory of an editable install, else empty.
+        is_builtin: Part of endpick's own distribution.
+    """
 
     type: str
-    """The entry point's name; perhaps not a valid type, see `is_valid`."""
-
     api_major: int
-    """Suffix of the entry-point group."""
-
     distribution: str
     version: str
     target: str
-    """`module:attribute`, as written by its author; not imported, perhaps wrong."""
-
     metadata_path: str
-    editable: bool = False
     source_path: str = ""
-    """Where an editable install has its source; empty for any other install."""
-
-    copies: tuple[str, ...] = ()
-    """Other metadata directories of the same distribution that offer the same target."""
-
-    shadowed_by: str = ""
-    """Metadata directory of another copy of the distribution that comes first on the import path; empty for what counts."""
-
     is_builtin: bool = False
-    """Whether it comes with endpick itself: with the package that runs, not with any that has its name."""
 
-    rivals: tuple[str, ...] = ()
-    """Other metadata directories that bear the name of the distribution; none where it is known which one is meant."""
+    @property
+    def editable(self) -> bool:
+        """True for an editable install."""
+        return bool(self.source_path)
 
     @property
     def is_valid(self) -> bool:
-        """Whether the type is well-formed; no configuration can use another."""
+        """True when the type is well-formed; a configuration cannot use a malformed type."""
         return is_valid_type(self.type)
 
     @property
     def module(self) -> str:
-        """The module of its target, as it is imported: without attribute and extras."""
+        """The module of the target."""
         return module_of(self.target)
 
     @property
     def speaks_our_api(self) -> bool:
-        """Whether it is written for the API major of this host."""
+        """True when it was written for the API major of this host."""
         return self.api_major == API_MAJOR
 
     @property
+    def is_usable(self) -> bool:
+        """True when a configuration can use it."""
+        return self.is_valid and self.speaks_our_api
+
+    @property
     def origin(self) -> str:
-        """How messages name where it comes from: `acme-x 2.1`."""
+        """Name and version of the distribution, for messages."""
         return f"{self.distribution} {self.version}".rstrip()
 
 
+class Installed:
+    """One metadata directory (`*.dist-info` or `*.egg-info`), read on demand."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._distribution = distribution
+        self._path = Path(str(cast("PathDistribution", distribution)._path))
+
+    @property
+    def path(self) -> str:
+        """The metadata directory."""
+        return str(self._path)
+
+    @property
+    def is_empty(self) -> bool:
+        """True for a directory without metadata, as an interrupted uninstall leaves behind."""
+        return self._path.is_dir() and not any((self._path / file).exists() for file in ("METADATA", "PKG-INFO"))
+
+    @cached_property
+    def name(self) -> str:
+        """Name as its author writes it."""
+        return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
+
+    @property
+    def key(self) -> str:
+        """Name in canonical form."""
+        return normalise(self.name)
+
+    @property
+    def version(self) -> str:
+        """Empty for an empty directory."""
+        return "" if self.is_empty else self._distribution.version
+
+    @property
+    def origin(self) -> str:
+        """Name and version, for messages."""
+        return f"{self.name} {self.version}".rstrip()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The `Requires-Dist` lines."""
+        return () if self.is_empty else tuple(self._distribution.requires or ())
+
+    @cached_property
+    def entry_points(self) -> tuple[EntryPoint, ...]:
+        """Its entry points for endpick."""
+        return tuple(entry_point for entry_point in self._distribution.entry_points if entry_point.group.startswith(OUR_GROUPS))
+
+    @cached_property
+    def source_path(self) -> str:
+        """Project directory of an editable install (PEP 610), else empty."""
+        direct_url = json.loads(self._distribution.read_text("direct_url.json") or "{}")
+        editable = direct_url.get("dir_info", {}).get("editable", False)
+        return unquote(urlsplit(direct_url["url"]).path) if editable else ""
+
+
+def find_installed(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
+    """Every metadata directory on the import path (`sys.path` unless given), in its order."""
+    found = Distribution.discover() if path is None else Distribution.discover(path=list(path))
+    return tuple(map(Installed, found))
+
+
+def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
+    """The distributions with entry points for endpick, by canonical name.
+
+    If a distribution is installed twice, the copy that comes first on the import path counts, as for Python itself.
+    """
+    first: dict[str, Installed] = {}
+    for copy in copies:
+        if copy.entry_points:
+            first.setdefault(copy.key, copy)
+    return first
+
+
 def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All candidates on the import path (`sys.path` unless given), sorted: the same environment always gives the same answer."""
-    copies = read_relevant(ENTRY_POINT_GROUP_PREFIX, path)
-    counting = effective(copies)
-    identities = {key: Identity.of(copy, copies, path) for key, copy in counting.items()}
-    found = [candidate for copy in copies if copy.key in counting for candidate in _offered(copy, counting[copy.key], identities[copy.key])]
-    return tuple(sorted(_merged(same) for _, same in groupby(sorted(found, key=_identity), key=_identity)))
+    """All plugin types, sorted, so that the same environment always gives the same answer."""
+    return tuple(sorted({one for copy in for_endpick(find_installed(path)).values() for one in _plugins(copy)}))
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a distribution is, beyond its name."""
-
-    is_host: bool
-    rivals: tuple[str, ...]
-
-    @classmethod
-    def of(cls, counting: Metadata, copies: Iterable[Metadata], path: Sequence[str] | None) -> Identity:
-        """Of the copy that counts, among everything that bears its name."""
-        claiming = claimants(counting.name, copies, path)
-        hosts = [copy.path for copy in claiming if copy.is_host]
-        if len(hosts) == 1 and counting.is_host:
-            return cls(True, ())
-        others = sorted(copy.path for copy in claiming if not _same_installation(copy, counting))
-        return cls(False, tuple(others) if counting.key == counting.stem_name else (*others, counting.path))
-
-
-def _same_installation(copy: Metadata, counting: Metadata) -> bool:
-    """Whether it is the same directory, or the `.egg-info` that a build left in the source directory of an editable install."""
-    if os.path.realpath(copy.path) == os.path.realpath(counting.path):
-        return True
-    if not counting.source_path or not copy.path.endswith(".egg-info"):
-        return False
-    return Path(os.path.realpath(copy.path)).is_relative_to(os.path.realpath(counting.source_path))
+def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
+    """All hook objects, sorted; `Candidate.type` is the name of the hook object."""
+    copies = for_endpick(find_installed(path)).values()
+    found = [(entry, copy) for copy in copies for entry in copy.entry_points if entry.group == HOOKS_ENTRY_POINT_GROUP]
+    return tuple(sorted(_candidate(entry, API_MAJOR, copy) for entry, copy in found))
 
 
 def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:
-    """Those that offer `plugin_type` to this host and count; several only when distributions clash."""
-    return tuple(
-        candidate
-        for candidate in candidates
-        if candidate.type == plugin_type and candidate.is_valid and candidate.speaks_our_api and not candidate.shadowed_by
-    )
+    """The candidates this host can use for a type; more than one only when distributions clash."""
+    return tuple(one for one in candidates if one.type == plugin_type and one.is_usable)
 
 
-def _offered(copy: Metadata, counting: Metadata, identity: Identity) -> list[Candidate]:
-    matches = ((entry_point, _GROUP.fullmatch(entry_point.group)) for entry_point in copy.entry_points)
-    return [candidate_of(entry_point, int(match[1]), copy, identity, counting) for entry_point, match in matches if match]
+def module_of(target: str) -> str:
+    """The module of an entry point's target, without attribute and extras."""
+    return target.partition(":")[0].partition("[")[0].strip()
 
 
-def candidate_of(
-    entry_point: EntryPoint, api_major: int, copy: Metadata, identity: Identity, counting: Metadata | None = None
-) -> Candidate:
-    """What an entry point offers; `counting` is the copy of its distribution that counts, where that may be another one."""
-    counting = counting or copy
+def _plugins(copy: Installed) -> Iterator[Candidate]:
+    for entry_point in copy.entry_points:
+        match = _GROUP.fullmatch(entry_point.group)
+        if match:
+            yield _candidate(entry_point, int(match[1]), copy)
+
+
+def _candidate(entry_point: EntryPoint, api_major: int, copy: Installed) -> Candidate:
     return Candidate(
         type=entry_point.name,
         api_major=api_major,
-        distribution=copy.name or counting.name,
-        version=copy.version or counting.version,
+        distribution=copy.name,
+        version=copy.version,
         target=entry_point.value,
         metadata_path=copy.path,
-        editable=bool(copy.source_path),
         source_path=copy.source_path,
-        shadowed_by="" if copy is counting else counting.path,
-        is_builtin=copy is counting and identity.is_host,
-        rivals=identity.rivals,
+        is_builtin=copy.key == HOST_DISTRIBUTION,
     )
-
-
-def _identity(candidate: Candidate) -> tuple[str, int, str, str]:
-    return candidate.type, candidate.api_major, normalise(candidate.distribution), candidate.target
-
-
-def _merged(same: Iterable[Candidate]) -> Candidate:
-    """One candidate for all copies: the one that counts, else the first, with the paths of the others."""
-    counting, *others = sorted(same, key=lambda candidate: (bool(candidate.shadowed_by), candidate))
-    return reduce(_add_copy, others, counting)
-
-
-def _add_copy(candidate: Candidate, other: Candidate) -> Candidate:
-    paths = {*candidate.copies, other.metadata_path} - {candidate.metadata_path}
-    source_path = candidate.source_path or other.source_path
-    return replace(candidate, copies=tuple(sorted(paths)), editable=bool(source_path), source_path=source_path)

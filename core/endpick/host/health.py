@@ -1,129 +1,143 @@
-"""What is wrong with the installed plugins, as far as metadata tells: for `endpick doctor`, which imports nothing either."""
+"""Examines the installed plugins for `endpick doctor`: reads metadata, imports no plugin."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import site
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.host.contents import contents_of, listed, owner_of
-from endpick.host.discovery import Candidate, discover
-from endpick.host.guard import REPAIR
-from endpick.host.hook_objects import discover_hook_objects
-from endpick.host.locating import locate
-from endpick.host.metadata import Metadata, effective, read_relevant
-from endpick.host.record import Contents
+from endpick.host.discovery import Candidate, Installed, discover, discover_hook_objects, find_installed, for_endpick
+from endpick.host.lock import changed_files, check_lock, listed, load_lock
 from endpick.host.requirements import unmet_requirements
 from endpick.host.resolution import Reference, resolve, where
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, OUR_GROUPS
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
+
+LockState = Literal["matches", "differs", "unusable", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """An environment, examined."""
+    """An examined environment; `copies` are the metadata directories of plugin distributions, in import-path order."""
 
-    copies: tuple[Metadata, ...]
-    """Every metadata directory of distributions that offer something to endpick, in the order of the import path."""
-
+    copies: tuple[Installed, ...]
     candidates: tuple[Candidate, ...]
     hook_objects: tuple[Candidate, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Settings outside the configuration that decide which code runs.
+
+    Attributes:
+        safe_path: Python was started with `-P`.
+        python_path: Entries of PYTHONPATH, which precede everything that is installed.
+        user_site: The per-user package directory; empty when Python does not use it.
+        lock: State of the lock file in the working directory.
+    """
+
+    safe_path: bool
+    python_path: tuple[str, ...]
+    user_site: str
+    lock: LockState
+
+
 def examine(path: Sequence[str] | None = None) -> Health:
-    """Look at everything installed for endpick on the import path (`sys.path` unless given)."""
-    copies = read_relevant(OUR_GROUPS, path)
+    """Examine everything installed for endpick on the import path (`sys.path` unless given)."""
+    everything = find_installed(path)
+    counting = for_endpick(everything)
+    copies = tuple(copy for copy in everything if copy.key in counting)
     candidates, hook_objects = discover(path), discover_hook_objects(path)
     findings = (
-        *_copies_findings(copies),
-        *_group_findings(copies),
-        *_unreadable_findings(copies),
-        *_requirement_findings(copies),
+        *_copies_findings(copies, counting),
+        *_group_findings(counting.values()),
+        *_requirement_findings(counting.values()),
         *_type_findings(candidates),
         *_target_findings((*candidates, *hook_objects)),
-        *_file_findings((*candidates, *hook_objects)),
+        *_file_findings(counting.values()),
     )
     return Health(copies, candidates, hook_objects, findings)
 
 
-def import_place(candidate: Candidate) -> str:
-    """Where Python would import the candidate's module from; empty when it would not find it."""
-    place = locate(candidate.module)
-    return "" if place is None else str(place)
+def examine_trust(lock_file: Path, candidates: Iterable[Candidate]) -> Trust:
+    """Examine this process and the lock file; `candidates` are plugin types and hook objects."""
+    ignored = sys.flags.ignore_environment
+    given = "" if ignored else os.environ.get("PYTHONPATH", "")
+    return Trust(
+        safe_path=bool(sys.flags.safe_path),
+        python_path=tuple(place or str(Path.cwd()) for place in given.split(os.pathsep)) if given else (),
+        user_site=site.getusersitepackages() if site.ENABLE_USER_SITE else "",
+        lock=_lock_state(lock_file, candidates),
+    )
 
 
-def _copies_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
-    counting = effective(copies)
-    for key, same in groupby(sorted(copies, key=lambda copy: copy.key), key=lambda copy: copy.key):
-        first = counting.get(key)
-        others = [copy for copy in same if copy is not first]
-        for copy in others:
-            if copy.is_empty:
-                yield _leftover(copy, first)
-            elif first is not None and os.path.realpath(copy.path) != os.path.realpath(first.path):
-                yield _shadowed(copy, first)
+def import_place(module: str) -> str:
+    """The file Python would import a module from; empty when there is none. Parent packages are not imported."""
+    top, *inner = module.split(".")
+    spec: ModuleSpec | None = find_spec(top)
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return ""
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    if spec is None:
+        return ""
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), "")
 
 
-def _leftover(copy: Metadata, first: Metadata | None) -> Diagnostic:
+def _copies_findings(copies: Sequence[Installed], counting: Mapping[str, Installed]) -> Iterator[Diagnostic]:
+    for copy in sorted(copies, key=lambda one: one.key):
+        first = counting[copy.key]
+        if copy.is_empty:
+            yield _leftover(copy, first)
+        elif os.path.realpath(copy.path) != os.path.realpath(first.path):
+            yield _shadowed(copy, first)
+
+
+def _leftover(copy: Installed, first: Installed) -> Diagnostic:
     return Diagnostic(
         Code.W0302,
         f"an empty metadata directory was left behind at {copy.path}",
         help=f"remove it: `rm -r {copy.path}`",
-        notes=() if first is None else (f"{first.name} {first.version} at {first.path} is what counts",),
+        notes=(f"{first.origin} at {first.path} is used",),
     )
 
 
-def _shadowed(copy: Metadata, first: Metadata) -> Diagnostic:
-    modules = sorted({entry_point.value.partition(":")[0].strip() for entry_point in first.entry_points if _is_ours(entry_point.group)})
-    imported = [f"Python imports '{module}' from {locate(module)}" for module in modules[:1]]
+def _shadowed(copy: Installed, first: Installed) -> Diagnostic:
     same = copy.version == first.version
     return Diagnostic(
         Code.W0302,
-        f"{first.name} has metadata in two places"
-        if same
-        else f"{first.name} {first.version} shadows {copy.name} {copy.version}, and the code may be of either",
+        f"{first.name} has metadata in two places" if same else f"{first.origin} shadows {copy.origin}, and the code may be of either",
         help=f"uninstall {first.name} until `pip show {first.name}` finds nothing, then install it once",
-        notes=(f"{first.name} {first.version} at {first.path} counts", f"{copy.name} {copy.version} at {copy.path} is ignored", *imported),
+        notes=(f"{first.origin} at {first.path} is used", f"{copy.origin} at {copy.path} is ignored"),
     )
 
 
-def _is_ours(group: str) -> bool:
-    return group.startswith(OUR_GROUPS)
-
-
-def _group_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
-    for copy in effective(copies).values():
-        for group in sorted({entry_point.group for entry_point in copy.entry_points if _is_ours(entry_point.group)}):
+def _group_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
+    for copy in distributions:
+        for group in sorted({entry_point.group for entry_point in copy.entry_points}):
             number = group.removeprefix(ENTRY_POINT_GROUP_PREFIX)
             if group != HOOKS_ENTRY_POINT_GROUP and not (number != group and number.isdecimal()):
                 yield Diagnostic(
                     Code.E0805,
-                    f"{copy.name} {copy.version} has entry points in the group '{group}', which endpick does not read",
+                    f"{copy.origin} has entry points in the group '{group}', which endpick does not read",
                     help=f"its author may mean '{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}' or '{HOOKS_ENTRY_POINT_GROUP}'",
                 )
 
 
-def _unreadable_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
-    for copy in effective(copies).values():
-        if copy.trouble:
-            yield Diagnostic(
-                Code.E0805,
-                f"the entry points of {copy.name} {copy.version} cannot be read, so it offers nothing: {copy.trouble}",
-                help=f"reinstall {copy.name}; if that does not help, its author has to correct its entry points",
-                notes=(f"they are written in {copy.path}",),
-            )
-
-
-def _requirement_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
-    for copy in effective(copies).values():
+def _requirement_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
+    for copy in distributions:
         unmet = unmet_requirements(copy.requires)
         if unmet:
             yield Diagnostic(
                 Code.E0317,
-                f"requirements of {copy.name} {copy.version} are not met: {'; '.join(map(str, unmet))}",
+                f"requirements of {copy.origin} are not met: {'; '.join(map(str, unmet))}",
                 help=f"run `pip install {copy.name}=={copy.version}` to install what it needs",
             )
 
@@ -137,7 +151,7 @@ def _type_findings(candidates: Sequence[Candidate]) -> Iterator[Diagnostic]:
 
 
 def _unused_clash(plugin_type: str, candidates: Sequence[Candidate]) -> Diagnostic:
-    offers = [one for one in candidates if one.type == plugin_type and one.speaks_our_api and not one.shadowed_by]
+    offers = [one for one in candidates if one.type == plugin_type and one.speaks_our_api]
     return Diagnostic(
         Code.W0305,
         f"{len(offers)} distributions offer the type '{plugin_type}'",
@@ -149,7 +163,7 @@ def _unused_clash(plugin_type: str, candidates: Sequence[Candidate]) -> Diagnost
 
 def _target_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
     for candidate in candidates:
-        if not candidate.shadowed_by and candidate.is_valid and candidate.speaks_our_api and not import_place(candidate):
+        if candidate.is_usable and not import_place(candidate.module):
             yield Reference(candidate.type).diagnostic(
                 Code.E0303,
                 f"the entry point of '{candidate.type}' in {candidate.origin} leads to {candidate.target}, and there is no such module",
@@ -158,38 +172,21 @@ def _target_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
             )
 
 
-def _file_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
-    """Installed files that were changed, and entry points that lead out of their distribution; each file is told once."""
-    usable = [one for one in candidates if not one.shadowed_by and one.is_valid and one.speaks_our_api]
-    found: dict[str, Contents] = {}
-    told: set[tuple[str, Path]] = set()
-    for candidate in usable:
-        if candidate.metadata_path not in found:
-            contents = found[candidate.metadata_path] = contents_of(candidate)
-            altered = contents.altered()
-            if altered:
-                yield _altered(contents, altered)
-        place = locate(candidate.module)
-        if place is None or found[candidate.metadata_path].brings(place) or (candidate.metadata_path, place) in told:
-            continue
-        told.add((candidate.metadata_path, place))
-        yield _foreign(candidate, place)
+def _file_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
+    for copy in distributions:
+        changed = () if copy.source_path else changed_files(copy.path)
+        if changed:
+            yield Diagnostic(
+                Code.W0310,
+                f"files of {copy.origin} were changed after it was installed: {listed(changed)}",
+                help=f"find out who changed them; `pip install --force-reinstall {copy.name}=={copy.version}` brings them back",
+            )
 
 
-def _altered(contents: Contents, files: Sequence[str]) -> Diagnostic:
-    return Diagnostic(
-        Code.W0310,
-        f"files of {contents.origin} were changed after it was installed: {listed(files)}",
-        help=f"find out who changed them; `pip install --force-reinstall {contents.distribution}=={contents.version}` brings them back",
-    )
-
-
-def _foreign(candidate: Candidate, place: Path) -> Diagnostic:
-    owner = owner_of(candidate.module)
-    whose = "no installed distribution brings" if owner is None else f"{owner.origin} brings"
-    return Reference(candidate.type).diagnostic(
-        Code.W0311,
-        f"'{candidate.type}' of {candidate.origin} leads to {place}, which {whose}",
-        candidate,
-        help=REPAIR if owner is None else f"nothing, where {candidate.distribution} means to offer what is in {owner.distribution}",
-    )
+def _lock_state(lock_file: Path, candidates: Iterable[Candidate]) -> LockState:
+    if not lock_file.exists():
+        return "missing"
+    lock = load_lock(lock_file)
+    if isinstance(lock, Diagnostic):
+        return "unusable"
+    return "differs" if check_lock(lock, candidates).differences else "matches"

@@ -1,70 +1,45 @@
-"""Hook objects: which are installed, and how the ones that a configuration names are loaded and checked."""
+"""Loads the hook objects that a configuration names and checks their hook implementations."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import pluggy
 
 from endpick.api.hooks import PROJECT_NAME, HookSpecs
 from endpick.diagnostics import Code, Diagnostic, did_you_mean
-from endpick.host.discovery import Candidate, Identity, candidate_of
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
+from endpick.host.discovery import Candidate
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.importing import describe, import_target, trace_notes
-from endpick.host.metadata import effective, read_relevant
+from endpick.host.lock import LockCheck
 from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
-from endpick.installation import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
-
-if TYPE_CHECKING:
-    from endpick.host.lock_check import LockCheck
 
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
 _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
 
 
-def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All hook objects on the import path (`sys.path` unless given), sorted; `Candidate.type` is the hook object's name."""
-    copies = read_relevant(HOOKS_ENTRY_POINT_GROUP, path)
-    found = [
-        candidate_of(entry_point, API_MAJOR, copy, Identity.of(copy, copies, path))
-        for copy in effective(copies).values()
-        for entry_point in copy.entry_points
-        if entry_point.group == HOOKS_ENTRY_POINT_GROUP
-    ]
-    return tuple(sorted(found))
-
-
 def load_hook_object(
-    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck | None
+    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck
 ) -> tuple[Candidate, object] | Diagnostic:
-    """The object that a `hooks:` entry names, and who offers it."""
+    """The object that a `hooks:` entry names, with its entry point."""
     candidate = _resolve(reference, candidates)
     if isinstance(candidate, Diagnostic):
         return candidate
-    forbidden = check_distribution(reference, candidate, policy)
+    forbidden = check_distribution(reference, candidate, policy) or lock.fault(reference, candidate)
     if forbidden is not None:
         return forbidden
-    drift = None if lock is None else lock.hook_object(reference, candidate)
-    if drift is not None:
-        return drift
     imported = import_target(reference, candidate)
-    unchecked = None if lock is None else lock.loaded(reference, candidate)
-    if unchecked is not None:
-        return unchecked
     if isinstance(imported, Diagnostic):
-        return imported if imported.code is Code.E0308 else _unloadable(reference, candidate, imported.message, imported.notes)
+        return _unloadable(reference, candidate, imported.message, imported.notes)
     try:
         return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
-    except CALL_FAILURES as error:
-        if is_the_hosts(error):
-            raise
+    except PLUGIN_ERRORS as error:
         return _unloadable(reference, candidate, f"its constructor raised {describe(error)}", trace_notes(error))
 
 
 def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
-    """Implementations that no hook, or not this hook, would ever call; and an object that implements nothing."""
+    """Every implementation that endpick could not call, and an object without implementations."""
     manager = pluggy.PluginManager(PROJECT_NAME)
     faults: list[Diagnostic] = []
     implemented = False
@@ -110,7 +85,6 @@ def _implementation_faults(
 
 
 def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper: bool) -> tuple[str, str] | None:
-    """What is wrong with how an implementation is defined, and what would be right."""
     accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
     unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
     possible = f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments"
@@ -125,7 +99,7 @@ def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper
 
 def _defined_at(function: object) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return "defined elsewhere" if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+    return "defined outside Python code" if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
 
 
 def _resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:

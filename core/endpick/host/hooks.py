@@ -1,4 +1,4 @@
-"""Calls the hook objects of a configuration at the edges of the host's life; each failure is told, none stops the others."""
+"""Calls the hook objects of a configuration. Each failure becomes a diagnostic; the other hook objects are called all the same."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
@@ -21,71 +19,53 @@ from endpick.api.plugin import Plugin
 from endpick.api.request import shown
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
-from endpick.host.apart import apart
-from endpick.host.attempt import LateError, attempt
 from endpick.host.discovery import Candidate
-from endpick.host.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.hook_objects import hook_faults, load_hook_object
 from endpick.host.importing import attributed, describe, trace_notes
 from endpick.host.loader import LoadedPlugin
+from endpick.host.lock import LockCheck
 from endpick.host.resolution import Policy, Reference
-from endpick.host.tracebacks import for_log
 from endpick.installation import API_MAJOR
 
 if TYPE_CHECKING:
     import click
 
-    from endpick.host.lock_check import LockCheck
+DEADLINE_SECONDS = 10.0
+"""Time limit for one asynchronous hook implementation."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A hook object's method, ready to be called with the arguments it asks for."""
+    """One hook object's implementation of a hook."""
 
     hook: str
     reference: Reference
     candidate: Candidate
-    function: Callable[..., object]
-    arguments: tuple[str, ...]
+    implementation: pluggy.HookImpl
 
     def __call__(self, **offered: object) -> object:
-        """Call it with those of the hook's arguments that it asks for. Whatever it raises passes."""
-        with attributed(f"{self.reference.type} ({self.candidate.origin})"), apart():
-            return self.function(**{name: offered[name] for name in self.arguments})
-
-    async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:
-        """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""
-        try:
-            result = self(**offered)
-            with apart():
-                is_awaitable = inspect.isawaitable(result)
-            if is_awaitable:
-                awaited = cast("Awaitable[object]", result)
-                await attempt(lambda: awaited, deadline_seconds)
-        except LateError as error:
-            late = Code.E0703 if code is Code.E0706 else code
-            return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
-        except CALL_FAILURES as error:
-            if is_the_hosts(error):
-                raise
-            return self.failure(code, error)
-        return None
+        """Call it with the hook's arguments it asks for; errors propagate."""
+        with attributed(f"{self.reference.type} ({self.candidate.origin})"):
+            return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
-        """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
-        on_purpose = is_a(error, ConfigurationError) or is_a(error, ReloadRejected)
-        return self.fault(code, f"failed in {self.hook}: {message_of(error) if on_purpose else describe(error)}", error)
+        """A diagnostic for an exception; exceptions meant for the operator are quoted without their class."""
+        on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
+        return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe(error)}", error)
 
     def failure_message(self, error: BaseException) -> str:
-        """`failure` in one sentence."""
+        """The message of `failure`."""
         return self.failure(Code.E0705, error).message
 
-    def fault(self, code: Code, what: str, error: BaseException | None = None) -> Diagnostic:
-        """A diagnostic that blames this implementation."""
+    def fault(self, code: Code, predicate: str, error: BaseException | None = None) -> Diagnostic:
+        """A diagnostic about this hook object."""
         name = self.reference.type
         return self.reference.diagnostic(
             code,
-            f"the hook object '{name}' from {self.candidate.origin} {what}",
+            f"the hook object '{name}' from {self.candidate.origin} {predicate}",
             self.candidate,
             help=f"report it to the author of {self.candidate.distribution}, or remove '{name}' from `hooks:`",
             notes=() if error is None else trace_notes(error),
@@ -93,7 +73,7 @@ class HookCall:
 
 
 class HookConfigReport:
-    """An `endpick.api.hooks.ConfigReport` for one call of one hook object."""
+    """The `endpick.api.hooks.ConfigReport` passed to one hook object."""
 
     def __init__(self, call: HookCall, source: SourceMap) -> None:
         self.diagnostics: list[Diagnostic] = []
@@ -129,29 +109,22 @@ class HookConfigReport:
         )
 
 
-DEADLINE_SECONDS = 10.0
-"""How long one asynchronous hook implementation is awaited."""
-
-_log = logging.getLogger(__name__)
-
-
 class HookRegistry:
-    """The hook objects that one configuration names, loaded and checked. Made by `load_hooks`."""
+    """The hook objects of one configuration. Made by `load_hooks`."""
 
     def __init__(self) -> None:
         self._pluggy = pluggy.PluginManager(PROJECT_NAME)
         self._pluggy.add_hookspecs(HookSpecs)
         self._known: dict[str, tuple[Reference, Candidate]] = {}
-        self._told: set[type[object]] = set()
+        self._announced: set[type[object]] = set()
         self._logged: set[str] = set()
 
     def add_first(self, reference: Reference, candidate: Candidate, hook_object: object) -> Diagnostic | None:
-        """Put a hook object before all others; a diagnostic when it is there already."""
+        """Put a hook object before all others; a diagnostic if it is there already."""
         name = f"{reference.type} ({candidate.origin})"
         self._known[name] = (reference, candidate)
         try:
-            # pluggy calls the last registered first.
-            self._pluggy.register(hook_object, name)
+            self._pluggy.register(hook_object, name)  # pluggy calls the last registered object first
         except ValueError:
             return reference.diagnostic(Code.E0705, f"the hook object {name} is named twice", candidate, help="remove one of the entries")
         self._pluggy.check_pending()
@@ -159,12 +132,12 @@ class HookRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hook objects, in the order of the configuration: `audit (acme-audit 1.0)`."""
+        """The hook objects in document order: `audit (acme-audit 1.0)`."""
         return tuple(reversed(self._known))
 
     @property
     def files(self) -> dict[str, str]:
-        """The files in which hook objects are written, and whose they are: an object's, or a package's where one has several objects."""
+        """Source files of the hook objects; maps each to the object, or to the distribution if several objects share it."""
         found: dict[str, str] = {}
         for name, hook_object in self._pluggy.list_name_plugin():
             module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
@@ -174,132 +147,123 @@ class HookRegistry:
         return found
 
     def implements(self, hook: str) -> bool:
-        """Whether any hook object implements a hook."""
+        """True if any hook object implements a hook."""
         return any(True for _ in self.calls(hook))
 
     def calls(self, hook: str) -> Iterator[HookCall]:
-        """The implementations of a hook in the order in which they are to be called."""
+        """The implementations of a hook in call order."""
         for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
             reference, candidate = self._known[implementation.plugin_name]
-            yield HookCall(hook, reference, candidate, implementation.function, tuple(implementation.argnames))
+            yield HookCall(hook, reference, candidate, implementation)
 
     def offered(self) -> tuple[tuple[Candidate, ...], tuple[Diagnostic, ...]]:
-        """Plugin types that hook objects offer without entry points (`endpick_register`), and the failures to do so."""
+        """Plugin types registered by `endpick_register`, and the failures."""
         candidates: list[Candidate] = []
         faults: list[Diagnostic] = []
         for call in self.calls("endpick_register"):
             try:
                 plugins = dict(cast("Mapping[object, object]", call() or {}))
-            except CALL_FAILURES as error:
-                if is_the_hosts(error):
-                    raise
+            except PLUGIN_ERRORS as error:
                 faults.append(call.failure(Code.E0705, error))
                 continue
             for plugin_type, plugin in plugins.items():
-                result = _looked_at(call, plugin_type, plugin)
+                result = _registered(call, plugin_type, plugin)
                 (candidates if isinstance(result, Candidate) else faults).append(result)  # type: ignore[arg-type]
         return tuple(candidates), tuple(faults)
 
     def plugin_loaded(self, loaded: LoadedPlugin) -> None:
-        """Tell the hook objects of a loaded plugin type; once, however many plans use it."""
-        if loaded.plugin not in self._told:
-            self._told.add(loaded.plugin)
-            origin = loaded.candidate
-            record = PluginRecord(
-                loaded.type, tuple(kind.kind for kind in loaded.kinds), origin.distribution, origin.version, loaded.load_seconds
-            )
-            self._notify("endpick_plugin_loaded", record=record)
+        """Announce a loaded plugin type, once per class; failures are logged."""
+        if loaded.plugin in self._announced:
+            return
+        self._announced.add(loaded.plugin)
+        origin = loaded.candidate
+        kinds = tuple(kind.kind for kind in loaded.kinds)
+        record = PluginRecord(loaded.type, kinds, origin.distribution, origin.version, loaded.load_seconds)
+        for call in self.calls("endpick_plugin_loaded"):
+            try:
+                call(record=record)
+            except PLUGIN_ERRORS as error:
+                message = call.failure_message(error)
+                if message not in self._logged:
+                    self._logged.add(message)
+                    _log.warning(message, exc_info=error)
 
     def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
-        """What the hook objects say about a document with which the host itself finds no fault."""
+        """Findings of the hook objects about a document without errors."""
         found: list[Diagnostic] = []
         for call in self.calls("endpick_validate"):
             report = HookConfigReport(call, source)
             try:
-                call(config=deepcopy(source.data), report=report)
-            except CALL_FAILURES as error:
-                if is_the_hosts(error):
-                    raise
+                call(config=source.data, report=report)
+            except PLUGIN_ERRORS as error:
                 found.append(call.failure(Code.E0705, error))
             found.extend(report.diagnostics)
         return tuple(found)
 
     def configure(self, services: HostServices) -> tuple[Diagnostic, ...]:
-        """Let the hook objects replace what plugins are given; `services` is changed in place."""
-        return self._attempt("endpick_configure", Code.E0706, services=services)
+        """Let the hook objects replace services; changes `services` in place."""
+        return self._call_each("endpick_configure", Code.E0706, services=services)
 
     def add_commands(self, group: click.Group) -> tuple[Diagnostic, ...]:
-        """Let the hook objects add verbs to the command line."""
-        return self._attempt("endpick_add_commands", Code.E0705, group=group)
+        """Let the hook objects add commands to `group`."""
+        return self._call_each("endpick_add_commands", Code.E0705, group=group)
 
     async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce that serving is about to begin. Any failure returned should end the start."""
-        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, partial(_shown, host))
+        """Announce that serving begins. A failure should end the start."""
+        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, host=host)
 
     async def shutdown(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce that serving has ended, to the last hook object first."""
+        """Announce that serving has ended, in reverse order."""
         calls = reversed(list(self.calls("endpick_shutdown")))
-        return await self._await_each(calls, Code.E0704, deadline_seconds, partial(_shown, host))
+        return await self._await_each(calls, Code.E0704, deadline_seconds, host=host)
 
     async def reload(self, old: Document, new: Document, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Ask whether a new configuration may replace the old one; any diagnostic is a veto, and so is a failure."""
-        calls = self.calls("endpick_config_reload")
-        return await self._await_each(calls, Code.E0707, deadline_seconds, lambda: {"old": deepcopy(old), "new": deepcopy(new)})
+        """Ask whether a new configuration may replace the old one; any diagnostic refuses it."""
+        return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
 
-    def _notify(self, hook: str, **offered: object) -> None:
-        for call in self.calls(hook):
-            try:
-                call(**offered)
-            except CALL_FAILURES as error:
-                if is_the_hosts(error):
-                    raise
-                self._log_once(call, error)
-
-    def _log_once(self, call: HookCall, error: BaseException) -> None:
-        message = call.failure_message(error)
-        if message not in self._logged:
-            self._logged.add(message)
-            _log.warning(message, exc_info=for_log(error))
-
-    def _attempt(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
+    def _call_each(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
         faults: list[Diagnostic] = []
         for call in self.calls(hook):
             try:
                 call(**offered)
-            except CALL_FAILURES as error:
-                if is_the_hosts(error):
-                    raise
+            except PLUGIN_ERRORS as error:
                 faults.append(call.failure(code, error))
         return tuple(faults)
 
     @staticmethod
-    async def _await_each(
-        calls: Iterable[HookCall], code: Code, deadline_seconds: float, offered: Callable[[], dict[str, object]]
-    ) -> tuple[Diagnostic, ...]:
-        """`offered` makes for each what it is shown: what one does to it no other sees. In a thread, as documents may be long."""
-        attempts = [await call.attempt(code, deadline_seconds, **await asyncio.to_thread(offered)) for call in calls]
-        return tuple(fault for fault in attempts if fault is not None)
-
-
-def _shown(host: HostView) -> dict[str, object]:
-    return {"host": HostView(deepcopy(host.config), {**host.instances})}
+    async def _await_each(calls: Iterable[HookCall], code: Code, deadline_seconds: float, **offered: object) -> tuple[Diagnostic, ...]:
+        faults: list[Diagnostic] = []
+        for call in calls:
+            deadline = asyncio.timeout(deadline_seconds)
+            try:
+                async with deadline:
+                    result = call(**offered)
+                    if inspect.isawaitable(result):
+                        await cast("Awaitable[object]", result)
+            except PLUGIN_ERRORS as error:
+                if deadline.expired():
+                    late = Code.E0703 if code is Code.E0706 else code
+                    faults.append(call.fault(late, f"did not finish {call.hook} within {deadline_seconds:g} s", error))
+                else:
+                    faults.append(call.failure(code, error))
+        return tuple(faults)
 
 
 def load_hooks(
     references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """The hook objects of a configuration, and what is wrong with those that are missing from the registry.
+    """Load the hook objects of a configuration; objects with mistakes are reported and left out.
 
     Args:
-        references: The `hooks:` entries in their order; `Reference.type` is the hook object's name.
-        candidates: What is installed, from `discover_hook_objects`.
-        policy: Whose code may be imported.
-        lock: What the operator pinned; what differs is not imported.
+        references: The `hooks:` entries in their order; `Reference.type` is the name of the hook object.
+        candidates: From `discover_hook_objects`.
+        policy: The document's `pluginPolicy`.
+        lock: Distributions that differ from it are not imported.
     """
     registry = HookRegistry()
     faults: list[Diagnostic] = []
     for reference in reversed(references):
-        loaded = load_hook_object(reference, candidates, policy or Policy(), lock)
+        loaded = load_hook_object(reference, candidates, policy or Policy(), lock or LockCheck())
         if isinstance(loaded, Diagnostic):
             faults.append(loaded)
             continue
@@ -309,24 +273,11 @@ def load_hooks(
     return registry, tuple(reversed(faults))
 
 
-def _looked_at(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
-    """`_candidate`; what it looks at may raise as the hook object's call may."""
-    try:
-        return _candidate(call, plugin_type, plugin)
-    except CALL_FAILURES as error:
-        if is_the_hosts(error):
-            raise
-        return call.failure(Code.E0705, error)
-
-
-def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
-    """The plugin type that a registered class offers."""
+def _registered(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
     if not isinstance(plugin_type, str) or not isinstance(plugin, type) or not issubclass(plugin, Plugin):
         return call.fault(
             Code.E0705, f"registers {shown(plugin)} as {shown(plugin_type)}; it needs a plugin class under the name of its type"
         )
     if "<locals>" in plugin.__qualname__:
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
-    origin = call.candidate
-    target = f"{plugin.__module__}:{plugin.__qualname__}"
-    return replace(origin, type=plugin_type, api_major=API_MAJOR, target=target)
+    return replace(call.candidate, type=plugin_type, api_major=API_MAJOR, target=f"{plugin.__module__}:{plugin.__qualname__}")

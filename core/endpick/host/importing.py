@@ -1,14 +1,14 @@
-"""Imports the target of an entry point, and tells a wrong entry point from a module that fails while it is imported."""
+"""Imports the target of an entry point and describes what went wrong if that fails."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import io
 import logging
 import os
 import re
 import sysconfig
-import tempfile
 import time
 import traceback
 import warnings
@@ -17,16 +17,13 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import Candidate
-from endpick.host.failures import CALL_FAILURES, is_a, is_the_hosts, kind_of, message_of
-from endpick.host.guard import UntrustedModuleError
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.resolution import Reference
-from endpick.host.tracebacks import frames_of
 
-_NOT_THEIRS = (
+_HOST_OR_IMPORT_SYSTEM = (
     str(Path(__file__).resolve().parents[1]) + os.sep,
     str(Path(importlib.__file__).parent) + os.sep,
     "<frozen importlib",
@@ -37,15 +34,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
-    """Frames of `error` that belong neither to endpick's host nor to the import system; innermost last."""
-    return frames_of(error, _NOT_THEIRS)
+    """Frames outside endpick's host and the import system, innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return tuple(frame for frame in frames if not frame.filename.startswith(_HOST_OR_IMPORT_SYSTEM))
 
 
 def place(error: BaseException) -> str:
-    """Where the plugin went wrong, `file:line in function`; empty when no plugin code ran.
-
-    It is the plugin's own innermost line, not that of a library it called: that is where its author has to look.
-    """
+    """The plugin's own innermost frame as `file:line in function`; empty if no plugin code ran."""
     frames = plugin_frames(error)
     called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
     if called is None:
@@ -61,13 +56,13 @@ def _is_standard(file: Path) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, without the traceback: `ValueError: no such model`."""
-    message = " ".join(message_of(error).split())
-    return f"{kind_of(error)}: {message}" if message else kind_of(error)
+    """An exception in one line: `ValueError: no such model`."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as one note of a diagnostic; none when no plugin code ran."""
+    """The plugin's frames as one note of a diagnostic; empty if no plugin code ran."""
     frames = plugin_frames(error)
     if not frames:
         return ()
@@ -81,7 +76,7 @@ _origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
 
 @contextmanager
 def attributed(origin: str) -> Iterator[None]:
-    """Mark everything logged meanwhile as caused by `origin`, such as `queue-scorer (endpick 0.1.0)`."""
+    """Attribute log records written meanwhile to `origin`, such as `queue-scorer (endpick 0.1.0)`."""
     token = _origin.set(origin)
     try:
         yield
@@ -90,10 +85,10 @@ def attributed(origin: str) -> Iterator[None]:
 
 
 class Attribution(logging.Filter):
-    """Gives records that a plugin causes the attribute `plugin`: on whose behalf they were written. For handlers, not for loggers."""
+    """Sets `plugin` on records written inside `attributed`. For handlers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Stamp the record; keep every one."""
+        """Keep every record."""
         origin = _origin.get()
         if origin and not hasattr(record, "plugin"):
             record.plugin = origin
@@ -102,57 +97,22 @@ class Attribution(logging.Filter):
 
 @dataclass(slots=True)
 class CapturedOutput:
-    """What plugin code printed, and which warnings it raised, while it ran."""
+    """Standard output, standard error and warnings of plugin code."""
 
     text: str = ""
-    """Standard output and standard error, in the order written."""
-
     warnings: list[warnings.WarningMessage] = field(default_factory=list)
 
 
 @contextmanager
 def captured() -> Iterator[CapturedOutput]:
-    """Catch what is printed and warned meanwhile, so that it neither mixes with our own output nor goes unnoticed.
-
-    Also what child processes and C code write; but only what goes to the process's own standard streams.
-    """
-    output = CapturedOutput()
-    with (
-        _scratch_file() as file,
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    """Capture what Python code prints and warns meanwhile."""
+    output, printed = CapturedOutput(), io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, redirect_stdout(printed), redirect_stderr(printed):
         warnings.simplefilter("default")
         try:
-            with redirect_stdout(file), redirect_stderr(file), _descriptor_redirected(1, file), _descriptor_redirected(2, file):
-                yield output
+            yield output
         finally:
-            file.seek(0)
-            output.text = file.read()
-            output.warnings = list(caught)
-
-
-def _scratch_file() -> IO[str]:
-    """A file without a name; in memory where the system can, because a disk may be full, read-only, or have lost its directory."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("endpick-output"), "w+", encoding="utf-8", errors="replace", buffering=1)
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1)
-
-
-@contextmanager
-def _descriptor_redirected(descriptor: int, file: IO[str]) -> Iterator[None]:
-    try:
-        saved = os.dup(descriptor)
-    except OSError:  # a daemon may have closed it
-        yield
-        return
-    try:
-        file.flush()
-        os.dup2(file.fileno(), descriptor)
-        yield
-    finally:
-        file.flush()
-        os.dup2(saved, descriptor)
-        os.close(saved)
+            output.text, output.warnings = printed.getvalue(), list(caught)
 
 
 _TARGET = re.compile(r"(?P<module>\w+(\.\w+)*)\s*(:\s*(?P<attribute>\w+(\.\w+)*))?\s*(\[.*\])?", re.ASCII)
@@ -160,7 +120,7 @@ _TARGET = re.compile(r"(?P<module>\w+(\.\w+)*)\s*(:\s*(?P<attribute>\w+(\.\w+)*)
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an entry point leads to, whatever that is."""
+    """The object an entry point leads to."""
 
     value: object
     seconds: float
@@ -168,10 +128,7 @@ class Imported:
 
 
 def import_target(reference: Reference, candidate: Candidate) -> Imported | Diagnostic:
-    """Import the candidate's module and look its attribute up.
-
-    Everything the module raises becomes a diagnostic, `SystemExit` included; only the operator's Ctrl-C passes.
-    """
+    """Import the candidate's module and look its attribute up; what the module raises becomes a diagnostic."""
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
         return _wrong_module(reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")
@@ -179,55 +136,39 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
     with attributed(f"{candidate.type} ({candidate.origin})"), captured() as output:
         try:
             module = importlib.import_module(match["module"])
-        except CALL_FAILURES as error:
-            if is_the_hosts(error):
-                raise
+        except PLUGIN_ERRORS as error:
             return _import_failed(reference, candidate, match["module"], error)
         try:
-            value = functools.reduce(getattr, (match["attribute"] or "").split(".") if match["attribute"] else (), module)
-        except CALL_FAILURES as error:
-            if is_the_hosts(error):
-                raise
-            if is_a(error, AttributeError) and not plugin_frames(error):
+            value = functools.reduce(getattr, match["attribute"].split(".") if match["attribute"] else (), module)
+        except PLUGIN_ERRORS as error:
+            if isinstance(error, AttributeError) and not plugin_frames(error):
                 return _wrong_attribute(reference, candidate, match["module"], match["attribute"])
             return _raised(reference, candidate, error)
     return Imported(value, time.perf_counter() - begin, output)
 
 
 def _import_failed(reference: Reference, candidate: Candidate, module: str, error: BaseException) -> Diagnostic:
-    if is_a(error, ModuleNotFoundError) and error.name and not plugin_frames(error):
-        missing_itself = module == error.name or module.startswith(error.name + ".")
-        if missing_itself:
-            forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
-            return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
-    if is_a(error, ModuleNotFoundError) and error.name:
-        return _missing_dependency(reference, candidate, error, error.name)
-    if is_a(error, UntrustedModuleError):
-        return _untrusted(reference, candidate, error)
-    return _raised(reference, candidate, error)
-
-
-def _untrusted(reference: Reference, candidate: Candidate, error: UntrustedModuleError) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0308, error.what, candidate, annotation="differs from the lock file", help=error.repair, notes=trace_notes(error)
-    )
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return _raised(reference, candidate, error)
+    missing_itself = module == error.name or module.startswith(error.name + ".")
+    if missing_itself and not plugin_frames(error):
+        forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
+        return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
+    return _missing_dependency(reference, candidate, error, error.name)
 
 
 def _wrong_module(reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0303,
-        f"the entry point of '{candidate.type}' in {candidate.origin} is wrong: {reason}",
-        candidate,
-        annotation=f"leads to {candidate.target}",
-        help=f"reinstall {candidate.distribution}; if that does not help, its author has to correct the entry point",
-        notes=(f"the entry point is written in {candidate.metadata_path}",),
-    )
+    return _wrong_entry_point(Code.E0303, reference, candidate, reason)
 
 
 def _wrong_attribute(reference: Reference, candidate: Candidate, module: str, attribute: str) -> Diagnostic:
+    return _wrong_entry_point(Code.E0319, reference, candidate, f"module '{module}' has no '{attribute}'")
+
+
+def _wrong_entry_point(code: Code, reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:
     return reference.diagnostic(
-        Code.E0319,
-        f"the entry point of '{candidate.type}' in {candidate.origin} is wrong: module '{module}' has no '{attribute}'",
+        code,
+        f"the entry point of '{candidate.type}' in {candidate.origin} is wrong: {reason}",
         candidate,
         annotation=f"leads to {candidate.target}",
         help=f"reinstall {candidate.distribution}; if that does not help, its author has to correct the entry point",

@@ -1,6 +1,6 @@
-"""The table of kinds: what the host knows about each kind of plugin stands here once, and everything else reads it.
+"""The table of kinds: every fact the host needs about a kind of plugin.
 
-A new kind is its class in `endpick.api`, a row in `KINDS`, and the step that calls it.
+A new kind is a class in `endpick.api`, a row in `KINDS`, and the code that calls it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from endpick.api import (
     DataProducer,
     DataSource,
     DisaggregationDecider,
-    EndpointDiscovery,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    FairnessPolicy,
     Filter,
-    OrderingPolicy,
     Parameters,
     Parser,
     Picker,
@@ -36,25 +31,25 @@ from endpick.api import (
     ResponseObserver,
     SaturationDetector,
     Scorer,
-    UsageLimitPolicy,
 )
+from endpick.api.discovery import EndpointDiscovery
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
 Kind: TypeAlias = type[Plugin[Any]]
-"""A kind is its class in `endpick.api`; `Kind.kind` is what operators call it."""
+"""A kind is a class in `endpick.api`; `Kind.kind` is its name for operators."""
 
 
 class OnFault(enum.StrEnum):
-    """What the host does when an instance raises or answers nonsense."""
+    """How the host treats a request when an instance raises or returns something invalid."""
 
     SKIP = "skip"
-    """Go on as if the instance were not there for this request."""
+    """Continue without the instance."""
     REFUSE = "refuse"
-    """Refuse the request."""
 
 
 class Layer(enum.IntEnum):
-    """When in the life of a request a kind runs, in this order: data flows from earlier layers to later ones, never back."""
+    """Stages of a request, in order. Data flows from earlier layers to later ones only."""
 
     COLLECTION = 0
     PARSING = 1
@@ -69,12 +64,12 @@ class Layer(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """Name for messages."""
         return self.name.lower().replace("_", "-")
 
 
 class ExtensionPoint(enum.StrEnum):
-    """Where a plugin was called: the label of its metrics, with llm-d's values where llm-d has them."""
+    """The `extension_point` label of plugin metrics; values are those of llm-d if llm-d has the point."""
 
     REQUEST_PARSING = "RequestParsing"
     REQUEST_HEADERS = "RequestHeader"
@@ -110,211 +105,151 @@ class KindFacts:
 
     Attributes:
         api: The class in `endpick.api`.
-        layer: When it runs.
-        on_fault: What happens when an instance fails and the document does not say: a kind whose answer decides who may serve fails closed.
-        methods: Its methods on the request path, by name, each with the extension point at which the host calls it.
-        named_at: The part of the document that gives an instance its place; empty where an instance takes part because it is defined.
-        at_most: How many instances there may be where it is named: in one profile, in one document; None for any number.
-        in_profile: Named in scheduling profiles.
-        writes: An instance may write data keys.
-        by_reference: Other plugins call an instance because one of their parameters names it: see `RefersTo`.
-        article: In front of its name.
+        on_fault: Default for `onFault`; a kind that decides who may serve fails closed.
+        methods: Methods called on the request path, with their extension points.
+        named_at: Where the document names instances; empty if an instance takes part because it is defined.
+        at_most: Maximum number of instances where it is named: per profile, or per document.
+        writes: Instances may write data keys.
+        by_reference: Other plugins call it through a parameter; see `RefersTo`.
     """
 
     api: Kind
     layer: Layer
-    on_fault: OnFault = OnFault.SKIP
     methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)
     named_at: str = ""
+    on_fault: OnFault = OnFault.SKIP
     at_most: int | None = None
-    in_profile: bool = False
     writes: bool = False
     by_reference: bool = False
-    article: str = "a"
 
     @property
     def name(self) -> str:
-        """What operators call it: `data-source`."""
+        """Name for operators: `data-source`."""
         return self.api.kind
 
     @property
+    def in_profile(self) -> bool:
+        """True if instances are named in scheduling profiles."""
+        return self.named_at == _PROFILE
+
+    @property
     def on_request(self) -> bool:
-        """An instance takes part in every request because it is defined: no other part of the document names it."""
+        """True if an instance takes part in every request merely because it is defined."""
         return bool(self.methods) and not self.named_at and self.at_most is None
 
     @property
     def title(self) -> str:
-        """How messages name one: `a data source`."""
-        return f"{self.article} {self.noun}"
+        """With article: `a data source`."""
+        return f"{'an' if self.noun[0] in 'aeio' else 'a'} {self.noun}"
 
     @property
     def noun(self) -> str:
-        """The name as words: `data source`."""
+        """As words: `data source`."""
         return self.name.replace("-", " ")
 
 
 _PROFILE = "schedulingProfiles[].plugins"
+_BANDS = "flowControl.priorityBands[]"
+_REFUSE = OnFault.REFUSE
+_At = ExtensionPoint
 
-KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
-    {
-        row.api: row
-        for row in (
-            KindFacts(
-                Filter,
-                Layer.SCHEDULING,
-                OnFault.REFUSE,
-                {"filter": ExtensionPoint.FILTER},
-                _PROFILE,
-                in_profile=True,
-            ),
-            KindFacts(Scorer, Layer.SCHEDULING, OnFault.SKIP, {"score": ExtensionPoint.SCORER}, _PROFILE, in_profile=True),
-            KindFacts(Picker, Layer.SCHEDULING, OnFault.REFUSE, {"pick": ExtensionPoint.PICKER}, _PROFILE, at_most=1, in_profile=True),
-            KindFacts(
-                ProfileHandler,
-                Layer.SCHEDULING,
-                OnFault.REFUSE,
-                {"pick_profiles": ExtensionPoint.PROFILE_PICKER, "process_results": ExtensionPoint.PROCESS_PROFILES_RESULTS},
-                at_most=1,
-                writes=True,
-            ),
-            KindFacts(
-                DisaggregationDecider,
-                Layer.SCHEDULING,
-                OnFault.SKIP,
-                {"disaggregate": ExtensionPoint.DISAGGREGATION_DECIDER},
-                "plugins[].parameters",
-                by_reference=True,
-            ),
-            KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
-            KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
-            KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1, article="an"),
-            KindFacts(DataProducer, Layer.PRODUCTION, OnFault.SKIP, {"produce": ExtensionPoint.DATA_PRODUCER}, writes=True),
-            KindFacts(
-                RequestHeaderProcessor,
-                Layer.REQUEST_HEADERS,
-                OnFault.REFUSE,
-                {"request_headers": ExtensionPoint.REQUEST_HEADERS},
-                writes=True,
-            ),
-            KindFacts(CandidateFilter, Layer.CANDIDATES, OnFault.REFUSE, {"filter_candidates": ExtensionPoint.CANDIDATE_FILTER}),
-            KindFacts(Admitter, Layer.ADMISSION, OnFault.REFUSE, {"admit": ExtensionPoint.ADMISSION}, article="an"),
-            KindFacts(PreRequest, Layer.PRE_REQUEST, OnFault.SKIP, {"before_request": ExtensionPoint.PRE_REQUEST}, writes=True),
-            KindFacts(
-                ResponseObserver,
-                Layer.RESPONSE,
-                OnFault.SKIP,
-                {
-                    "response_started": ExtensionPoint.RESPONSE_RECEIVED,
-                    "first_chunk": ExtensionPoint.RESPONSE_STREAMING,
-                    "response_metadata": ExtensionPoint.RESPONSE_COMPLETE,
-                    "response_ended": ExtensionPoint.RESPONSE_COMPLETE,
-                },
-                writes=True,
-            ),
-            KindFacts(
-                Parser,
-                Layer.PARSING,
-                OnFault.REFUSE,
-                {
-                    "parse": ExtensionPoint.REQUEST_PARSING,
-                    "rewrite_model": ExtensionPoint.REQUEST_PARSING,
-                    "usage": ExtensionPoint.RESPONSE_PARSING,
-                },
-                "requestHandler.parsers",
-            ),
-            KindFacts(
-                SaturationDetector,
-                Layer.ADMISSION,
-                OnFault.SKIP,
-                {"saturation": ExtensionPoint.ADMISSION},
-                "flowControl.saturationDetector",
-                at_most=1,
-            ),
-            KindFacts(
-                FairnessPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {
-                    "choose": ExtensionPoint.FAIRNESS_POLICY,
-                    "flow_changed": ExtensionPoint.FAIRNESS_POLICY,
-                    "dispatched": ExtensionPoint.FAIRNESS_POLICY,
-                },
-                "flowControl.priorityBands[].fairnessPolicyRef",
-            ),
-            KindFacts(
-                OrderingPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {"sort_key": ExtensionPoint.ORDERING_POLICY},
-                "flowControl.priorityBands[].orderingPolicyRef",
-                article="an",
-            ),
-            KindFacts(
-                UsageLimitPolicy,
-                Layer.QUEUEING,
-                OnFault.SKIP,
-                {"ceilings": ExtensionPoint.USAGE_LIMIT_POLICY},
-                "flowControl.usageLimitPolicyPluginRef",
-                at_most=1,
-            ),
-            KindFacts(
-                EvictionFilter,
-                Layer.PRE_REQUEST,
-                OnFault.SKIP,
-                {"is_evictable": ExtensionPoint.EVICTION_FILTER},
-                at_most=1,
-                article="an",
-            ),
-            KindFacts(
-                EvictionOrderingPolicy,
-                Layer.PRE_REQUEST,
-                OnFault.SKIP,
-                {"sort_key": ExtensionPoint.EVICTION_ORDERING_POLICY},
-                at_most=1,
-                article="an",
-            ),
-        )
-    }
+_ROWS = (
+    KindFacts(Filter, Layer.SCHEDULING, {"filter": _At.FILTER}, _PROFILE, _REFUSE),
+    KindFacts(Scorer, Layer.SCHEDULING, {"score": _At.SCORER}, _PROFILE),
+    KindFacts(Picker, Layer.SCHEDULING, {"pick": _At.PICKER}, _PROFILE, _REFUSE, at_most=1),
+    KindFacts(
+        ProfileHandler,
+        Layer.SCHEDULING,
+        {"pick_profiles": _At.PROFILE_PICKER, "process_results": _At.PROCESS_PROFILES_RESULTS},
+        on_fault=_REFUSE,
+        at_most=1,
+        writes=True,
+    ),
+    KindFacts(
+        DisaggregationDecider,
+        Layer.SCHEDULING,
+        {"disaggregate": _At.DISAGGREGATION_DECIDER},
+        "plugins[].parameters",
+        by_reference=True,
+    ),
+    KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
+    KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
+    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
+    KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
+    KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
+    KindFacts(Admitter, Layer.ADMISSION, {"admit": _At.ADMISSION}, on_fault=_REFUSE),
+    KindFacts(PreRequest, Layer.PRE_REQUEST, {"before_request": _At.PRE_REQUEST}, writes=True),
+    KindFacts(
+        ResponseObserver,
+        Layer.RESPONSE,
+        {
+            "response_started": _At.RESPONSE_RECEIVED,
+            "first_chunk": _At.RESPONSE_STREAMING,
+            "response_metadata": _At.RESPONSE_COMPLETE,
+            "response_ended": _At.RESPONSE_COMPLETE,
+        },
+        writes=True,
+    ),
+    KindFacts(
+        Parser,
+        Layer.PARSING,
+        {"parse": _At.REQUEST_PARSING, "rewrite_model": _At.REQUEST_PARSING, "usage": _At.RESPONSE_PARSING},
+        "requestHandler.parsers",
+        _REFUSE,
+    ),
+    KindFacts(SaturationDetector, Layer.ADMISSION, {"saturation": _At.ADMISSION}, "flowControl.saturationDetector", at_most=1),
+    KindFacts(
+        FairnessPolicy,
+        Layer.QUEUEING,
+        dict.fromkeys(("choose", "flow_changed", "dispatched"), _At.FAIRNESS_POLICY),
+        f"{_BANDS}.fairnessPolicyRef",
+    ),
+    KindFacts(OrderingPolicy, Layer.QUEUEING, {"sort_key": _At.ORDERING_POLICY}, f"{_BANDS}.orderingPolicyRef"),
+    KindFacts(UsageLimitPolicy, Layer.QUEUEING, {"ceilings": _At.USAGE_LIMIT_POLICY}, "flowControl.usageLimitPolicyPluginRef", at_most=1),
+    KindFacts(EvictionFilter, Layer.PRE_REQUEST, {"is_evictable": _At.EVICTION_FILTER}, at_most=1),
+    KindFacts(EvictionOrderingPolicy, Layer.PRE_REQUEST, {"sort_key": _At.EVICTION_ORDERING_POLICY}, at_most=1),
 )
 
+KINDS: Mapping[Kind, KindFacts] = MappingProxyType({row.api: row for row in _ROWS})
 
 KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind in KINDS], "type": "string"})]
-"""The name of a kind where documents for programs say it."""
+"""The name of a kind in JSON documents."""
 
 
 def kinds_of(plugin: type) -> tuple[Kind, ...]:
-    """Every kind a class is, from its bases, in the order of the table; empty for a class that is none."""
+    """All kinds of a class, in table order."""
     return tuple(kind for kind in KINDS if issubclass(plugin, kind))
 
 
 def default_on_fault(kinds: Iterable[Kind]) -> OnFault:
-    """Fail closed where one of the kinds decides who may serve, open elsewhere."""
+    """REFUSE if one of the kinds fails closed, else SKIP."""
     return OnFault.REFUSE if any(KINDS[kind].on_fault is OnFault.REFUSE for kind in kinds) else OnFault.SKIP
 
 
 def first_write(kinds: Iterable[Kind]) -> Layer:
-    """The earliest layer in which an instance of these kinds, at least one, can write."""
+    """The earliest layer in which an instance of these kinds can write."""
     rows = [KINDS[kind] for kind in kinds]
     return min(row.layer for row in ([row for row in rows if row.writes] or rows))
 
 
 def last_read(kinds: Iterable[Kind]) -> Layer:
-    """The latest layer in which an instance of these kinds, at least one, can read."""
+    """The latest layer in which an instance of these kinds can read."""
     return max(KINDS[kind].layer for kind in kinds)
 
 
 def titles(kinds: Iterable[Kind]) -> str:
-    """All that an instance is: `a filter and a scorer`."""
+    """Kinds as words: `a filter and a scorer`."""
     return " and ".join(KINDS[kind].title for kind in kinds)
 
 
 def parameters_model(plugin: type) -> object:
-    """The model of a plugin's `parameters:` block: the generic argument of its kind; checked by the contract to be `Parameters`."""
+    """The model of a plugin's parameters: the generic argument of its kind. The contract checks that it is a `Parameters` class."""
     return next(iter(generic_arguments(plugin, Plugin)), Parameters)
 
 
 def payload_of(plugin: type) -> type[object] | None:
-    """What a data source delivers, or a data collector reads: the second generic argument; None for any payload, and for other kinds."""
+    """Payload type of a data source or collector (its second generic argument); None for any payload and for other kinds."""
     base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
     if base is None:
         return None

@@ -1,4 +1,4 @@
-"""Loads plugin classes: imports a candidate, checks what it finds, and says whose fault a failure is."""
+"""Loads plugin classes: imports a candidate, checks the class, and reports every mistake of its author."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from endpick import __version__
 from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate
+from endpick.host.discovery import Candidate, discover
 from endpick.host.importing import CapturedOutput, import_target
 from endpick.host.kinds import Kind, kinds_of
-from endpick.host.metadata import UnmetRequirement, offered_at, requirements_of
-from endpick.host.plain_schema import Schema
+from endpick.host.requirements import UnmetRequirement, unmet_of
 from endpick.host.resolution import Reference
-from endpick.host.schema import fault_of_schemas, schemas_of
+from endpick.host.schema import Schema, fault_of_schemas, schemas_of
 from endpick.installation import HOST_DISTRIBUTION
 
 SLOW_IMPORT_SECONDS = 2.0
@@ -30,39 +29,40 @@ _LONGEST_QUOTE = 400
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """A plugin class that has passed every check."""
+    """A plugin class that passed every check.
+
+    Attributes:
+        type: Name of its entry point; for an alias, the current name of the type.
+        load_seconds: Import time; nearly zero if another plugin had imported the module already.
+        output: Text printed and warnings raised by the import.
+    """
 
     candidate: Candidate
     plugin: type[Plugin[Parameters]]
     type: str
-    """The name of its entry point; of an alias, the name that the type bears now."""
-
     kinds: tuple[Kind, ...]
     load_seconds: float
-    """How long its import took; nearly nothing when another plugin had imported the module before."""
-
     output: str
-    """What it printed and warned while being imported."""
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
-        """What a `parameters:` block must satisfy; the last is the one to show. Made when they are asked for: few blocks are given."""
+        """The schemas a `parameters:` block must satisfy; the last one is for display."""
         return schemas_of(self.plugin)
 
     @property
     def summary(self) -> str:
-        """First line of its docstring; empty when it has none of its own."""
+        """First line of its own docstring."""
         own = self.plugin.__dict__.get("__doc__") or _docstring_in_source(self.plugin)
         return next(iter(own.strip().splitlines()), "")
 
     @property
     def description(self) -> str:
-        """Its docstring, or that of the kind when it has none of its own."""
+        """Its docstring, or the docstring of its kind."""
         return inspect.getdoc(self.plugin) or inspect.cleandoc(_docstring_in_source(self.plugin))
 
 
 def _docstring_in_source(plugin: type) -> str:
-    """The docstring of a class that was compiled, which mypyc leaves out, from the source beside it; empty for any other class."""
+    """The docstring of a compiled class, read from the source next to it because mypyc drops docstrings."""
     origin = getattr(sys.modules[plugin.__module__].__spec__, "origin", None) or ""
     if not origin.endswith(tuple(EXTENSION_SUFFIXES)):
         return ""
@@ -75,27 +75,25 @@ def _docstring_in_source(plugin: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The outcome for one reference: a plugin, unless there is an error among the diagnostics."""
+    """The plugin for one reference, or the errors that prevented it; warnings may come with either."""
 
     loaded: LoadedPlugin | None
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def load(
-    candidate: Candidate,
-    reference: Reference,
-    unmet: tuple[UnmetRequirement, ...] | None = None,
-    offers: Sequence[Candidate] = (),
+    candidate: Candidate, reference: Reference, unmet: tuple[UnmetRequirement, ...] | None = None, offers: Sequence[Candidate] = ()
 ) -> Loading:
-    """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept.
+    """Import one candidate and check its class; policy and lock are the caller's business.
 
-    `unmet` says which requirements of its distribution are not met. Reading them is slow, so a caller that loads several types of one
-    distribution finds them once, with `unmet_of`; they are looked up unless given, and where an import failed. `offers` is all that is
-    installed: where the candidate's type is a former name, the present one is among them; the metadata of its distribution tells it
-    unless given.
+    Args:
+        candidate: The entry point to import.
+        reference: The entry of the configuration to blame.
+        unmet: Unmet requirements of its distribution; looked up if None, except for endpick itself, which runs already.
+        offers: Everything installed; it holds the current name of a type that is loaded under a former name.
     """
     if unmet is None:
-        unmet = unmet_of(candidate.distribution)
+        unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
     host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
     if host is not None:
         return Loading(None, (_other_endpick(reference, candidate, host),))
@@ -108,7 +106,7 @@ def load(
     if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
-    # Tests have seen that the schemas of what endpick brings are valid; to make them all is 2 % of a start.
+    # The schemas of built-in plugins are checked by tests.
     fault = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
     if fault is not None:
         return Loading(None, (fault,))
@@ -119,15 +117,8 @@ def load(
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 
-def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
-    """Which requirements of an installed distribution the environment does not meet."""
-    from endpick.host.requirements import unmet_requirements  # noqa: PLC0415 - slow to import, and built-in plugins are not asked
-
-    return unmet_requirements(requirements_of(distribution))
-
-
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
-    """An error for each loaded plugin that claims a former name which another loaded plugin claims, or bears, as well."""
+    """An error for each loaded plugin with an alias that another loaded plugin has as its name or alias."""
     claims: dict[str, LoadedPlugin] = {}
     found = []
     loaded_once = {(plugin.candidate.distribution, plugin.type): (reference, plugin) for reference, plugin in plugins}
@@ -150,12 +141,12 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
 
 
 def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
-    """The entry point's name; where that is a former name, the one that leads to the same class now, or None when none does."""
+    """The entry point's name, or for an alias the current name of the same class; None if there is no such entry point."""
     if candidate.type not in plugin.aliases:
         return candidate.type
-    known = [(one.type, one.target) for one in offers if one.distribution == candidate.distribution]
-    offered = known or offered_at(candidate.metadata_path)
-    return next((name for name, target in offered if target == candidate.target and name not in plugin.aliases), None)
+    known = offers or discover()
+    current = (one.type for one in known if (one.distribution, one.target) == (candidate.distribution, candidate.target))
+    return next((name for name in current if name not in plugin.aliases), None)
 
 
 def _former_name_only(reference: Reference, candidate: Candidate) -> Diagnostic:

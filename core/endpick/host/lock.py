@@ -1,148 +1,147 @@
-"""The lock file: which distribution, in which state, provides which plugin type and which hook object."""
+"""Pins the installed plugin distributions: `endpick lock` writes a lock file, `serve --locked` checks it before any import."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import Distribution, PackagePath
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Span
-from endpick.files import open_regular
-from endpick.host.contents import contents_of, owner_of
-from endpick.host.discovery import Candidate
-from endpick.host.guard import owned_names
-from endpick.host.importing import describe
-from endpick.host.record import Contents
+from endpick.host.discovery import Candidate, normalise
+from endpick.host.resolution import Reference
 
 FILE_NAME = "endpick.lock.json"
-_FORMAT = 2
-_MOST_BYTES = 16 * 1024 * 1024
-"""Of the file: a plugin type takes some hundred."""
+_FORMAT = 3
+_SHOWN_FILES = 5
+
+_WRITTEN_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json)|.*\.pyc|\.\..*")
+"""Entries of RECORD that differ between installers or environments."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LockedPlugin:
-    """One plugin type, or hook object, as it was when it was locked."""
-
-    type: str
-    """Of a hook object its name."""
-
-    distribution: str
-    version: str
-    target: str
-    digest: str
-    """Of the installed files: for a wheel of its RECORD, for an editable install of the source itself."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LockedOwner:
-    """A distribution to whose modules entry points of other distributions lead."""
+class Pin:
+    """A distribution as it was locked; `digest` is the SHA-256 of its RECORD. The source of an editable install is not pinned."""
 
     distribution: str
     version: str
     digest: str
-    """As of a plugin."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LockedModules:
-    """Names under which everything belongs to one locked distribution: they stay its own when its metadata does not tell them any more."""
-
-    distribution: str
-    names: tuple[str, ...]
-    """Sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
     """The content of a lock file."""
 
-    plugins: tuple[LockedPlugin, ...] = ()
-    hooks: tuple[LockedPlugin, ...] = ()
-    owners: tuple[LockedOwner, ...] = ()
-    modules: tuple[LockedModules, ...] = ()
-    """Of the distributions of plugins and hook objects, and of those to which their entry points lead."""
+    pins: tuple[Pin, ...] = ()
 
     def render(self) -> str:
-        """The lock file's text: the same plugins always give the same bytes."""
-        sections: dict[str, Sequence[LockedPlugin | LockedOwner | LockedModules]] = {
-            "plugins": sorted(self.plugins),
-            "hooks": sorted(self.hooks),
-            "owners": sorted(self.owners),
-            "modules": sorted(self.modules),
-        }
-        pinned = {name: [asdict(one) for one in section] for name, section in sections.items()}
-        return json.dumps({"format": _FORMAT, **pinned}, indent=2) + "\n"
+        """The text of the lock file."""
+        return json.dumps({"format": _FORMAT, "distributions": [asdict(pin) for pin in sorted(self.pins)]}, indent=2) + "\n"
 
 
-def lock_of(candidates: Iterable[Candidate], hook_objects: Iterable[Candidate] = ()) -> Lock:
-    """Pin everything that this host could load. Types over which distributions clash are pinned once for each."""
-    usable = [one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by]
-    hooks = list(hook_objects)
-    contents = {one.metadata_path: contents_of(one) for one in (*usable, *hooks)}
-    owners = [owner for one in (*usable, *hooks) if (owner := _foreign_owner(one, contents[one.metadata_path])) is not None]
-    return Lock(
-        tuple(sorted(locked(one, contents[one.metadata_path]) for one in usable)),
-        tuple(sorted(locked(one, contents[one.metadata_path]) for one in hooks)),
-        tuple(sorted({LockedOwner(one.distribution, one.version, one.fingerprint) for one in owners})),
-        tuple(sorted({_modules_of(one) for one in (*contents.values(), *owners)})),
-    )
+@dataclass(frozen=True, slots=True)
+class LockCheck:
+    """How the installed distributions differ from a lock; see `check_lock`.
+
+    Attributes:
+        differences: Message and notes by canonical name of the distribution.
+    """
+
+    differences: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def fault(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
+        """Why this plugin type or hook object must not be imported; None if it is as locked."""
+        found = self.differences.get(normalise(candidate.distribution))
+        if found is None:
+            return None
+        message, notes = found
+        return reference.diagnostic(Code.E0308, message, candidate, annotation="differs from the lock file", help=_REPAIR, notes=notes)
+
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """One diagnostic for each distribution that differs."""
+        return tuple(Diagnostic(Code.E0308, message, help=_REPAIR, notes=notes) for message, notes in self.differences.values())
 
 
-def locked(candidate: Candidate, contents: Contents) -> LockedPlugin:
-    """What the lock file says of a plugin type, or hook object, that is installed so."""
-    return LockedPlugin(candidate.type, candidate.distribution, candidate.version, candidate.target, contents.fingerprint)
+_REPAIR = "reinstall what was locked, or accept what is installed with `endpick lock`"
 
 
-def _modules_of(contents: Contents) -> LockedModules:
-    return LockedModules(contents.distribution, tuple(sorted(owned_names(contents.to_guard().modules))))
+def lock_of(candidates: Iterable[Candidate]) -> Lock:
+    """Pin every distribution that offers one of these plugin types and hook objects."""
+    return Lock(tuple(sorted({_pin(one) for one in candidates})))
 
 
-def _foreign_owner(candidate: Candidate, contents: Contents) -> Contents | None:
-    return None if candidate.module in contents.modules else owner_of(candidate.module)
-
-
-def read_lock(text: str, file: str) -> Lock | Diagnostic:
-    """A lock file's content, or why it cannot be used."""
-    try:
-        document = json.loads(text)
-        if document["format"] != _FORMAT:
-            return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
-        plugins, hooks = (tuple(LockedPlugin(**_texts(entry)) for entry in document[section]) for section in ("plugins", "hooks"))
-        owners = tuple(LockedOwner(**_texts(entry)) for entry in document["owners"])
-        return Lock(plugins, hooks, owners, tuple(_named(entry) for entry in document.get("modules", ())))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return _unusable(file, f"is damaged: {describe(error)}")
+def check_lock(lock: Lock, candidates: Iterable[Candidate]) -> LockCheck:
+    """Compare everything that offers plugin types and hook objects with the lock, and the installed files with their RECORD."""
+    pinned = {normalise(pin.distribution): pin for pin in lock.pins}
+    installed = {normalise(one.distribution): one for one in candidates}
+    found = {name: _difference(pinned.get(name), one) for name, one in installed.items()}
+    missing = {
+        name: (f"{pin.distribution} {pin.version} is locked and offers nothing to endpick here", ())
+        for name, pin in pinned.items()
+        if name not in installed
+    }
+    return LockCheck({name: difference for name, difference in sorted((found | missing).items()) if difference is not None})
 
 
 def load_lock(path: Path) -> Lock | Diagnostic:
-    """The lock file at `path`, or why it cannot be used."""
+    """Read a lock file."""
     try:
-        with open_regular(path) as file:
-            raw = file.read(_MOST_BYTES + 1)
-        text = raw.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {reason}", help="write one with `endpick lock`")
-    if len(raw) > _MOST_BYTES:
-        return _unusable(str(path), f"is longer than {_MOST_BYTES // 2**20} MiB")
-    return read_lock(text, str(path))
+        document = json.loads(path.read_bytes())
+        if document["format"] != _FORMAT:
+            return _unusable(path, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
+        return Lock(tuple(Pin(**entry) for entry in document["distributions"]))
+    except OSError as error:
+        return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {error.strerror}", help="write one with `endpick lock`")
+    except (ValueError, KeyError, TypeError) as error:
+        return _unusable(path, f"is damaged: {type(error).__name__}: {error}")
 
 
-def _texts(entry: object) -> dict[str, str]:
-    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
-        raise TypeError("an entry is no mapping of text to text")
-    return entry
+def changed_files(metadata_path: str) -> tuple[str, ...]:
+    """Files of a distribution that differ from its RECORD, sorted."""
+    return tuple(sorted(str(file) for file in _recorded(metadata_path) if not _is_intact(file)))
 
 
-def _named(entry: object) -> LockedModules:
-    if not isinstance(entry, dict) or not isinstance(entry["distribution"], str) or not isinstance(entry["names"], list):
-        raise TypeError("modules are no mapping of a distribution and a list of names")
-    if not all(isinstance(name, str) for name in entry["names"]):
-        raise TypeError("the name of a module is no text")
-    return LockedModules(entry["distribution"], tuple(entry["names"]))
+def listed(files: tuple[str, ...]) -> str:
+    """Up to five file names, and how many there are besides."""
+    more = len(files) - _SHOWN_FILES
+    return ", ".join(files[:_SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _unusable(file: str, reason: str) -> Diagnostic:
-    return Diagnostic(Code.E0321, f"the lock file {reason}", Span.start_of(file), help="write a new one with `endpick lock`")
+def _pin(candidate: Candidate) -> Pin:
+    lines = sorted(f"{file},{file.hash and file.hash.value}\n" for file in _recorded(candidate.metadata_path))
+    return Pin(candidate.distribution, candidate.version, f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}")
+
+
+def _recorded(metadata_path: str) -> list[PackagePath]:
+    files = Distribution.at(metadata_path).files or ()
+    return [file for file in files if file.hash is not None and not _WRITTEN_BY_INSTALLER.fullmatch(str(file))]
+
+
+def _is_intact(file: PackagePath) -> bool:
+    assert file.hash is not None
+    try:
+        digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
+    except FileNotFoundError:
+        return False
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value
+
+
+def _difference(pin: Pin | None, candidate: Candidate) -> tuple[str, tuple[str, ...]] | None:
+    if pin is None:
+        return f"{candidate.origin} is not in the lock file", ()
+    now = _pin(candidate)
+    if now.version != pin.version:
+        return f"{candidate.distribution} has changed since it was locked", (f"the version was {pin.version}, now it is {now.version}",)
+    if now.digest != pin.digest:
+        note = f"the version is still {now.version}, but other files are installed: the digest was {pin.digest}, now {now.digest}"
+        return f"{candidate.distribution} has changed since it was locked", (note,)
+    changed = () if candidate.editable else changed_files(candidate.metadata_path)
+    return (f"files of {candidate.origin} were changed after it was installed: {listed(changed)}", ()) if changed else None
+
+
+def _unusable(path: Path, reason: str) -> Diagnostic:
+    return Diagnostic(Code.E0321, f"the lock file {reason}", Span.start_of(str(path)), help="write a new one with `endpick lock`")

@@ -1,4 +1,4 @@
-"""Judges a `parameters:` block: by JSON Schema, which knows positions, and by the plugin's model, which makes the typed object."""
+"""Checks a `parameters:` block against the JSON Schema, which knows positions, and builds the typed object with pydantic."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from endpick.api.plugin import HAS_NO_EFFECT, Parameters
 from endpick.config.source import SourceMap
 from endpick.config.yaml_values import Json
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.importing import describe, trace_notes
 from endpick.host.loader import LoadedPlugin
-from endpick.host.plain_schema import Schema, plainly_satisfies
 from endpick.host.resolution import Reference
-from endpick.host.schema import own_model
-from endpick.host.violation import Violation
+from endpick.host.schema import Schema, own_model, schema_errors
+from endpick.host.violation import Violation, violations
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
-    """Where a `parameters:` block is, whether or not the document has it."""
+    """The place of a `parameters:` block, even if the document has no such block.
+
+    Attributes:
+        reference: The entry it belongs to.
+        path: Of the block, such as `("plugins", 0, "parameters")`.
+        source: None for an instance that the host adds by itself.
+    """
 
     reference: Reference
-    """The entry it belongs to: what is blamed when the whole block is missing."""
-
     path: DocumentPath = ()
-    """Document path of the block, such as `("plugins", 0, "parameters")`."""
-
     source: SourceMap | None = None
-    """None for an instance that the host adds by itself."""
 
     def value_span(self, inner: DocumentPath) -> Span | None:
         """The value under a path within the block."""
@@ -41,7 +41,7 @@ class ParameterSource:
         return self.reference.span if source is None else source.value_span((*self.path, *inner))
 
     def key_span(self, inner: DocumentPath) -> Span | None:
-        """The key of a path within the block; an item of a list has none, so its value."""
+        """The key of a path within the block; for an item of a list, the value."""
         source = self._source()
         if source is None:
             return self.reference.span
@@ -49,7 +49,7 @@ class ParameterSource:
         return source.value_span(path) if isinstance(path[-1], int) else source.key_span(path)
 
     def block(self) -> Mapping[str, object]:
-        """The block as plain data; empty where the document has none."""
+        """The block as plain data."""
         source = self._source()
         return {} if source is None else cast("Mapping[str, object]", _at(source.data, self.path) or {})
 
@@ -58,16 +58,12 @@ class ParameterSource:
 
 
 def parameters_schema(loaded: LoadedPlugin) -> Schema:
-    """The JSON Schema of a plugin's parameters, closed: what the editor, `endpick describe` and the reference show.
-
-    An author who wrote a schema besides a model has written it to be shown.
-    """
+    """The schema to display: the author's own, or else the generated one."""
     return loaded.schemas[-1]
 
 
 def diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
-    """A violation at its place: unknown names at their key, missing ones at the key of what lacks them, values at themselves."""
-    plugin = place.reference.plugin(loaded.candidate)
+    """A violation at its place: unknown keys at the key, missing keys at the enclosing key, values at the value."""
     message, span, annotation = _worded(violation, loaded, place)
     path = (*place.path, *violation.path)
     return Diagnostic(
@@ -77,14 +73,13 @@ def diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSo
         labels=() if place.source is None else place.source.labels_for(path),
         help=violation.help,
         notes=_notes(violation, loaded, place, path),
-        plugin=plugin,
+        plugin=place.reference.plugin(loaded.candidate),
         path=path,
         annotation=annotation,
     )
 
 
 def _worded(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> tuple[str, Span | None, str]:
-    """Message, span and annotation."""
     path, owner, name = violation.path, place.reference.owner, violation.name
     match violation.code:
         case Code.E0402:
@@ -120,10 +115,7 @@ def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
-    """The part of a schema that describes what is at a path; empty where it cannot be told without judging values.
-
-    What a property says of itself goes before what the model says that it refers to.
-    """
+    """The part of a schema that describes a path; empty if that depends on values."""
     definitions = schema.get("$defs", {})
     for segment in path:
         inner = _properties(schema).get(str(segment), {})
@@ -132,7 +124,7 @@ def described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[st
 
 
 def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) -> Mapping[str, object]:
-    """A property with the model it refers to, by `$ref` or as the only choice beside null."""
+    """A property merged with the model it refers to, by `$ref` or as the only alternative to null; its own keywords win."""
     choices = inner.get("anyOf")
     real = [one for one in choices if isinstance(one, Mapping) and one.get("type") != "null"] if isinstance(choices, list) else [inner]
     target = definitions.get(str(real[0].get("$ref", "")).removeprefix("#/$defs/")) if len(real) == 1 else None
@@ -140,7 +132,7 @@ def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) ->
 
 
 def description_of(schema: Mapping[str, object], path: DocumentPath) -> str | None:
-    """What a schema says of the parameter at a path; None when nothing."""
+    """The description of the parameter at a path."""
     description = described_by(schema, path).get("description")
     return description if isinstance(description, str) else None
 
@@ -150,7 +142,7 @@ def _dotted(path: DocumentPath) -> str:
 
 
 class OpenParameters(Parameters):
-    """Parameters of a plugin that describes them by a JSON Schema alone: every name is an attribute, as written."""
+    """Parameters of a plugin with a JSON Schema and no model: every key is an attribute."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -166,9 +158,9 @@ def check_parameters(
 
     Args:
         loaded: The plugin.
-        raw: The block as plain data; empty when the entry has none.
+        raw: The block as plain data.
         source: The document; None for an instance that the host adds by itself.
-        path: Document path of the block, whether or not the document has it.
+        path: Of the block, even if the document has no such block.
         reference: The entry the block belongs to.
     """
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
@@ -178,9 +170,7 @@ def check_parameters(
         parameters = model.model_validate(raw)
     except ValidationError as error:
         found.extend(_not_covered(_by_model(error, raw), found))
-    except CALL_FAILURES as error:
-        if is_the_hosts(error):
-            raise
+    except PLUGIN_ERRORS as error:
         return (_validator_crashed(loaded, place, error),)
     return tuple(diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
 
@@ -192,22 +182,12 @@ def deprecated_parameters(
     path: DocumentPath = (),
     reference: Reference | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """A warning for each parameter that is given and that the schema calls deprecated, in nested mappings, too."""
-    if not raw:
-        return ()
+    """A warning for each given parameter that the schema marks as deprecated, nested ones included."""
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
-    plugin, schema = place.reference.plugin(loaded.candidate), parameters_schema(loaded)
     return tuple(
-        Diagnostic(
-            Code.W0401,
-            f"parameter '{_dotted(inner)}' of {place.reference.owner} is deprecated",
-            span=place.key_span(inner),
-            help=description_of(schema, inner),
-            plugin=plugin,
-            path=(*path, *inner),
-        )
-        for inner in _given_names(raw, ())
-        if described_by(schema, inner).get("deprecated") is True
+        _about_given(Code.W0401, "is deprecated", inner, described.get("description"), loaded, place)
+        for inner, described in _given(loaded, raw)
+        if described.get("deprecated") is True
     )
 
 
@@ -220,24 +200,35 @@ def ineffective_parameters(
     *,
     code: Code = Code.W0402,
 ) -> tuple[Diagnostic, ...]:
-    """One diagnostic of this code for each given parameter that has no effect, in nested mappings, too; see `endpick.api.ignored`."""
-    if not raw:
-        return ()
+    """A diagnostic for each given parameter without effect, nested ones included; see `endpick.api.ignored`."""
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
-    schema = parameters_schema(loaded)
     return tuple(
-        Diagnostic(
-            code,
-            f"parameter '{_dotted(inner)}' of {place.reference.owner} has no effect",
-            span=place.key_span(inner),
-            help=instead,
-            labels=() if source is None else source.labels_for((*path, *inner)),
-            plugin=place.reference.plugin(loaded.candidate),
-            path=(*path, *inner),
-        )
-        for inner in _given_names(raw, ())
-        if isinstance(instead := described_by(schema, inner).get(HAS_NO_EFFECT), str)
+        _about_given(code, "has no effect", inner, described[HAS_NO_EFFECT], loaded, place)
+        for inner, described in _given(loaded, raw)
+        if HAS_NO_EFFECT in described
     )
+
+
+def _about_given(
+    code: Code, predicate: str, inner: DocumentPath, advice: object, loaded: LoadedPlugin, place: ParameterSource
+) -> Diagnostic:
+    path = (*place.path, *inner)
+    return Diagnostic(
+        code,
+        f"parameter '{_dotted(inner)}' of {place.reference.owner} {predicate}",
+        span=place.key_span(inner),
+        labels=() if place.source is None else place.source.labels_for(path),
+        help=advice if isinstance(advice, str) else None,
+        plugin=place.reference.plugin(loaded.candidate),
+        path=path,
+    )
+
+
+def _given(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[tuple[DocumentPath, Mapping[str, object]]]:
+    if raw:
+        schema = parameters_schema(loaded)
+        for path in _given_names(raw, ()):
+            yield path, described_by(schema, path)
 
 
 def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[DocumentPath]:
@@ -248,14 +239,8 @@ def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[Do
 
 
 def _by_schema(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[Violation]:
-    if loaded.candidate.is_builtin and not raw:
-        return  # what their schemas refuse their models refuse, too
-    block = dict(raw)
     for schema in loaded.schemas:
-        if not plainly_satisfies(schema, block):
-            from endpick.host.full_schema import violations_of  # noqa: PLC0415 - slow to import, and most parameters are fine
-
-            yield from violations_of(schema, block)
+        yield from violations(schema_errors(schema, raw))
 
 
 def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Violation]:
@@ -271,7 +256,6 @@ def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Vio
 
 
 def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
-    """The segments of a pydantic location that the document has: it also names union members and validators."""
     path: list[str | int] = []
     for segment in detail["loc"]:
         is_key = isinstance(raw, Mapping) and segment in raw
@@ -288,10 +272,10 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> Iterator[Violation]:
-    """What the model adds to the schema's findings: nothing about places the schema has spoken of already."""
-    spoken_of = [violation.path for violation in earlier]
+    """The model's findings at places where the schema found nothing."""
+    reported = [violation.path for violation in earlier]
     for violation in later:
-        if not any(_overlap(violation.path, path) for path in spoken_of):
+        if not any(_overlap(violation.path, path) for path in reported):
             yield violation
 
 

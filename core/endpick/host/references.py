@@ -1,9 +1,9 @@
-"""Which parameters name other instances, by the mark `RefersTo`: of a model, and of the parameters of one instance."""
+"""Finds parameters that name other instances (`RefersTo`), in a model and in the parameters of an instance."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -16,37 +16,38 @@ from endpick.host.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class NamedInstance:
-    """One parameter's reference to an instance."""
+    """A parameter's reference to an instance.
+
+    Attributes:
+        name: The instance.
+        kind: The kind it must be of.
+        path: Of the value within the `parameters:` block.
+        parameter: For messages: `deciders.prefill`.
+        is_written: False if the name is the parameter's default.
+    """
 
     name: str
     kind: Kind
-    """What the instance must be."""
-
     path: DocumentPath
-    """Of the value within the `parameters:` block."""
-
     parameter: str
-    """The parameter, for people: `deciders.prefill`."""
-
     is_written: bool
-    """Whether the block has it; else it is the parameter's default."""
 
 
 def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:
-    """Every instance that the parameters name, in the order of their fields.
-
-    Args:
-        parameters: Validated.
-        block: What they were read from, as plain data: it says under which name a parameter was written.
-    """
+    """Every instance that validated parameters name, in field order; `block` holds them as written."""
     return tuple(_in_model(parameters, block, ()))
+
+
+def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
+    """The marked fields of a model and its nested models, each with its name."""
+    return tuple(_marks(model, set()))
 
 
 def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[NamedInstance]:
     written = block if isinstance(block, Mapping) else {}
     for name, field in type(model).model_fields.items():
         segment = name if name in written else field.alias or name
-        # Not by attribute: pydantic warns of reading a deprecated field, and this reads every field.
+        # `vars`, because pydantic warns when a deprecated attribute is read.
         value, inner, place = vars(model)[name], written.get(segment), (*path, segment)
         mark = _mark_of(field)
         if mark is None:
@@ -58,7 +59,6 @@ def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[N
 
 
 def _in_value(value: object, block: object, path: DocumentPath) -> Iterator[NamedInstance]:
-    """References in models that a parameter holds: one, a sequence of them, or a mapping to them."""
     if isinstance(value, BaseModel):
         yield from _in_model(value, block, path)
     elif isinstance(value, list | tuple):
@@ -82,12 +82,7 @@ def _mark_of(field: FieldInfo) -> RefersTo | None:
     return next((mark for mark in field.metadata if isinstance(mark, RefersTo)), None)
 
 
-def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
-    """The marked fields of a model and of the models it holds, each with its name."""
-    return tuple(_marks(model, set()))
-
-
-def _marks(model: type[BaseModel], seen: set[type]) -> Iterable[tuple[str, RefersTo]]:
+def _marks(model: type[BaseModel], seen: set[type]) -> Iterator[tuple[str, RefersTo]]:
     if model in seen:
         return
     seen.add(model)

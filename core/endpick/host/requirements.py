@@ -1,43 +1,71 @@
-"""Which requirements of a distribution the environment does not meet. Imports `packaging`, which serving built-in plugins does without."""
+"""Compares the requirements of a distribution with what is installed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from endpick.host.metadata import UnmetRequirement, installed_version, normalise
+from endpick.host.discovery import normalise
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetRequirement:
+    """A requirement that the environment does not meet.
+
+    Attributes:
+        distribution: Canonical name of the required distribution.
+        requirement: Name and versions, without marker and extras.
+        installed: The installed version; empty when there is none.
+    """
+
+    distribution: str
+    requirement: str
+    installed: str = ""
+
+    def __str__(self) -> str:
+        if not self.installed:
+            return f"{self.requirement} is not installed"
+        return f"{self.requirement} is needed, {self.distribution} {self.installed} is installed"
+
+
+def requirements_of(distribution: str) -> tuple[str, ...]:
+    """The `Requires-Dist` lines of a distribution; empty when it is not installed."""
+    try:
+        return tuple(metadata.requires(distribution) or ())
+    except metadata.PackageNotFoundError:
+        return ()
 
 
 def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
-    """Each requirement that the environment does not meet; those of extras are not judged."""
-    return tuple(_judge(requires))
+    """Every requirement that the environment does not meet; requirements of extras are skipped."""
+    return tuple(_unmet(map(Requirement, requires)))
 
 
-def _judge(requires: Iterable[str]) -> Iterator[UnmetRequirement]:
-    for text in requires:
+def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
+    """The unmet requirements of an installed distribution."""
+    return unmet_requirements(requirements_of(distribution))
+
+
+def _unmet(requirements: Iterable[Requirement]) -> Iterator[UnmetRequirement]:
+    for one in requirements:
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+            continue
+        name, wanted = normalise(one.name), f"{one.name}{one.specifier}"
         try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            yield UnmetRequirement("", text)
+            installed = metadata.version(one.name)
+        except metadata.PackageNotFoundError:
+            yield UnmetRequirement(name, wanted)
             continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        installed = installed_version(requirement.name)
-        if installed is None:
-            yield UnmetRequirement(normalise(requirement.name), _plain(requirement))
-        elif not _contains(requirement, installed):
-            yield UnmetRequirement(normalise(requirement.name), _plain(requirement), installed)
+        if not _allows(one, installed):
+            yield UnmetRequirement(name, wanted, installed)
 
 
-def _plain(requirement: Requirement) -> str:
-    return f"{requirement.name}{requirement.specifier}"
-
-
-def _contains(requirement: Requirement, version: str) -> bool:
+def _allows(requirement: Requirement, version: str) -> bool:
     try:
-        installed = Version(version)  # `contains` answers what it cannot read differently from release to release
-    except InvalidVersion:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:  # a development build may name its version after a commit
         return True
-    return requirement.specifier.contains(installed, prereleases=True)

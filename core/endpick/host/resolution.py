@@ -1,4 +1,4 @@
-"""From a plugin type that a configuration asks for to the one distribution that may provide it, or the reason why there is none."""
+"""Resolves a plugin type named in a configuration to one installed distribution, and applies `pluginPolicy`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
-from endpick.host.discovery import Candidate, find
-from endpick.host.metadata import normalise
-from endpick.installation import API_MAJOR, HOST_DISTRIBUTION, PACKAGE
+from endpick.host.discovery import Candidate, find, normalise
+from endpick.installation import API_MAJOR, SEPARATE_PLUGINS
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One `plugins:` entry, or a plugin that the host adds by itself."""
+    """One `plugins:` or `hooks:` entry, or a plugin that the host adds by itself.
+
+    Attributes:
+        distribution: The entry's `from:`.
+        span: Of the `type:` value; None when the host adds the plugin.
+        distribution_span: Of the `from:` value.
+        path: Of the `type:` value.
+    """
 
     type: str
     instance: str | None = None
     distribution: str | None = None
-    """The entry's `from:`."""
-
     span: Span | None = None
-    """Of the `type:` value; None when the host asks, not a file."""
-
     distribution_span: Span | None = None
-    """Of the `from:` value."""
-
     path: DocumentPath = ()
-    """Of the `type:` value."""
-
     labels: tuple[Label, ...] = ()
 
     @property
     def owner(self) -> str:
-        """How messages name the entry: `queue-scorer`, or `busy (queue-scorer)` when it has a name of its own."""
+        """The entry as messages name it: `queue-scorer`, or `busy (queue-scorer)` when it has its own name."""
         return str(self.plugin())
 
     def plugin(self, candidate: Candidate | None = None) -> PluginReference:
-        """The plugin as a diagnostic names it, with its distribution where that is known."""
+        """The plugin as a diagnostic names it, with its distribution if that is known."""
         if candidate is None:
             return PluginReference(self.type, self.instance)
         return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
@@ -54,7 +52,7 @@ class Reference:
         notes: tuple[str, ...] = (),
         span: Span | None = None,
     ) -> Diagnostic:
-        """A diagnostic at this reference, or at `span` where another place is to blame."""
+        """A diagnostic at this reference, or at `span` if another place is to blame."""
         return Diagnostic(
             code,
             message,
@@ -69,7 +67,7 @@ class Reference:
 
 
 def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
-    """The candidate to load for a reference. Never decides by the order of the import path."""
+    """The candidate to load for a reference; several offers are an error, whatever their order on the import path."""
     offers = find(candidates, reference.type)
     if not offers:
         return _not_offered(reference, candidates)
@@ -80,7 +78,7 @@ def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate 
 
 
 def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The offers of the distribution that the entry's `from:` names; all of them when it names none."""
+    """The offers of the distribution named in `from:`; all offers without `from:`."""
     if reference.distribution is None:
         return offers
     wanted = normalise(reference.distribution)
@@ -88,7 +86,7 @@ def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequ
 
 
 def where(candidate: Candidate) -> str:
-    """A candidate as clashes list it: distribution, version, target and path."""
+    """A candidate as clashes list it."""
     return f"{candidate.origin} offers {candidate.target} at {candidate.metadata_path}"
 
 
@@ -112,23 +110,17 @@ def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagn
             annotation=f"offered by {malformed[0].origin}",
             help=f"ask the author of {malformed[0].distribution} for an entry-point name of lower-case words joined by '-' or '.'",
         )
+    separate = SEPARATE_PLUGINS.get(reference.type)
+    close = did_you_mean(reference.type, _usable_types(candidates))
     return reference.diagnostic(
         Code.E0301,
         f"no installed plugin offers the type '{reference.type}'",
-        help=did_you_mean(reference.type, _usable_types(candidates)) or "`endpick list` shows what is installed",
-        notes=tuple(_shadowed_note(candidate) for candidate in named),
+        help=f"pip install {separate}" if separate else close or "`endpick list` shows what is installed",
     )
 
 
 def _usable_types(candidates: Iterable[Candidate]) -> set[str]:
-    return {candidate.type for candidate in candidates if candidate.is_valid and candidate.speaks_our_api}
-
-
-def _shadowed_note(candidate: Candidate) -> str:
-    return (
-        f"{candidate.origin} at {candidate.metadata_path} offers it, but {candidate.shadowed_by} comes first on the import path; "
-        "see `endpick doctor`"
-    )
+    return {candidate.type for candidate in candidates if candidate.is_usable}
 
 
 def _other_api(reference: Reference, foreign: Sequence[Candidate]) -> Diagnostic:
@@ -184,26 +176,28 @@ def _clash(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator allows; the default allows everything that is installed."""
+    """The document's `pluginPolicy`; the default allows everything that is installed.
+
+    Attributes:
+        allow_distributions: None allows all. endpick itself is always allowed.
+        deny_types: Plugin types, or patterns such as `acme.*`.
+    """
 
     allow_distributions: tuple[str, ...] | None = None
-    """Distributions that may be imported; None allows all. endpick itself is always allowed: its code runs already."""
-
     deny_types: tuple[str, ...] = ()
-    """Plugin types, or patterns of them such as `acme.*`, that may not be used, whichever distribution offers them."""
 
     def denies_type(self, plugin_type: str) -> str | None:
-        """The entry of `denyTypes` that forbids a type."""
+        """The entry of `denyTypes` that matches a type."""
         return next((pattern for pattern in self.deny_types if fnmatchcase(plugin_type, pattern)), None)
 
     def allows_distribution(self, candidate: Candidate) -> bool:
-        """Whether the candidate's distribution may be imported."""
+        """True when the candidate's distribution may be imported."""
         allowed = self.allow_distributions
-        return allowed is None or candidate.is_builtin or normalise(candidate.distribution) in _normalised(allowed)
+        return allowed is None or candidate.is_builtin or normalise(candidate.distribution) in map(normalise, allowed)
 
 
 def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why the policy forbids a candidate, or None when it may be imported."""
+    """Why the policy forbids a plugin type; None when it may be imported."""
     pattern = policy.denies_type(candidate.type)
     if pattern is not None:
         return reference.diagnostic(
@@ -216,37 +210,13 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
 
 
 def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why a candidate's distribution may not be imported, or None when it may; also of hook objects."""
-    if not policy.allows_distribution(candidate):
-        return reference.diagnostic(
-            Code.E0307,
-            f"the distribution {candidate.origin} is not allowed by pluginPolicy",
-            candidate,
-            annotation=f"offered by {candidate.distribution}",
-            help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
-            notes=_not_the_host(candidate),
-        )
-    decides = policy.allow_distributions is not None or normalise(candidate.distribution) == HOST_DISTRIBUTION
-    return _ambiguous(reference, candidate) if decides and candidate.rivals else None
-
-
-def _not_the_host(candidate: Candidate) -> tuple[str, ...]:
-    if normalise(candidate.distribution) != HOST_DISTRIBUTION:
-        return ()
-    return (f"{candidate.metadata_path} bears endpick's name, but the endpick that runs is {PACKAGE}",)
-
-
-def _ambiguous(reference: Reference, candidate: Candidate) -> Diagnostic:
-    name = candidate.distribution
+    """Why the policy forbids the distribution of a plugin type or hook object; None when it may be imported."""
+    if policy.allows_distribution(candidate):
+        return None
     return reference.diagnostic(
-        Code.E0323,
-        f"'{name}' is the name of more than one installed distribution, so it cannot say whose code may run",
+        Code.E0307,
+        f"the distribution {candidate.origin} is not allowed by pluginPolicy",
         candidate,
-        annotation=f"offered by {candidate.origin}",
-        help=f"uninstall {name} until `pip show {name}` finds nothing, remove what is left, then install it once",
-        notes=(f"{candidate.origin} at {candidate.metadata_path} counts", *(f"{place} bears the name, too" for place in candidate.rivals)),
+        annotation=f"offered by {candidate.distribution}",
+        help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
     )
-
-
-def _normalised(names: Iterable[str]) -> set[str]:
-    return {normalise(name) for name in names}

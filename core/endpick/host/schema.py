@@ -1,41 +1,40 @@
-"""A plugin's parameters as JSON Schema: generated from its model or written by its author, closed, checked, never fetched."""
+"""JSON Schemas of plugin parameters: generated from the model or written by the author; checked with jsonschema, never fetched."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jsonschema import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry, Resource
+from referencing.exceptions import NoSuchResource, Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from endpick.api.duration import DURATION_SCHEMA, duration_text
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import Candidate
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.importing import describe, trace_notes
 from endpick.host.kinds import parameters_model
-from endpick.host.plain_schema import Schema, is_plainly_valid
 from endpick.host.resolution import Reference
+
+if TYPE_CHECKING:
+    from referencing._core import Resolver
+
+Schema: TypeAlias = dict[str, object]
 
 _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalProperties", "unevaluatedProperties"})
 
 
-def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
-    """What is wrong with the schemas of a plugin; None when each can be made, is valid and complete in itself."""
-    try:
-        schemas = schemas_of(plugin)
-    except CALL_FAILURES as error:
-        if is_the_hosts(error):
-            raise
-        return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
-    faults = (None if is_plainly_valid(schema) else _schema_fault(reference, candidate, schema) for schema in schemas)
-    return next((fault for fault in faults if fault is not None), None)
-
-
 def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
-    """The schemas that a `parameters:` block must satisfy; the last is the one to show.
+    """The schemas a `parameters:` block must satisfy; the last one is for display.
 
-    An author who gives a schema and no model of their own is judged by the schema alone.
+    If the author gives a schema and no model, the schema alone counts.
     """
     model = own_model(plugin)
     generated = () if model is None else (_generated(model),)
@@ -44,24 +43,33 @@ def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
 
 
 def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
-    """The model of the parameters, unless the author gives a schema and no model of their own."""
+    """The model of the parameters; None if the author gives only a schema."""
     model = parameters_model(plugin)
     assert isinstance(model, type)
     assert issubclass(model, Parameters)
     return model if model is not Parameters or plugin.parameters_schema is None else None
 
 
+def schema_errors(schema: Schema, block: Mapping[str, object]) -> Iterator[ValidationError]:
+    """Everything in a block that violates a schema."""
+    instance: Any = dict(block)
+    return iter(_validator(schema)(schema, registry=Registry()).iter_errors(instance))
+
+
+def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
+    """The first mistake in a plugin's schemas: not generated, invalid, or incomplete."""
+    try:
+        schemas = schemas_of(plugin)
+    except PLUGIN_ERRORS as error:
+        return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
+    return next((fault for schema in schemas if (fault := _schema_fault(reference, candidate, schema)) is not None), None)
+
+
 @cache
 def _generated(model: type[Parameters]) -> Schema:
-    """Once for each model: half of the plugins have no parameters, and so the same one."""
-    return _closed(model.model_json_schema())
-
-
-def _closed(schema: Schema) -> Schema:
-    """A generated schema in which nested models, too, refuse names they do not know; pydantic alone would ignore them."""
-    definitions = schema.get("$defs", {})
-    assert isinstance(definitions, Mapping)
-    for definition in (schema, *definitions.values()):
+    """The model's schema. Nested models refuse unknown names too, and durations have defaults as an operator would write them."""
+    schema = model.model_json_schema()
+    for definition in (schema, *schema.get("$defs", {}).values()):
         if "properties" in definition:
             definition.setdefault("additionalProperties", False)
             _write_durations(definition["properties"].values())
@@ -69,7 +77,6 @@ def _closed(schema: Schema) -> Schema:
 
 
 def _write_durations(properties: Iterable[Schema]) -> None:
-    """Give durations the default that an operator would write; pydantic knows it in seconds."""
     for one in properties:
         default = one.get("default")
         if one.get("pattern") == DURATION_SCHEMA["pattern"] and isinstance(default, int | float):
@@ -77,28 +84,31 @@ def _write_durations(properties: Iterable[Schema]) -> None:
 
 
 def _closed_at_top(schema: Schema) -> Schema:
-    """A given schema that refuses unknown names, unless its author decided otherwise or composed it of several."""
+    """Refuse unknown names unless the author decided otherwise or composed the schema of several."""
     if "properties" in schema and not _COMPOSED & set(schema):
         return {**schema, "additionalProperties": False}
     return schema
 
 
+def _validator(schema: Schema) -> type[Validator]:
+    return validator_for(schema, default=Draft202012Validator)
+
+
 def _schema_fault(reference: Reference, candidate: Candidate, schema: object) -> Diagnostic | None:
     if not isinstance(schema, dict):
         return _invalid(reference, candidate, "is not an object")
-    from endpick.host import full_schema  # noqa: PLC0415 - slow to import, and most schemas are plain
-
-    reason = full_schema.fault_of(schema)
-    if reason is not None:
-        return _invalid(reference, candidate, reason)
-    for target in full_schema.unresolvable(schema):
-        if not target.startswith("#"):
-            return _remote(reference, candidate, target)
+    if "$schema" in schema and validator_for(schema, default=None) is None:  # type: ignore[arg-type]
+        return _invalid(reference, candidate, f"is written in an unknown dialect, {schema['$schema']!r}")
+    validator: Any = _validator(schema)
+    try:
+        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)  # the format checker finds invalid patterns
+    except SchemaError as error:
+        return _invalid(reference, candidate, f"is invalid at {error.json_path}: {error.message}")
+    target = next(_unresolvable(schema), None)
+    if target is None:
+        return None
+    if target.startswith("#"):
         return _invalid(reference, candidate, f"refers to '{target}', which it does not contain")
-    return None
-
-
-def _remote(reference: Reference, candidate: Candidate, target: str) -> Diagnostic:
     return reference.diagnostic(
         Code.E0404,
         f"the parameter schema of '{candidate.type}' from {candidate.origin} refers to another document, '{target}'",
@@ -115,3 +125,27 @@ def _invalid(reference: Reference, candidate: Candidate, reason: str, notes: tup
         help=f"the configuration is not to blame; report it to the author of {candidate.distribution}, or install another release",
         notes=notes,
     )
+
+
+def _unresolvable(schema: Schema) -> Iterator[str]:
+    resource: Resource[object] = Resource.from_contents(schema, default_specification=DRAFT202012)
+    registry: Registry[object] = Registry()
+    yield from _unresolvable_in(resource, registry.resolver_with_root(resource))
+
+
+def _unresolvable_in(resource: Resource[object], resolver: Resolver[object]) -> Iterator[str]:
+    contents = resource.contents
+    if isinstance(contents, Mapping):
+        for target in (contents.get("$ref"), contents.get("$dynamicRef")):
+            if isinstance(target, str) and not _resolves(resolver, target):
+                yield target
+    for inner in resource.subresources():
+        yield from _unresolvable_in(inner, resolver.in_subresource(inner))
+
+
+def _resolves(resolver: Resolver[object], target: str) -> bool:
+    try:
+        resolver.lookup(target)
+    except (Unresolvable, NoSuchResource):
+        return False
+    return True

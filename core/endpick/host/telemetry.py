@@ -1,4 +1,4 @@
-"""The interface through which the request path and the data layer report timings, faults and requests."""
+"""The receiver of timings, faults and requests."""
 
 from __future__ import annotations
 
@@ -16,116 +16,62 @@ ITL_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 
 
 
 class ResponsePace(Protocol):
-    """How a response came, as the exchange saw it; the exchange itself says so.
+    """Timings of a response."""
 
-    Attributes:
-        streaming: It is a stream of server-sent events, whatever the client asked for.
-        processing_seconds: How long endpick itself worked on it; pieces that it only noted are left out.
-        gaps: Seconds between two pieces of a stream; None where there were none.
-    """
-
-    streaming: bool
-    processing_seconds: float
-    gaps: Distribution | None
+    streaming: bool  # a stream of server-sent events
+    processing_seconds: float  # spent by endpick
+    gaps: Distribution | None  # seconds between two chunks
 
 
-class Telemetry(Protocol):
-    """The sink for measurements. Methods are cheap and never raise; timers are bound once, when a plan is compiled."""
+class Telemetry:
+    """Receives measurements; by default discards them. Methods are cheap and never raise."""
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
-        """Where the seconds that calls of the instance take are counted."""
+        """The histogram of call durations."""
+        return Distribution(())
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """An instance raised, or returned something invalid. Counted always; logged once per interval."""
+        """An instance raised or answered something invalid."""
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """A call of an instance held the event loop for longer than it may."""
+        """A call exceeded its time budget."""
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
-        """An instance was not called, because its circuit is open."""
+        """An instance was not called: its circuit is open."""
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """The circuit of an instance was in this state, and is in another one now."""
+        """A circuit has left the state `before`."""
 
     def clamped(self, instance: Instance, count: int) -> None:
-        """A scorer left the range 0..1 for this many endpoints."""
+        """A scorer left 0..1 for `count` endpoints."""
 
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        """An instance touched a data key it did not declare."""
+        """An instance used an undeclared data key."""
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """A source could not get a payload; `endpoint` is empty for a pool-wide source."""
+        """A source got no payload; `endpoint` is empty for a pool source."""
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
         """A collector could not use a payload."""
 
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """The gateway sends bodies in another way than for the request before; also called for the first request.
-
-        `losses` says which instances see less because of it; it is empty when this was reported before.
-        """
+        """The gateway changed its body modes; `losses` are sentences about data that instances miss."""
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """A request goes to a model server; `seconds` is how long endpick took to say so, `size_bytes` what the server gets."""
+        """A request goes to a model server; the decision took `seconds`."""
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """A request was answered by endpick itself; `code` as in `Refused.code`."""
+        """A request was refused; `code` as in `Refused.code`."""
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """Scheduling took this long; `endpoint` is the first pick, None when there was none."""
+        """Scheduling took `seconds` and picked `endpoint` first."""
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
-        """A request that went to a model server is over. Called exactly once for each `request_decided`."""
+        """A decided request is over."""
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """The response to a request without a body, which no profile saw, is complete after this long."""
+        """A request without a body is over after `seconds`."""
 
 
-class NullTelemetry:
-    """Telemetry that records nothing: for tests, simulations and single decisions."""
-
-    def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
-        """A histogram that no page shows."""
-        return Distribution(())
-
-    def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """Does nothing."""
-
-    def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """Does nothing."""
-
-    def left_out(self, instance: Instance, extension_point: str) -> None:
-        """Does nothing."""
-
-    def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """Does nothing."""
-
-    def clamped(self, instance: Instance, count: int) -> None:
-        """Does nothing."""
-
-    def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        """Does nothing."""
-
-    def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Does nothing."""
-
-    def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Does nothing."""
-
-    def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """Does nothing."""
-
-    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """Does nothing."""
-
-    def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """Does nothing."""
-
-    def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """Does nothing."""
-
-    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
-        """Does nothing."""
-
-    def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """Does nothing."""
+class NullTelemetry(Telemetry):
+    """For tests, simulations and single decisions."""

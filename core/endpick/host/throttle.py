@@ -1,4 +1,4 @@
-"""How often the same thing is told: once in a while, and of no more endpoints than a reader could read of."""
+"""Limits how often the same log line is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MAX_TOPICS = 10_000
 
 
 class Throttle:
-    """Lets each log message through once per interval, and counts how often it was held back since."""
+    """Admits each topic once per interval, and counts the suppressed lines."""
 
     def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
         """`clock` gives monotonic seconds."""
@@ -17,7 +17,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def admit(self, topic: str) -> int | None:
-        """How many were held back since the topic was last let through; None when this one is held back too."""
+        """The number of lines suppressed since the last admitted one; None to suppress this line too."""
         now = self._clock()
         last = self._last.get(topic)
         if last is not None and now - last[0] < self._interval_seconds:
@@ -30,7 +30,7 @@ class Throttle:
 
 
 class LineBudget:
-    """So many log lines of a kind in an interval: where each of a thousand endpoints has trouble, some of them say what it is."""
+    """A maximum of log lines per kind and interval, for faults of many endpoints at once."""
 
     LINES = 20
 
@@ -39,15 +39,15 @@ class LineBudget:
         self._clock = clock
         self._interval_seconds = interval_seconds
         self._spent: dict[str, tuple[float, int]] = {}
-        """By kind, when the interval began, and the lines since."""
+        """For each kind, the start of the interval and the lines written since."""
 
     def is_spent(self, kind: str) -> bool:
-        """Whether the lines of this interval have been written."""
+        """True if no line is left in this interval."""
         began, lines = self._spent.get(kind, (0.0, 0))
         return lines >= self.LINES and self._clock() - began < self._interval_seconds
 
     def spend(self, kind: str) -> bool:
-        """A line is written; True when it is the last of the interval."""
+        """Count a written line; True if it was the last one of the interval."""
         now = self._clock()
         began, lines = self._spent.get(kind, (now, 0))
         if now - began >= self._interval_seconds:

@@ -1,4 +1,4 @@
-"""What is wrong with a block of parameters, in words for its author: JSON Schema errors and pydantic errors made equal."""
+"""Words JSON Schema errors for the author of a `parameters:` block."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jsonschema import ValidationError
 
 from endpick.diagnostics import Code, DocumentPath, did_you_mean
-
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
 
 _ARTICLES = {
     "integer": "an integer",
@@ -27,29 +26,29 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One mistake in a block of parameters."""
+    """One mistake in a `parameters:` block.
+
+    Attributes:
+        path: Within the block: the unknown key, or the mapping that misses a key.
+        predicate: Follows the parameter's name in messages: `must be an integer, not 'many'`.
+        name: The unknown or missing key.
+    """
 
     code: Code
     path: DocumentPath
-    """Within the block; of the unknown key, or of the mapping that misses something."""
-
     predicate: str
-    """What follows after the parameter's name: `must be an integer, not 'many'`."""
-
     name: str | None = None
-    """The unknown or missing name."""
-
     help: str | None = None
 
 
 def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
-    """JSON Schema errors as violations, with choices (`anyOf`, `oneOf`) reduced to what their author most likely meant."""
+    """JSON Schema errors as violations; for `anyOf` and `oneOf` the alternative that its author most likely meant."""
     for error in errors:
         yield from _explained(error)
 
 
 def shown(value: object) -> str:
-    """A value as messages quote it: short, and in the notation of the file."""
+    """A value as messages quote it: shortened, in the notation of the file."""
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
@@ -85,7 +84,7 @@ def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
 
 
 def _is_about_a_name(error: ValidationError) -> bool:
-    """Whether the error comes from `propertyNames`, and so has a key for its instance."""
+    """True for an error from `propertyNames`, whose instance is a key."""
     *_, grandparent, parent, _ = ("", "", *error.absolute_schema_path)
     return parent == "propertyNames" and grandparent != "properties"
 
@@ -117,7 +116,6 @@ def _no_choice_fits(error: ValidationError, path: DocumentPath) -> Iterator[Viol
 
 
 def _branches(error: ValidationError) -> list[list[ValidationError]]:
-    """The errors of each alternative."""
 
     def branch(inner: ValidationError) -> int:
         return int(inner.relative_schema_path[0])
@@ -126,7 +124,6 @@ def _branches(error: ValidationError) -> list[list[ValidationError]]:
 
 
 def _discriminated(error: ValidationError, branches: Sequence[list[ValidationError]]) -> list[list[ValidationError]]:
-    """The alternative that the instance names by its tag, if the schema has one."""
     schema = error.schema if isinstance(error.schema, Mapping) else {}
     tag = schema.get("discriminator", {}).get("propertyName")
     if tag is None or not isinstance(error.instance, Mapping) or tag not in error.instance:

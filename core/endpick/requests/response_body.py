@@ -1,10 +1,8 @@
-"""What is read and rewritten in a response body while it passes: token counts, and the model name that the client used."""
+"""Reads token usage from response bodies, and restores the client's model name."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from operator import attrgetter
 from struct import Struct
 from typing import Final
 
@@ -13,46 +11,33 @@ import orjson
 from endpick.api.access import Access
 from endpick.api.request import Usage
 from endpick.host.boundary import Fault, Step
-from endpick.host.failures import CALL_FAILURES, kind_of
-from endpick.requests.memory import MemoryAccount
-
-_MOST_GROWN_BYTES: Final = 1 << 16
-"""Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of
-names a hundred thousand times, and the client's may have four kilobytes."""
 
 
 class ModelNameRestorer:
-    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used.
-
-    In a piece that would get much longer by it the first ones are replaced: see `_MOST_GROWN_BYTES`.
-    """
+    """Replaces the model server's name of the model by the client's."""
 
     __slots__ = ("_held", "_longest", "_replacements")
 
     def __init__(self, target: str, incoming: str) -> None:
-        """`target` is what the model server was asked for, `incoming` what the client asked for."""
         ours, theirs = orjson.dumps(target), orjson.dumps(incoming)
         self._replacements = tuple((b'"model":' + space + ours, b'"model":' + space + theirs) for space in (b"", b" "))
         self._longest = max(len(found) for found, _ in self._replacements)
         self._held = b""
 
     def feed(self, chunk: bytes, end: bool) -> bytes | None:
-        """The piece to send instead, perhaps shorter by what may be the beginning of a name; None when it is fine as it is."""
+        """The changed chunk, without a possible start of a match; None when unchanged."""
         data = self._held + chunk if self._held else chunk
         for found, replacement in self._replacements:
-            # `find` and not `in`, which first takes the bytes for a number, and makes and drops an exception: ten times the cost.
-            if data.find(found) >= 0:
-                more = len(replacement) - len(found)
-                data = data.replace(found, replacement, (len(chunk) + _MOST_GROWN_BYTES) // more if more > 0 else -1)
-        held = b"" if end else self._beginning_of_a_name(data)
+            if data.find(found) >= 0:  # ten times faster than `in`, which tries the bytes as an integer first
+                data = data.replace(found, replacement)
+        held = b"" if end else self._possible_start(data)
         unchanged = data is chunk and not held
         self._held = held
         if unchanged:
             return None
         return data[: len(data) - len(held)] if held else data
 
-    def _beginning_of_a_name(self, data: bytes) -> bytes:
-        """The longest end of `data` with which one of the names may begin."""
+    def _possible_start(self, data: bytes) -> bytes:
         start = data.find(b'"', max(0, len(data) - self._longest + 1))
         while start >= 0:
             tail = data[start:]
@@ -63,106 +48,75 @@ class ModelNameRestorer:
 
 
 ReadUsage = Callable[[bytes, bool], Usage | None]
-"""A parser's `usage`, guarded: the bytes, and whether they are server-sent events."""
+"""Takes the bytes, and True for server-sent events."""
 
-_MOST_TOKENS: Final = 1 << 64
-"""More than any answer has; a number without bound could not be added to a metric."""
-
-_counts_of: Final[Callable[[Usage], tuple[object, object, object]]] = attrgetter("prompt_tokens", "completion_tokens", "cached_tokens")
-"""As they are: the compiled build takes what is read of a field of numbers for a plain one."""
+_MAX_TOKENS: Final = 1 << 64
+"""More could not be added to a metric."""
 
 
 def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
-    """What a parser says of a body, if it is a `Usage`; a fault of the parser if it is anything else but None."""
+    """The usage in a body; an invalid answer is a fault of the parser."""
     usage = step.run(access, body, streaming)
-    if type(usage) is Usage:  # not `isinstance`, which asks the answer
-        try:
-            prompt, completion, cached = _counts_of(usage)
-            # By `type`: a number of another class answers comparisons itself, now and each time it is read later.
-            for count in (prompt, completion, 0 if cached is None else cached):
-                if type(count) is not int or not 0 <= count <= _MOST_TOKENS:
-                    break
-            else:
-                return usage
-            step.fault(f"answered a number of tokens that is not from 0 to {_MOST_TOKENS}")
-        except CALL_FAILURES as problem:  # one that was changed after it was made
-            step.fault(problem)
-    elif usage is not None and type(usage) is not Fault:
-        step.fault(f"answered {kind_of(usage)}, not Usage or None")
-    return None
-
-
-MAX_EVENT_BYTES: Final = 1 << 20
-"""A server-sent event that is longer is not looked at."""
-MAX_BODY_BYTES: Final = 1 << 18
-"""Of a longer plain body only the end is kept: model servers write usage last."""
-KEPT_TAIL_BYTES: Final = 1 << 14
-
-_NULL: Final = b'":null'
-_SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
-
-
-_ACCOUNTED_FROM: Final = 1 << 14
-"""Bytes kept of one response from which on they are accounted for: few have so many, and thousands of hostile ones a megabyte each."""
-
-
-class UsageReader:
-    """Sees a response body pass. This one reads nothing, as for parsers that know no usage; others inherit from it."""
-
-    __slots__ = ("_account", "_held")
-
-    _account: MemoryAccount
-    """Told what is kept of the body."""
-    _held: int
-    """What it was told."""
-
-    def _keeps(self, size: int) -> None:
-        """So many bytes are kept from now on."""
-        self._account.hold_parsed(size - self._held)
-        self._held = size
-
-    def feed(self, chunk: bytes) -> None:
-        """The next piece, as the gateway cut it."""
-
-    def skip(self) -> None:
-        """What is fed next is not what comes next in the body: some of it passes unseen."""
-
-    def result(self) -> Usage | None:
-        """What was found once the body is complete, or as far as it came."""
+    if usage is None or isinstance(usage, Fault):
         return None
+    if not isinstance(usage, Usage):
+        step.fault(f"answered {type(usage).__name__}, not Usage or None")
+        return None
+    if not all(0 <= count <= _MAX_TOKENS for count in (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0)):
+        step.fault(f"answered a number of tokens that is not from 0 to {_MAX_TOKENS}")
+        return None
+    return usage
 
 
 def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
-    """What is known after a later usage: what it does not say stays as it was."""
+    """Both usages; missing counts come from the earlier one."""
     if earlier is None or later is None:
         return earlier if later is None else later
     cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
     return Usage(later.prompt_tokens or earlier.prompt_tokens, later.completion_tokens or earlier.completion_tokens, cached)
 
 
+MAX_EVENT_BYTES: Final = 1 << 20
+"""Longer events are skipped."""
+MAX_BODY_BYTES: Final = 1 << 18
+"""Of a longer body only the end is kept; usage comes last."""
+KEPT_TAIL_BYTES: Final = 1 << 14
+MAX_FRAME_BYTES: Final = 1 << 18
+_SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
+
+
+class UsageReader:
+    """Finds the usage in a response body; this one finds none."""
+
+    __slots__ = ()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+
+    def result(self) -> Usage | None:
+        """The usage found."""
+        return None
+
+
 class StreamedUsage(UsageReader):
-    """Reads server-sent events; each usage replaces what it says of the one before."""
+    """Reads server-sent events."""
 
-    __slots__ = ("_found", "_mark", "_none_yet", "_partial", "_read")
+    __slots__ = ("_found", "_mark", "_null", "_partial", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
-        """`mark` is `Parser.usage_mark`."""
-        self._account, self._held = account, 0
+    def __init__(self, read: ReadUsage, mark: bytes) -> None:
         self._read = read
         self._mark = mark
-        self._none_yet = mark + _NULL
+        self._null = mark + b'":null'
         self._partial = bytearray()
         self._found: Usage | None = None
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
-        if len(chunk) > MAX_EVENT_BYTES:  # all of it from a gateway that buffers: usage comes last
+        if len(chunk) > MAX_EVENT_BYTES:
             self._partial.clear()
             chunk = chunk[-MAX_EVENT_BYTES:]
-        if not self._partial and chunk.endswith(b"\n\n"):
-            # Asked here, too: nearly every piece is whole events without it, and spared the call. `find` takes half as long again, because
-            # it takes more arguments.
-            if chunk.rpartition(self._mark)[1]:
+        if not self._partial and chunk.endswith(b"\n\n"):  # nearly every chunk
+            if chunk.find(self._mark) >= 0:
                 self._look(chunk)
             return
         searched = len(self._partial)
@@ -173,26 +127,21 @@ class StreamedUsage(UsageReader):
             del self._partial[:end]
         elif len(self._partial) > MAX_EVENT_BYTES:
             self._partial.clear()
-        if self._held or len(self._partial) > _ACCOUNTED_FROM:
-            self._keeps(len(self._partial))
-
-    def skip(self) -> None:
-        """See `UsageReader`."""
-        self._partial.clear()
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
         if self._partial:
             self._look(bytes(self._partial))
             self._partial.clear()
-        if self._held:
-            self._keeps(0)
         return self._found
 
     def _look(self, events: bytes) -> None:
-        mark = self._mark
-        if events.find(mark) >= 0 and events.count(mark) > events.count(self._none_yet):
+        if events.count(self._mark) > events.count(self._null):
             self._found = merged(self._found, self._read(events, True))
+
+
+def _last_event_end(data: bytearray, start: int) -> int:
+    return max((at + len(separator) for separator in _SEPARATORS if (at := data.rfind(separator, start)) >= 0), default=0)
 
 
 class WholeUsage(UsageReader):
@@ -200,9 +149,7 @@ class WholeUsage(UsageReader):
 
     __slots__ = ("_body", "_found", "_mark", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
-        """`mark` is `Parser.usage_mark`."""
-        self._account, self._held = account, 0
+    def __init__(self, read: ReadUsage, mark: bytes) -> None:
         self._read = read
         self._mark = mark
         self._body = bytearray()
@@ -213,38 +160,25 @@ class WholeUsage(UsageReader):
         self._body += chunk
         if len(self._body) > MAX_BODY_BYTES:
             del self._body[:-KEPT_TAIL_BYTES]
-        if self._held or len(self._body) > _ACCOUNTED_FROM:
-            self._keeps(len(self._body))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
-        if self._held:
-            self._keeps(0)
         if self._body and self._found is None and self._body.find(self._mark) >= 0:
             self._found = self._read(bytes(self._body), False)
             self._body.clear()
         return self._found
 
 
-_MOST_FRAMES: Final = 64
-"""Of a piece of a gRPC answer that are read, the last: each usage replaces the one before, and a piece may be thousands of empty frames."""
-_MAX_FRAME_BYTES: Final = 1 << 18
-"""A longer frame is not looked at: a megabyte of empty fields would take 15 ms, and be the parser's fault."""
 _length_at: Final = Struct(">I").unpack_from
 _FRAME_HEAD: Final = 5
-"""Bytes in front of each message of a gRPC answer: a flag, and the length as four bytes, the first one the highest."""
 
 
 class FramedUsage(UsageReader):
-    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before.
-
-    A frame over 256 KiB is not looked at, and nothing from a piece of more than 1 MiB on.
-    """
+    """Reads gRPC messages."""
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 
-    def __init__(self, read: ReadUsage, account: MemoryAccount) -> None:
-        self._account, self._held = account, 0
+    def __init__(self, read: ReadUsage) -> None:
         self._read = read
         self._partial = bytearray()
         self._skipped = 0
@@ -252,43 +186,24 @@ class FramedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
-        if len(chunk) > MAX_EVENT_BYTES:  # to walk over its frames may take seconds
-            self.skip()
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
             chunk = chunk[passed:]
         self._partial += chunk
-        partial, length, end = self._partial, len(self._partial), 0
-        starts: list[int] = []
-        while length - end >= _FRAME_HEAD:
+        partial, end = self._partial, 0
+        while len(partial) - end >= _FRAME_HEAD:
             size = _FRAME_HEAD + _length_at(partial, end + 1)[0]
-            if end + size > length:
-                if size > _MAX_FRAME_BYTES:
-                    self._skipped = end + size - length
+            if end + size > len(partial):
+                if size > MAX_FRAME_BYTES:
+                    self._skipped = end + size - len(partial)
                     del partial[end:]
                 break
-            starts.append(end)
             end += size
         if end:
-            start = starts[max(0, len(starts) - _MOST_FRAMES)]
-            self._found = merged(self._found, self._read(bytes(self._partial[start:end]), True))
-            del self._partial[:end]
-        if self._held or len(self._partial) > _ACCOUNTED_FROM:
-            self._keeps(len(self._partial))
-
-    def skip(self) -> None:
-        """See `UsageReader`. Where the next frame begins is not known any more."""
-        self._partial.clear()
-        self._skipped = sys.maxsize
+            self._found = merged(self._found, self._read(bytes(partial[:end]), True))
+            del partial[:end]
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
-        if self._held:
-            self._keeps(0)
         return self._found
-
-
-def _last_event_end(data: bytearray, start: int) -> int:
-    """Where the last complete event ends; 0 when none does from `start` on."""
-    return max((at + len(separator) for separator in _SEPARATORS if (at := data.rfind(separator, start)) >= 0), default=0)

@@ -1,21 +1,18 @@
-"""The scheduler: runs the profiles that the profile handler names until it names no more, and takes its decision."""
+"""The scheduler: runs the profiles that its handler names, and takes the handler's decision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from time import perf_counter
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, Rejection, shown
+from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.boundary import Fault, Step, bind
-from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
@@ -23,12 +20,11 @@ from endpick.scheduling.profile import NO_ENDPOINTS, Profile
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 
 REJECTED_SATURATED = "rejected-saturated"
-_ONLY_TEXTS: Final = frozenset({str})
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """One compiled profile handler and the profiles it chooses among, in configuration order."""
+    """A compiled profile handler and the profiles it chooses among, in configuration order."""
 
     profiles: Mapping[str, Profile]
     names: tuple[str, ...]
@@ -36,32 +32,14 @@ class Scheduler:
     process_results: Step
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """Decide where the request goes. Synchronous, and it never raises. Its calls are left for `settle` to count.
-
-        Returns:
-            The handler's decision, or why there is none: 429 when no endpoint would do, 500 when a plugin's fault forbids an answer.
-        """
-        access.called.append((None, perf_counter()))
+        """Choose endpoints. Never raises; rejects with 429 if no endpoint fits, with 500 if a fault prevents a decision."""
         runs: dict[str, ProfileRunResult] = {}
-        shown: Runs = MappingProxyType(runs)
-        # Ends after len(names) rounds at most, because naming a profile twice is a fault, and the handler cannot take a run back.
+        shown = MappingProxyType(runs)
+        # At most len(names) rounds: naming a profile twice is a fault.
         while len(runs) < len(self.names):
-            step = self.pick_profiles
-            access.scope = step.scope
-            answer: object
-            try:
-                answer = (step.ask if step.breaker.state else step.call)(request, self.names, shown, state)
-                access.called.append((step, perf_counter()))
-            except CALL_FAILURES as problem:
-                answer = step.failed(problem, access)
-            # Nearly every handler wants all profiles at once, which leaves nothing to check.
-            try:
-                wanted = self.names if answer is self.names and not runs else self._wanted(answer, runs)
-            except CALL_FAILURES as problem:
-                wanted = step.failed(problem, access)
+            wanted = self._wanted(self.pick_profiles.run(access, request, self.names, shown, state), runs)
             if isinstance(wanted, Fault):
                 if wanted.refuses or len(self.names) > 1:
-                    access.scope = None
                     return _rejection(str(wanted), fault=True)
                 wanted = self.names
             if not wanted:
@@ -71,69 +49,31 @@ class Scheduler:
                     state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
         if not runs:
-            access.scope = None
             return _rejection(f"failed to run any scheduler profile for request {request.id}")
-        step = self.process_results
-        access.scope = step.scope
-        result: object
-        try:
-            result = (step.ask if step.breaker.state else step.call)(request, shown, state)
-            access.called.append((step, perf_counter()))
-        except CALL_FAILURES as problem:
-            result = step.failed(problem, access)
-        access.scope = None
-        if type(result) is Fault:
+        result = _checked_result(self.process_results, self.process_results.run(access, request, shown, state))
+        if isinstance(result, Fault):
             return _without_handler(result, shown)
-        try:
-            if type(result) is SchedulingResult:
-                decision = result
-            elif isinstance(result, SchedulingResult):
-                decision = _plainly(result)
-            else:
-                return _without_handler(step.fault(f"answered {kind_of(result)}, not a SchedulingResult"), shown)
-            if decision.failure:
-                return _without_decision(decision.failure, runs)
-            primary = runs.get(decision.primary)
-            places = decision.destinations
-            usual = primary is not None and primary.picked is not None and decision.runs is shown and places
-            if (
-                usual
-                and (_ONLY_TEXTS.issuperset(map(type, places)) if len(places) > 1 else type(places[0]) is str)
-                and type(decision.headers) is dict
-                and type(decision.removed_headers) is tuple
-            ):
-                return decision
-            decision = _plainly(decision)
-            unusable = _unusable(decision, runs)
-            if unusable is None:
-                return decision
-        except CALL_FAILURES as problem:
-            return _without_handler(step.failed(problem, access), shown)
-        return _without_handler(step.fault(unusable), shown)
+        return _without_decision(result.failure, runs) if result.failure else result
 
-    def _wanted(self, answer: object, runs: Runs) -> tuple[str, ...] | Fault:
-        """The profiles that the handler wants run next."""
-        names = answer if isinstance(answer, Fault) else self._named(answer, runs)
-        return self.pick_profiles.fault(names) if isinstance(names, str) else names
-
-    def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
-        """The profiles that the handler wants run next, or what is wrong with its answer."""
-        if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
-            return f"answered {kind_of(answer)}, not a sequence of profile names"
-        # No more than can be right, of an answer that may have no end; and each as plain text, for it is looked up again.
-        names: tuple[str, ...] = ()
-        for name in islice(answer, len(self.names) + 1):
-            plain = str.__str__(name) if isinstance(name, str) else ""
-            if plain not in self.profiles:
-                return f"named a profile that does not exist: {shown(name)}"
-            names += (plain,)
-        if len(set(names)) != len(names) or not runs.keys().isdisjoint(names):
-            return f"named a profile twice: {_listed(names)} after {_listed(runs)}"
-        return names
+    def _wanted(self, answer: object, runs: Runs) -> Sequence[str] | Fault:
+        """The profiles to run next."""
+        if isinstance(answer, Fault):
+            return answer
+        # Nearly every handler wants all profiles at once, which leaves nothing to check.
+        if answer is self.names and not runs:
+            return self.names
+        if isinstance(answer, str) or not isinstance(answer, Sequence):
+            return self.pick_profiles.fault(f"answered {type(answer).__name__}, not a sequence of profile names")
+        unknown = [name for name in answer if not isinstance(name, str) or name not in self.profiles]
+        if unknown:
+            return self.pick_profiles.fault(f"named a profile that does not exist: {unknown[0]!r:.80}")
+        if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
+            return self.pick_profiles.fault(f"named a profile twice: {_listed(answer)} after {_listed(runs)}")
+        return answer
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
-    """Bind the handler's methods. Raises TypeError when it is no profile handler: a mistake in the plan."""
+    """Bind the handler. Raises TypeError if it is no profile handler; a mistake in the plan."""
     return Scheduler(
         dict(profiles),
         tuple(profiles),
@@ -142,31 +82,21 @@ def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], teleme
     )
 
 
-def _plainly(result: SchedulingResult) -> SchedulingResult:
-    """A copy that nothing but endpick holds, checked anew.
-
-    Raises:
-        Anything: a field is not what it has to be, or raises when it is looked at.
-    """
-    runs = {str.__str__(name): run for name, run in result.runs.items()}
-    return SchedulingResult(
-        result.primary, runs, tuple(result.destinations), {**result.headers}, result.failure, tuple(result.removed_headers)
-    )
-
-
-def _unusable(result: SchedulingResult, runs: Runs) -> str | None:
-    primary = runs.get(result.primary)
-    if primary is None or primary.picked is None:
-        return f"decided for profile '{result.primary}', which picked nothing"
-    if result.runs.get(result.primary) is not primary:
-        return f"answered another run of profile '{result.primary}' than the one it was given"
-    if not result.destinations:
-        return "decided for no destination"
-    return None
+def _checked_result(step: Step, answer: object) -> SchedulingResult | Fault:
+    if isinstance(answer, Fault):
+        return answer
+    if not isinstance(answer, SchedulingResult):
+        return step.fault(f"answered {type(answer).__name__}, not a SchedulingResult")
+    if answer.failure:
+        return answer
+    run = answer.runs.get(answer.primary)
+    if run is None or run.picked is None:
+        return step.fault(f"decided for profile '{answer.primary}', which picked nothing")
+    return answer if answer.destinations else step.fault("decided for no destination")
 
 
 def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
-    """What the only run says where the handler may be skipped: of several only the handler knows which of them serves a request."""
+    """The pick of the only run, if the handler may be skipped; only a handler can choose among several runs."""
     if fault.refuses or len(runs) > 1:
         return _rejection(str(fault), fault=True)
     ((name, run),) = runs.items()
@@ -176,7 +106,7 @@ def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
 
 
 def _without_decision(sentence: str, runs: Runs) -> Rejection:
-    """The handler gave up: say what became of each run, and whether the pool or a plugin is to blame."""
+    """A rejection that names the cause of each failed run."""
     failed = [runs[name] for name in sorted(runs) if runs[name].picked is None]
     causes = "; ".join(f"{run.profile}: {run.failure}" for run in failed)
     message = f"{sentence} ({causes})" if causes else sentence

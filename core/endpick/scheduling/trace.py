@@ -1,28 +1,27 @@
-"""What every plugin said in one decision: recorded for a sample of requests, for `endpick try`, and as plain data."""
+"""Records the answer of every plugin in one decision, for hook objects and `endpick try`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Final, cast
 
 import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.host.boundary import Fault, Step
-from endpick.scheduling.profile import Profile, as_view
+from endpick.scheduling.profile import NUMBERS, Profile, as_view
 from endpick.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class FilterRecord:
-    """One filter's say: the names of the endpoints it was given and those it kept; `problem` instead when it failed."""
+    """Names of the endpoints a filter was given and kept; `problem` if it failed."""
 
     instance: str
     type: str
@@ -32,23 +31,14 @@ class FilterRecord:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Who went, in the order given."""
+        """The names given but not kept, in the order given."""
         kept = set(self.kept)
         return tuple(name for name in self.given if name not in kept)
 
 
 @dataclass(frozen=True, slots=True)
 class ScorerRecord:
-    """One scorer's say about each candidate.
-
-    Attributes:
-        instance: Name.
-        type: Plugin type.
-        weight: Of the scorer in this profile.
-        answered: Scores as the plugin gave them, one per candidate; none when it failed.
-        weighted: What they added to the totals: cut to 0..1 and multiplied by the weight; all 0 when it failed.
-        problem: Why its scores do not count; empty when they do.
-    """
+    """The scores of one scorer, one per candidate: as returned, and as added to the totals."""
 
     instance: str
     type: str
@@ -60,18 +50,7 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """One run of one scheduling profile; names of endpoints throughout.
-
-    Attributes:
-        profile: Name.
-        filters: In the order they ran; those after one that kept no endpoint did not.
-        candidates: Who passed all filters.
-        scorers: In the order they ran.
-        totals: Sum of the weighted scores, one per candidate; none when nothing was rated.
-        picker: Instance name.
-        picked: Best first; none when the run failed.
-        failure: Why nothing was picked; empty on success.
-    """
+    """One profile run, with names of endpoints; `totals` has one number per candidate, `picked` is best first."""
 
     profile: str
     filters: tuple[FilterRecord, ...]
@@ -85,41 +64,28 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """That a request had to wait, and why.
-
-    Attributes:
-        seconds: For how long.
-        saturation: How full the pool was when it came, 1 for full: its band was closed, or others waited already.
-    """
+    """How long a request waited in flow control, and the saturation of the pool when it arrived (1 is full)."""
 
     seconds: float
     saturation: float
 
 
 WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the request waited in endpick, and how full the pool was.")
-"""What the host leaves in the cycle state of a request that waited; not for plugins."""
+"""For the host, not for plugins."""
 
 UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
-"""What the host leaves in the cycle state of a request that goes on unread; not for plugins."""
+"""For the host, not for plugins."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTrace:
-    """One request that reached the scheduler, and everything its plugins said about it.
+    """One request that reached the scheduler.
 
     Attributes:
-        id: The request's `x-request-id`.
-        model: What the model servers are asked for.
-        path: Of the request.
-        priority: Of its inference objective.
-        fairness_id: Whose request it is.
-        endpoints: Names of those that were there to choose from.
-        destinations: `host:port`, best first; none when no endpoint was found.
-        status: HTTP status of the refusal; None when endpoints were found.
-        refusal: Why no endpoint was found; empty when one was.
-        runs: The profile runs, in order.
-        waited: None for a request that did not wait.
-        unread: Why the parser, which may be skipped, did not read the body; empty where it did, and where the gateway keeps bodies.
+        model: The name sent to the model server.
+        destinations: `host:port`, best first.
+        status: HTTP status of the refusal; None if an endpoint was found.
+        unread: Why the parser did not read the body.
     """
 
     id: str
@@ -137,119 +103,80 @@ class DecisionTrace:
 
 
 def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
-    """The same scheduler, which tells `note` of each profile run, in order.
-
-    An untraced scheduler knows nothing of this and pays nothing.
-    """
+    """A copy of the scheduler that passes the record of each profile run to `note`."""
     return replace(scheduler, profiles={name: _TracedProfile(profile, note) for name, profile in scheduler.profiles.items()})
 
 
-class _CallTrace:
-    """What one plugin was given and what it answered; nothing when it was not asked."""
-
+class _TracedStep(Step):
     __slots__ = ("answer", "given", "problem")
 
-    def __init__(self) -> None:
-        self.given: object = None
+    def __init__(self, step: Step) -> None:
+        super().__init__(step.call, step.instance, step.extension_point, step.telemetry)
+        self.given: Endpoints | None = None
         self.answer: object = None
         self.problem = ""
 
-
-class _TracedStep(Step):
-    """A step that notes the endpoints its plugin was given and the answer."""
-
-    __slots__ = ("trace",)
-
-    def __init__(self, step: Step, trace: _CallTrace) -> None:
-        def noted(*arguments: object) -> object:
-            trace.given = arguments[1]
-            trace.answer = answer = step.call(*arguments)
-            return answer
-
-        super().__init__(noted, step.instance, step.extension_point, step.telemetry)
-        self.trace = trace
-
-    def ask(self, *arguments: object) -> object:
-        self.trace.given = arguments[1]
-        return Step.ask(self, *arguments)
+    def run(self, access: Access, *arguments: object) -> object:
+        given = arguments[1]
+        assert isinstance(given, Endpoints)
+        self.given = given
+        self.answer = Step.run(self, access, *arguments)
+        if isinstance(self.answer, Fault):
+            self.problem = self.answer.problem
+        return self.answer
 
     def fault(self, problem: BaseException | str) -> Fault:
         fault = Step.fault(self, problem)
-        self.trace.problem = fault.problem
-        return fault
-
-    def left_out(self) -> Fault:
-        fault = Step.left_out(self)
-        self.trace.problem = fault.problem
+        self.problem = fault.problem
         return fault
 
 
 class _TracedProfile(Profile):
-    """A profile whose runs are noted."""
-
-    __slots__ = ("note",)
+    __slots__ = ("_note",)
 
     def __init__(self, profile: Profile, note: Callable[[ProfileRecord], None]) -> None:
         super().__init__(profile.name, profile.filters, profile.scorers, profile.weights, profile.picker)
-        self.note = note
+        self._note = note
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
-        filters = [(step, _CallTrace()) for step in self.filters]
-        scorers = [(step, _CallTrace()) for step in self.scorers]
-        listening = Profile(
-            self.name,
-            tuple([_TracedStep(step, trace) for step, trace in filters]),
-            tuple([_TracedStep(step, trace) for step, trace in scorers]),
-            self.weights,
-            self.picker,
+        filters = tuple([_TracedStep(step) for step in self.filters])
+        scorers = tuple([_TracedStep(step) for step in self.scorers])
+        result = Profile(self.name, filters, scorers, self.weights, self.picker).run(request, endpoints, state, access)
+        scored = result.scored
+        self._note(
+            ProfileRecord(
+                self.name,
+                tuple([_filter_record(step, step.given) for step in filters if step.given is not None]),
+                () if scored is None else _names(scored.endpoints),
+                tuple(
+                    [
+                        _scorer_record(step, weight, step.given)
+                        for step, weight in zip(scorers, self.weights, strict=True)
+                        if step.given is not None
+                    ]
+                ),
+                () if scored is None else tuple(scored.scores.tolist()),
+                self.picker.instance.name,
+                () if result.picked is None else _names(result.picked),
+                result.failure or "",
+            )
         )
-        result = listening.run(request, endpoints, state, access)
-        self.note(self._record(filters, scorers, result))
         return result
 
-    def _record(
-        self, filters: Sequence[tuple[Step, _CallTrace]], scorers: Sequence[tuple[Step, _CallTrace]], result: ProfileRunResult
-    ) -> ProfileRecord:
-        rated = result.scored
-        return ProfileRecord(
-            self.name,
-            tuple([_filter_record(step, trace) for step, trace in filters if trace.given is not None]),
-            () if rated is None else _names(rated.endpoints),
-            tuple(
-                [
-                    _scorer_record(step, float(weight), trace)
-                    for (step, trace), weight in zip(scorers, self.weights.ravel(), strict=True)
-                    if trace.given is not None
-                ]
-            ),
-            () if rated is None else tuple(rated.scores.tolist()),
-            self.picker.instance.name,
-            () if result.picked is None else _names(result.picked),
-            result.failure or "",
-        )
 
-
-def _filter_record(step: Step, trace: _CallTrace) -> FilterRecord:
-    assert isinstance(trace.given, Endpoints)
-    kept = trace.given if trace.problem else as_view(trace.given, trace.answer)
+def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
+    kept = given if step.problem else as_view(given, step.answer)
     assert isinstance(kept, Endpoints)
-    return FilterRecord(step.instance.name, step.instance.type, _names(trace.given), _names(kept), trace.problem)
+    return FilterRecord(step.instance.name, step.instance.type, _names(given), _names(kept), step.problem)
 
 
-def _scorer_record(step: Step, weight: float, trace: _CallTrace) -> ScorerRecord:
-    assert isinstance(trace.given, Endpoints)
-    answered = _numbers(trace.answer, len(trace.given))
-    weighted = np.zeros(len(trace.given)) if trace.problem else np.clip(answered, 0.0, 1.0) * weight
+def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
+    count = len(given)
+    is_array = isinstance(step.answer, np.ndarray) and step.answer.shape == (count,) and step.answer.dtype.kind in NUMBERS
+    answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)
+    weighted = np.zeros(count) if step.problem else np.clip(answered, 0.0, 1.0) * weight
     instance = step.instance
-    return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), trace.problem)
-
-
-def _numbers(answer: object, count: int) -> FloatArray:
-    """The scores in an answer, none where there are not so many; asked of numpy itself, because a class may answer for its objects."""
-    if not issubclass(type(answer), np.ndarray):
-        return np.empty(0)
-    plain = np.ndarray.view(cast("FloatArray", answer), np.ndarray)
-    return np.asarray(plain, dtype=np.float64) if plain.shape == (count,) and plain.dtype.kind in "fiub" else np.empty(0)
+    return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
 
 
 def _names(endpoints: Endpoints) -> tuple[str, ...]:
@@ -258,18 +185,13 @@ def _names(endpoints: Endpoints) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SampledScheduler(Scheduler):
-    """A scheduler that shows some of its decisions.
-
-    Attributes:
-        chosen: Asked once for each request, whether its decision is recorded.
-        show: Given the record of a decision just taken, before it is answered: it may not wait.
-    """
+    """Passes the decisions for which `chosen` returns True to `show`, which must not block."""
 
     chosen: Callable[[], bool] = field(kw_only=True)
     show: Callable[[DecisionTrace], None] = field(kw_only=True)
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """As the plain scheduler does."""
+        """See `Scheduler.schedule`."""
         if not self.chosen():
             return Scheduler.schedule(self, request, endpoints, state, access)
         runs: list[ProfileRecord] = []
@@ -279,9 +201,10 @@ class SampledScheduler(Scheduler):
 
 
 def sampled(scheduler: Scheduler, chosen: Callable[[], bool], show: Callable[[DecisionTrace], None]) -> Scheduler:
-    """The same scheduler, which shows the decisions that are chosen."""
-    parts = {part.name: getattr(scheduler, part.name) for part in fields(Scheduler)}
-    return SampledScheduler(**parts, chosen=chosen, show=show)
+    """A copy of the scheduler that shows the chosen decisions."""
+    return SampledScheduler(
+        scheduler.profiles, scheduler.names, scheduler.pick_profiles, scheduler.process_results, chosen=chosen, show=show
+    )
 
 
 def _decision_record(
@@ -298,7 +221,7 @@ def _decision_record(
         request.path,
         request.priority,
         request.fairness_id,
-        tuple([endpoint.name for endpoint in endpoints.members]),
+        _names(endpoints),
         result.destinations if isinstance(result, SchedulingResult) else (),
         None if refusal is None else refusal.status,
         "" if refusal is None else refusal.message,
@@ -308,22 +231,14 @@ def _decision_record(
     )
 
 
-_MOST_LEVELS: Final = 64
-
-
-def to_json(value: object, levels: int = _MOST_LEVELS) -> JSONValue:
-    """The value as JSON knows it: field names in camelCase; NaN and infinity, which JSON does not have, become null.
-
-    What lies deeper than `levels` becomes "…": compiled code has no limit of recursion, and would run out of its stack.
-    """
-    if not levels:
-        return "…"
+def to_json(value: object) -> JSONValue:
+    """A record as JSON: field names in camelCase; NaN and infinity, which JSON does not have, become null."""
     if is_dataclass(value):
-        return {_camel_case(field.name): to_json(getattr(value, field.name), levels - 1) for field in fields(value)}
+        return {_camel_case(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): to_json(inner, levels - 1) for name, inner in value.items()}
+        return {str(name): to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(inner, levels - 1) for inner in value]
+        return [to_json(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

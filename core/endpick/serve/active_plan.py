@@ -1,33 +1,28 @@
-"""Holds the deployment that serves now and replaces it at a reload: swaps one reference, so requests in flight keep their pipeline."""
+"""The deployment that serves now, and its replacement at a reload; requests in flight keep their pipeline."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from time import perf_counter
 
+from endpick.api.access import Access
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Plugin
-from endpick.data.announcing import Announcements
 from endpick.data.collection import CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
-from endpick.data.pace import PollCounts
+from endpick.data.polling import PollCounts
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.apart import apart
-from endpick.host.circuits import late
-from endpick.host.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.host.boundary import Step
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.hooks import HookRegistry
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.request_plugins import missing_discovery
-from endpick.host.planning.steps import in_turns
 from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,
@@ -45,16 +40,10 @@ from endpick.serve.deployment import (
 _log = logging.getLogger("endpick.serve")
 
 PLANNING_SECONDS = 60.0
-"""For a plan of what the configuration says: that of thousands of instances takes some."""
-MOST_PLANNING = 3
-"""Plans that do not end."""
-
-_Identity = tuple[int, int, int]
-"""Inode, time of change, size."""
 
 
 class ActivePlan:
-    """Runs the data layer of one deployment and hands its pipeline to requests."""
+    """Runs the data layer of the current deployment and replaces it at a reload."""
 
     def __init__(self, runtime: Runtime, collection_settings: CollectionSettings, finish_timeout_seconds: float) -> None:
         """Nothing runs until `begin`."""
@@ -65,28 +54,21 @@ class ActivePlan:
         self._collection: CollectionLoop | None = None
         self._discovery: DiscoveryTask | None = None
         self.on_replaced: list[Callable[[Deployment], None]] = []
-        self.planning: set[object] = set()
-        """Plans that are being made; but for one they are those that do not end."""
         self.polls = PollCounts()
-        """Of all deployments."""
-        self._farewells = Announcements(runtime.telemetry)
-        self._retiring: dict[asyncio.Task[None], tuple[Instance, ...]] = {}
+        self._access = Access(None, runtime.telemetry.undeclared_access)
+        self._retiring: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
-        runtime.table.on_removed.append(self._forget)
+        runtime.table.on_removed.append(self._endpoint_removed)
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment that serves now; there is none before `begin`."""
+        """The current deployment; called after `begin`."""
         assert self._deployment is not None
         return self._deployment
 
     def instances(self) -> Iterable[Instance]:
-        """The instances of the deployment that serves now; none before `begin`."""
+        """The instances that serve now; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
-
-    def all_instances(self) -> Iterable[Instance]:
-        """Those, and the ones that reloads have left behind and that are not stopped yet: they still hold what they have learnt."""
-        return itertools.chain(self.instances(), *self._retiring.values())
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
         """Discover the endpoints and collect their data for the first deployment.
@@ -98,47 +80,42 @@ class ActivePlan:
         self._discovery = self._new_discovery(deployment)
         if self._discovery is None:
             missing = missing_discovery(deployment.plan.config)
-            assert missing is not None, "a plan without discovery is of a document that names none"
+            assert missing is not None
             raise StartRefused(missing)
         self._discovery.start()
         try:
             await self._discovery.wait_ready(discovery_timeout_seconds)
         except ConfigurationError as problem:
-            what = f"cannot discover endpoints: {message_of(problem)}"
-            raise StartRefused(instance_failed(Code.E0706, self._discovery.instance, what)) from problem
+            failure = instance_failed(Code.E0706, self._discovery.instance, f"cannot discover endpoints: {problem}")
+            raise StartRefused(failure) from problem
         except TimeoutError as problem:
-            what = f"reported no endpoints within {discovery_timeout_seconds:g} s"
-            raise StartRefused(instance_failed(Code.E0703, self._discovery.instance, what)) from problem
-        with apart():
-            self._collection = self._new_collection(deployment)
+            failure = instance_failed(Code.E0703, self._discovery.instance, f"reported no endpoints within {discovery_timeout_seconds:g} s")
+            raise StartRefused(failure) from problem
+        self._collection = self._new_collection(deployment)
         self._collection.start()
 
     async def replace(self, new: Deployment) -> None:
-        """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
+        """Serve `new` from the next request on; instances it does not use are stopped once requests in flight have finished."""
         old = self.deployment
-        with apart():  # before anything changes: where this fails, the old deployment serves on
-            collection = self._new_collection(new)
+        collection = self._new_collection(new)  # first: if it fails, the old deployment keeps serving
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
-        self._farewells.keep({id(instance.breaker): instance for instance in new.instances.values()})
-        with apart():
-            for replaced in self.on_replaced:  # policies are asked about what waits
-                replaced(new)
+        for replaced in self.on_replaced:
+            replaced(new)
         try:
             await self._replace_collection(collection)
             await self._replace_discovery(old, new)
-        finally:  # also when the process ends in the middle of a reload: the instances left behind have to be stopped
+        finally:  # also if the process ends during the reload
             self._begin_to_retire(left_behind(old, new))
 
     async def end(self) -> None:
-        """Stop the data layer, then every instance once, those retired earlier included; a failure does not keep the others from stopping.
+        """Stop the data layer and every instance, including retiring ones; also after a failure.
 
         Raises:
-            ExceptionGroup: what did not stop.
+            ExceptionGroup: an error for each part that did not stop.
         """
         problems: list[Exception] = []
-        self._farewells.stop()
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
                 try:
@@ -159,14 +136,14 @@ class ActivePlan:
     def _begin_to_retire(self, instances: tuple[Instance, ...]) -> None:
         if instances:
             task = asyncio.get_running_loop().create_task(self._retire(instances))
-            self._retiring[task] = instances
-            task.add_done_callback(self._retiring.pop)
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
-        """Stop instances that no new request uses: when those in flight have had their time, or at once when the process ends.
+        """Stop unused instances after the finish timeout, or at once when the process ends.
 
         Raises:
-            ExceptionGroup: instances that did not stop while the process ends; before, they are logged.
+            ExceptionGroup: instances that did not stop while the process ends; before that they are logged.
         """
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), self._finish_timeout_seconds)
@@ -192,7 +169,7 @@ class ActivePlan:
         return None if name is None else DiscoveryTask(deployment.instances[name], self._runtime.table, self._runtime.telemetry)
 
     async def _replace_discovery(self, old: Deployment, new: Deployment) -> None:
-        """A carried-over discovery keeps running; if `new` names none, the pool stays as it is."""
+        """A carried-over discovery keeps running. Without a new one, the pool stays as it is."""
         if _discovery_plugin(old) is _discovery_plugin(new):
             return
         if self._discovery is not None:
@@ -201,24 +178,14 @@ class ActivePlan:
         if self._discovery is not None:
             self._discovery.start()
 
-    def _forget(self, name: str) -> None:
+    def _endpoint_removed(self, name: str) -> None:
         for instance in self.instances():
             if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
-                self._farewells.tell(instance, partial(self._tell_removed, instance, name))
-
-    def _tell_removed(self, instance: Instance, name: str) -> None:
-        telemetry = self._runtime.telemetry
-        began = perf_counter()
-        try:
-            with apart():
-                instance.plugin.endpoint_removed(name)
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
-        seconds = perf_counter() - began
-        if seconds > instance.breaker.budget_seconds:
-            late(instance, ExtensionPoint.ENDPOINT_REMOVED, seconds, telemetry)
+                # Settles, so that an instance whose circuit is open does not keep the endpoint.
+                step = Step(
+                    instance.plugin.endpoint_removed, instance, ExtensionPoint.ENDPOINT_REMOVED, self._runtime.telemetry, settles=True
+                )
+                step.run(self._access, name)
 
 
 def _discovery_plugin(deployment: Deployment) -> object:
@@ -226,118 +193,94 @@ def _discovery_plugin(deployment: Deployment) -> object:
     return None if name is None else deployment.instances[name].plugin
 
 
-async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
-    """Read the configuration again and serve it; True when it serves now, False when it was refused.
+class Reloader:
+    """Reads the configuration again and serves it if it is sound."""
 
-    Every mistake in it is logged, and the old configuration keeps serving. So is what nothing else of the reload has caught: it would end
-    the process.
-    """
-    before = current.deployment
-    try:
-        return await _reload(current, runtime, hooks, replan)
-    except CALL_FAILURES as problem:
-        if is_the_hosts(problem):
-            raise
-        serves = "old" if current.deployment is before else "new"
-        if isinstance(problem, OSError):  # the surroundings failed, as where no descriptor or no room is left: a stack tells no more
-            _log.error("a reload failed: %s; the %s configuration serves", message_of(problem), serves)
-        else:
-            _log.error("a reload failed; the %s configuration serves", serves, exc_info=problem)
-        return False
+    def __init__(self, current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> None:
+        """`replan` is called in a thread."""
+        self._current = current
+        self._runtime = runtime
+        self._hooks = hooks
+        self._replan = replan
 
-
-async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
-    outcome = await _planned(current, replan)
-    if outcome is None:
-        return False
-    await in_turns(_logging(outcome.diagnostics))
-    if outcome.plan is None:
-        _log.error("configuration refused; the old one keeps serving")
-        return False
-    try:
-        new = await _admitted(current.deployment, runtime, hooks, outcome.plan)
-    except StartRefused as refusal:
-        await in_turns(_logging(refusal.diagnostics))
-        _log.error("configuration refused; the old one keeps serving")
-        return False
-    if new.plan.hooks.names != hooks.names:
-        _log.warning("a change of `hooks:` takes effect at the next start only")
-    try:
-        await current.replace(new)
-    except BaseException:
-        if current.deployment is not new:
-            await stop_quietly(new.fresh)
-        raise
-    _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
-    return True
-
-
-async def _planned(current: ActivePlan, replan: Callable[[], PlanOutcome]) -> PlanOutcome | None:
-    """What a thread makes of the configuration as it is now; None where that does not end: an import or a validator of a plugin waits.
-
-    The thread stays, as Python cannot end it. A few may stay: the next reload has another one, and finds a configuration that was mended.
-    """
-    this = object()
-
-    def plan() -> PlanOutcome:
-        current.planning.add(this)
+    async def reload(self) -> bool:
+        """Returns True if the new configuration serves; logs why it does not. The old one keeps serving then."""
+        before = self._current.deployment
         try:
-            return replan()
-        finally:
-            current.planning.discard(this)
+            await self._reload()
+        except StartRefused as refusal:
+            _log_diagnostics(refusal.diagnostics)
+            _log.error("configuration refused; the old one keeps serving")
+            return False
+        except PLUGIN_ERRORS as error:
+            serves = "old" if self._current.deployment is before else "new"
+            _log.error("a reload failed: %s; the %s configuration serves", describe_error(error), serves, exc_info=error)
+            return False
+        return True
 
-    if len(current.planning) >= MOST_PLANNING:
-        _log.error("a reload was not begun: %d before it do not end; restart endpick, the old configuration keeps serving", MOST_PLANNING)
-        return None
-    try:
-        async with asyncio.timeout(PLANNING_SECONDS) as limit:
-            return await asyncio.to_thread(plan)
-    except TimeoutError:
-        if not limit.expired():
+    async def _reload(self) -> None:
+        try:
+            async with asyncio.timeout(PLANNING_SECONDS) as limit:
+                outcome = await asyncio.to_thread(self._replan)
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"the plugins of the new configuration are not loaded within {PLANNING_SECONDS:g} s") from None
             raise
-        what = "a reload was given up: the plugins of the new configuration are not loaded within %g s; the old one keeps serving"
-        _log.error(what, PLANNING_SECONDS)
-        return None
+        if outcome.plan is None:
+            raise StartRefused(*outcome.diagnostics)
+        _log_diagnostics(outcome.diagnostics)
+        new = await self._admitted(outcome.plan)
+        if new.plan.hooks.names != self._hooks.names:
+            _log.warning("a change of `hooks:` takes effect at the next start only")
+        try:
+            await self._current.replace(new)
+        except BaseException:
+            if self._current.deployment is not new:
+                await stop_quietly(new.fresh)
+            raise
+        _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
+
+    async def _admitted(self, plan: Plan) -> Deployment:
+        """Deploy the plan and ask hook objects for vetoes.
+
+        Raises:
+            StartRefused: an instance did not start, or a hook object vetoed. Instances started here have been stopped again.
+        """
+        old = self._current.deployment
+        new = await deploy(plan, self._runtime, old)
+        async with AsyncExitStack() as unless_admitted:
+            unless_admitted.push_async_callback(stop_quietly, new.fresh)
+            vetoes = await self._hooks.reload(document_of(old.plan), document_of(plan))
+            if vetoes:
+                raise StartRefused(*vetoes)
+            unless_admitted.pop_all()
+        return new
 
 
-async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan: Plan) -> Deployment:
-    """The plan deployed, with no hook object against it.
-
-    Raises:
-        StartRefused: an instance did not start, or a hook object vetoed; instances started here have been stopped again.
-    """
-    new = await deploy(plan, runtime, old)
-    async with AsyncExitStack() as unless_admitted:
-        unless_admitted.push_async_callback(stop_quietly, new.fresh)
-        vetoes = await hooks.reload(document_of(old.plan), document_of(plan))
-        if vetoes:
-            raise StartRefused(*vetoes)
-        unless_admitted.pop_all()
-    return new
-
-
-def _logging(diagnostics: Iterable[Diagnostic]) -> Generator[None, None, None]:
-    """Log each; there may be one for each line of the configuration."""
+def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
     for diagnostic in diagnostics:
-        yield
         level = logging.ERROR if diagnostic.is_error else logging.WARNING
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 
 
+_FileIdentity = tuple[int, int, int]
+"""Inode, modification time, size."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedFile:
-    """A file that is read, and what identified its content before: a change while it is read, or soon after, counts, too."""
+    """A file and the identity it had before it was read, so that a change during the read is noticed."""
 
     path: Path
-    seen: _Identity | None
+    seen: _FileIdentity | None
 
     @classmethod
-    def as_it_is(cls, path: Path) -> WatchedFile:
-        """The file as it is now; called before it is read."""
+    def now(cls, path: Path) -> WatchedFile:
+        """The file in its current state; called before it is read."""
         return cls(path, _identity(path))
 
     async def watch(self, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
-        """Call `changed` after each change or replacement of the file, until cancelled; a ConfigMap replaces it by swapping a link."""
+        """Call `changed` after each change until cancelled. A ConfigMap changes by swapping a symlink."""
         seen = self.seen
         while True:
             now = _identity(self.path)
@@ -347,8 +290,8 @@ class WatchedFile:
             await asyncio.sleep(interval_seconds)
 
 
-def _identity(path: Path) -> _Identity | None:
-    """What changes with the file; None while there is no such file, as in the middle of an editor's rename."""
+def _identity(path: Path) -> _FileIdentity | None:
+    """None while the file does not exist, for example during an editor's rename."""
     try:
         status = path.stat()
     except OSError:

@@ -1,67 +1,46 @@
-"""The admin port: metrics, and whether requests are served, also while other clients hold the port's connections."""
+"""The metrics port: `/metrics` in Prometheus' formats and `/healthz`, served by aiohttp."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from http import HTTPStatus
 
-from prometheus_client.registry import Collector
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
 
-from endpick.api.turns import Turns
-from endpick.serve.admin_http import AdminConnection, BusySeats, HeldPages, Page, Pages
-from endpick.serve.admin_limits import AdminCounters, AdminLimits
-from endpick.serve.text_page import CONTENT_TYPE, page_of
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
-from endpick.transport.listener import Listener
-from endpick.transport.sweeps import Sweeps
+from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
-_TURN_SECONDS = 0.002
-"""For TLS, between two looks at everything else."""
+_SHUTDOWN_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 
-
-class _SharedScrape:
-    """The page that is being written: scrapers that ask meanwhile get the same, so that many cost what one does."""
-
-    def __init__(self, exposed: Collector) -> None:
-        self._exposed = exposed
-        self._writing: asyncio.Task[Page] | None = None
-
-    async def page(self) -> Page:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write())
-        return await asyncio.shield(self._writing)
-
-    async def _write(self) -> Page:
-        return Page(await page_of(self._exposed), CONTENT_TYPE)
-
-
-def admin_pages(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> Pages:
-    """`/metrics`, and `/healthz`: 200 while `report` says that the process is ready, else 503; with the text that it gives."""
-
-    async def healthz() -> Page:
-        ready, text = report()
-        return Page(text.encode(), status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
-
-    return {"/metrics": _SharedScrape(exposed).page, "/healthz": healthz}
+Report = Callable[[], tuple[bool, str]]
 
 
 class AdminServer:
-    """Serves pages on one port, beside the data plane."""
+    """Serves metrics and health on one port."""
 
-    def __init__(self, pages: Pages, host: str, port: int, limits: AdminLimits | None = None, tls: TlsSettings | None = None) -> None:
-        """`host` empty: every interface; `port` 0: any free one; without `tls` plain text."""
-        self._pages = pages
+    def __init__(self, collector: Collector, report: Report, host: str, port: int, tls: TlsSettings | None = None) -> None:
+        """Nothing listens until `start`.
+
+        Args:
+            collector: All metric families of the page. Collected in a thread.
+            report: Whether the process is ready, and the text of `/healthz`.
+            host: Empty for every interface.
+            port: 0 for any free port.
+            tls: None for plain text.
+        """
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._report = report
         self._address = ListenSettings(host, port, tls)
-        self._certificate: CertificateWatch | None = None
-        self._connections: set[AdminConnection] = set()
-        self._limits = limits or AdminLimits()
-        self._busy = BusySeats(max(1, self._limits.max_connections // 2))
-        self._held = HeldPages(self._limits.max_held_bytes)
-        self.counters = AdminCounters()
-        self._listener: Listener | None = None
-        self._sweeps = Sweeps(self._sweep)
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        self._refreshing: asyncio.Task[None] | None = None
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
     async def start(self) -> int:
         """Bind and serve; returns the bound port.
@@ -70,42 +49,39 @@ class AdminServer:
             ListenError: the address is in use, or not one of this host.
             TlsError: the certificate cannot be read or used.
         """
-        if self._address.tls is not None:
-            self._certificate = CertificateWatch(self._address.tls)
+        certificate = None if self._address.tls is None else CertificateWatch(self._address.tls)
+        if certificate is not None:
+            self._refreshing = asyncio.create_task(self._refresh(certificate))
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
-        turns = Turns(_TURN_SECONDS)
-        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, turns, self._certificate)
+        await self._runner.setup()
         try:
-            self._listener.open()
+            await web.SockSite(self._runner, bound, ssl_context=None if certificate is None else certificate.context).start()
         except OSError as error:
             await self.stop()
             raise ListenError.at(self._address.host, port, error) from error
-        self._sweeps.start()
         return port
 
     async def stop(self) -> None:
-        """Close the port and its connections; a page that is being written is not sent."""
-        if self._listener is not None:
-            self._listener.close()
-        self._sweeps.stop()
-        await asyncio.gather(*(connection.end() for connection in tuple(self._connections)))
+        """Close the port and its connections."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        await self._runner.cleanup()
 
-    def _new_connection(self, _peer: str) -> AdminConnection:
-        return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._held, self._opened, self._closed)
+    async def _refresh(self, certificate: CertificateWatch) -> None:
+        counters = TransportCounters()
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            certificate.refresh(counters)
 
-    def _opened(self, connection: AdminConnection) -> None:
-        self._connections.add(connection)
-        if self._listener is not None:
-            self._listener.arrived(connection)
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        # A thread, because a page of a megabyte takes 50 ms to write.
+        body = await asyncio.to_thread(encode, self._registry)
+        response = web.Response(body=body, headers={"Content-Type": content_type})
+        response.enable_compression()
+        return response
 
-    def _closed(self, connection: AdminConnection) -> None:
-        self._connections.discard(connection)
-        if self._listener is not None:
-            self._listener.left(connection)
-
-    def _sweep(self, now: float) -> None:
-        for connection in tuple(self._connections):
-            connection.tick(now)
-        if self._certificate is not None:
-            self._certificate.follow(self.counters)
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        ready, text = self._report()
+        return web.Response(text=text, status=200 if ready else 503)

@@ -1,38 +1,32 @@
-"""From a plan to what serves: builds its instances and binds them to the request path and the data layer."""
+"""Builds the instances of a plan and binds them to the request path and the data layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from endpick.api.data import AnyKey
-from endpick.api.datalayer import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.data.collection import Collection
 from endpick.data.dispatch import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
-from endpick.host.attributes import publishes_objectives, tolerated_age_of
+from endpick.flow_control.policies import bind_flow_control
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
-from endpick.host.importing import describe
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.planning.stand_ins import DeciderStandIn, stand_in_for
-from endpick.host.planning.steps import at_once
+from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 
-if TYPE_CHECKING:
-    from endpick.flow_control.policies import BoundFlowControl
-
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The instances of a plan by name, in the order of the plan."""
+    """The instances of a plan by name, in plan order."""
 
     instances: Mapping[str, Instance]
 
@@ -43,37 +37,30 @@ def build_plan(
     carried: Mapping[str, Instance] | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Built | tuple[Diagnostic, ...]:
-    """Construct every instance; all that refuse to be built are reported, at their `parameters:`. See `building`."""
-    return at_once(building(plan, context_for, carried, breaker))
-
-
-def building(
-    plan: Plan,
-    context_for: Callable[[PlannedInstance], PluginContext],
-    carried: Mapping[str, Instance] | None = None,
-    breaker: BreakerSettings = DEFAULT_SETTINGS,
-) -> Generator[None, None, Built | tuple[Diagnostic, ...]]:
-    """The steps of `build_plan`, one for each instance.
+    """Construct every instance, or return a diagnostic for each that refuses.
 
     Args:
-        plan: What to build.
+        plan: The plan to build.
         context_for: Clock, randomness, logger and registry of an instance.
-        carried: Instances of an earlier plan to take over instead of building anew, by name; from `carry_over`.
-        breaker: When an instance that fails is left out.
+        carried: Instances of an earlier plan to reuse, by name; from `carry_over`.
+        breaker: When a failing instance is skipped.
     """
+    carried = carried or {}
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
     for planned in plan.instances:
-        yield
-        known = (carried or {}).get(planned.name)
-        if known is None and not built.keys() >= set(planned.refers_to):
-            continue  # what it names could not be built, and that is reported
-        result = known or build(
+        known = carried.get(planned.name)
+        if known is not None:
+            built[planned.name] = known
+            continue
+        if not built.keys() >= set(planned.refers_to):
+            continue  # an instance it refers to could not be built, which is reported already
+        result = build(
             planned.loaded,
             planned.name,
             planned.parameters,
             planned.on_fault,
-            replace(context_for(planned), instances=_stand_ins(planned, built)),
+            replace(context_for(planned), instances=_proxies(planned, built)),
             subscriptions=planned.subscriptions,
             place=planned.place,
             breaker=breaker,
@@ -81,37 +68,26 @@ def building(
         if isinstance(result, Diagnostic):
             faults.append(result)
         else:
-            built[planned.name] = result if known is not None else replace(result, stand_in=stand_in_for(result))
+            built[planned.name] = replace(result, proxy=proxy_for(result))
     return sort_diagnostics(faults) if faults else Built(built)
 
 
-def _stand_ins(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
-    found = {name: built[name].stand_in for name in planned.refers_to}
-    return {name: stand_in for name, stand_in in found.items() if stand_in is not None}
+def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
+    found = {name: built[name].proxy for name in planned.refers_to}
+    return {name: proxy for name, proxy in found.items() if proxy is not None}
 
 
 def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
-    """The instances that a new plan can take over with all they have learnt: same name, same plugin, same parameters.
+    """The instances a new plan reuses with everything they have learnt: same name, plugin, parameters and subscriptions.
 
-    One whose parameters name another instance is taken over together with that only: it holds what stands for it.
-
-    What the host does when they fail, and how old the data they read may be, can change: the plugin itself knows nothing of that.
+    An instance that refers to another one is reused only together with it. `onFault` and the age limits of data may change.
     """
-    return at_once(carrying_over(old, built, new))
-
-
-def carrying_over(old: Plan, built: Built, new: Plan) -> Generator[None, None, dict[str, Instance]]:
-    """The steps of `carry_over`, one for each instance."""
     carried: dict[str, Instance] = {}
     for planned in new.instances:
-        yield
         before = old.by_name.get(planned.name)
-        if (
-            before is not None
-            and before.loaded.plugin is planned.loaded.plugin
-            and _is_as_before(before, planned)
-            and carried.keys() >= set(planned.refers_to)
-        ):
+        if before is None or before.loaded.plugin is not planned.loaded.plugin or not carried.keys() >= set(planned.refers_to):
+            continue
+        if _is_unchanged(before, planned):
             scope = scope_of(planned.name, planned.subscriptions, planned.loaded.type)
             carried[planned.name] = replace(
                 built.instances[planned.name], on_fault=planned.on_fault, subscriptions=planned.subscriptions, scope=scope
@@ -119,71 +95,49 @@ def carrying_over(old: Plan, built: Built, new: Plan) -> Generator[None, None, d
     return carried
 
 
-def _is_as_before(before: PlannedInstance, planned: PlannedInstance) -> bool:
-    """Whether parameters and subscriptions are equal. What is in them, the plugin chose, and compares with code of the plugin."""
-    try:
+def _is_unchanged(before: PlannedInstance, planned: PlannedInstance) -> bool:
+    try:  # parameters may contain objects of the plugin, which compare themselves
         return bool(before.parameters == planned.parameters and before.subscriptions == planned.subscriptions)
-    except CALL_FAILURES as problem:
-        if is_the_hosts(problem):
-            raise
+    except PLUGIN_ERRORS as error:
         logger = instance_logger(planned.loaded, planned.name)
-        logger.warning("its parameters cannot be compared with those before, so it begins anew: %s", describe(problem))
+        logger.warning("the instance restarts because its parameters cannot be compared with the old ones: %s", describe_error(error))
         return False
 
 
 def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
-    """Everything a request meets, bound once."""
-    return at_once(compiling(plan, built, telemetry))
-
-
-def compiling(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, Pipeline]:
-    """The steps of `compile_plan`, one for each scheduling profile."""
-    profiles = yield from _compiling_profiles(plan, built, telemetry)
+    """Bind everything a request needs."""
     instances = built.instances
     for instance in instances.values():
-        if isinstance(instance.stand_in, DeciderStandIn):
-            instance.stand_in.connect(instance, telemetry)
+        if isinstance(instance.proxy, DeciderProxy):
+            instance.proxy.connect(instance, telemetry)
     return compile_pipeline(
-        scheduler=compile_scheduler(instances[plan.handler], profiles, telemetry),
+        scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, telemetry), telemetry),
         parsers=[instances[name] for name in plan.parsers],
         detector=None if plan.detector is None else instances[plan.detector],
         on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
         objectives=plan.objectives,
-        flow_control=_bind_flow_control(plan, instances, telemetry),
+        flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
         telemetry=telemetry,
     )
 
 
-def _bind_flow_control(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl | None:
-    if plan.flow_control is None:
-        return None
-    from endpick.flow_control.policies import bind_flow_control  # noqa: PLC0415 - only where requests may wait
-
-    return bind_flow_control(plan.flow_control, instances, telemetry)
-
-
 def compile_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> dict[str, Profile]:
-    """The scheduling profiles by name, in the order of the document."""
-    return at_once(_compiling_profiles(plan, built, telemetry))
-
-
-def _compiling_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, dict[str, Profile]]:
+    """The scheduling profiles by name, in document order."""
     instances = built.instances
-    compiled: dict[str, Profile] = {}
-    for profile in plan.profiles:
-        yield
-        compiled[profile.name] = compile_profile(
+    return {
+        profile.name: compile_profile(
             profile.name,
             [instances[name] for name in profile.filters],
             [(instances[scorer.instance], scorer.weight) for scorer in profile.scorers],
             instances[profile.picker],
             telemetry,
         )
-    return compiled
+        for profile in plan.profiles
+    }
 
 
 def compile_collection(plan: Plan, built: Built) -> Collection:
-    """What is collected: each source with its active collectors; sources without any are left out."""
+    """Each data source with its active collectors; sources without any are left out."""
     instances = built.instances
     return Collection(
         tuple(
@@ -196,29 +150,29 @@ def compile_collection(plan: Plan, built: Built) -> Collection:
 
 
 def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
-    """What these collectors write and some instance must have."""
+    """The keys these collectors write and some instance requires."""
     return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
 
 
 def _tolerated_age(plan: Plan, built: Built) -> float:
-    """The shortest age at which an instance takes data for stale, of those that will be asked; infinite when none looks at ages."""
+    """The shortest age at which any called instance considers data stale; infinite if none does."""
     asked = set(built.instances)
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, built):
-        asked.discard(plan.detector)  # without queues, only requests of negative priority can be shed
-    ages = [tolerated_age_of(built.instances[name].plugin) for name in asked]
+        asked.discard(plan.detector)  # without queues, only requests with negative priority are shed
+    ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
     limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
     return min((*(age for age in ages if age is not None), *limits), default=math.inf)
 
 
 def _may_shed(plan: Plan, built: Built) -> bool:
-    """Whether a request can have a negative priority, by the plan or by what its discovery may find."""
+    """Whether a request can have a negative priority, from the plan or from discovery."""
     discovery = None if plan.discovery is None else built.instances[plan.discovery].plugin
-    published = isinstance(discovery, EndpointDiscovery) and publishes_objectives(discovery)
+    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
     return published or min(plan.objectives.values(), default=0) < 0
 
 
 def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
-    """Every data key that some instance writes, each once, sorted by name: the columns of the endpoint table."""
+    """Every data key some instance writes, sorted by name: the columns of the endpoint table."""
     keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
     return tuple(keys[name] for name in sorted(keys))

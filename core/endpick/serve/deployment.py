@@ -1,43 +1,41 @@
-"""Builds and starts the instances of a plan, carrying over those that the previous deployment already has."""
+"""Builds and starts the instances of a plan; reuses those of the previous deployment that did not change."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.host.attempt import LateError, attempt
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.host.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
-from endpick.host.importing import describe
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.planning.steps import in_turns
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline
-from endpick.serve.compile import Built, building, carrying_over, compiling
-from endpick.serve.registry_in_parts import RegistryInParts
+from endpick.serve.compile import Built, build_plan, carry_over, compile_plan
 
 _log = logging.getLogger("endpick.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What all deployments of one process share."""
+    """Shared by all deployments of one process."""
 
     services: HostServices
     table: EndpointTable
     telemetry: Telemetry
     watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
-    """Changes a pipeline so that hook objects are shown a sample of its decisions."""
+    """Makes a pipeline show a sample of its decisions to hook objects."""
     breaker: BreakerSettings = DEFAULT_SETTINGS
-    """When an instance that fails is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,10 @@ class Deployment:
     """Started instances and the pipeline compiled from them.
 
     Attributes:
-        plan: What was deployed.
+        plan: The deployed plan.
         built: All instances by name.
-        fresh: Those that this deployment built and started; the others were carried over.
-        pipeline: Used by requests that arrive while this deployment is the current one.
+        fresh: The instances this deployment started; the others were carried over.
+        pipeline: Used by requests that arrive while this deployment is current.
     """
 
     plan: Plan
@@ -58,26 +56,26 @@ class Deployment:
 
     @property
     def instances(self) -> Mapping[str, Instance]:
-        """All instances by name, in the order of the plan."""
+        """All instances by name, in plan order."""
         return self.built.instances
 
 
 async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
-    """Build and start the instances that the plan needs and `previous` does not have.
+    """Build and start the instances the plan needs and `previous` does not have.
 
-    An instance of the same name, type, origin and parameters is carried over, so that what it has learnt (a prefix index) survives.
+    An unchanged instance is carried over, so its learnt state (for example a prefix index) survives.
 
     Raises:
-        StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
+        StartRefused: a plugin could not be built or did not start. Instances started here have been stopped again.
     """
-    carried = {} if previous is None else await in_turns(carrying_over(previous.plan, previous.built, plan))
-    built = await in_turns(building(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker))
+    carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
+    built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        pipeline = runtime.watched(await in_turns(compiling(plan, built, runtime.telemetry)))
+        pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
     except BaseException:
         await stop_quietly(fresh)
         raise
@@ -87,19 +85,19 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
 def _context(planned: PlannedInstance, runtime: Runtime) -> PluginContext:
     logger = instance_logger(planned.loaded, planned.name)
     columns = runtime.table.writer(scope_of(planned.name, planned.subscriptions))
-    return PluginContext(random.Random(), runtime.services.clock, logger, RegistryInParts(), columns)  # noqa: S311 - routing needs no secrets
+    return PluginContext(random.Random(), runtime.services.clock, logger, CollectorRegistry(), columns)  # noqa: S311 - routing needs no secrets
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
-    """Instances of `old` that `new` does not use any more."""
+    """Instances of `old` that `new` no longer uses."""
     kept = {id(instance.plugin) for instance in new.instances.values()}
     return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
 
 
 def document_of(plan: Plan) -> Document:
-    """The configuration as it was written, for hook objects."""
+    """The configuration as written, for hook objects."""
     data = plan.config.source.data
-    assert isinstance(data, Mapping), "a document that is no mapping has no plan"
+    assert isinstance(data, Mapping), "only a mapping has a plan"
     return data
 
 
@@ -107,8 +105,8 @@ START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 10.0
 
 
-async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> list[Instance]:
-    """Start each in turn; those started before a failure are stopped again.
+async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+    """Start each in order; after a failure, stop those already started.
 
     Raises:
         StartRefused: an instance refused to start, failed, or took too long.
@@ -116,75 +114,71 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
     started: list[Instance] = []
     for instance in instances:
         try:
-            await attempt(instance.plugin.start, timeout_seconds)
-        except CALL_FAILURES as problem:
+            async with asyncio.timeout(timeout_seconds) as limit:
+                await instance.plugin.start()
+        except PLUGIN_ERRORS as error:
             await stop_quietly(started)
-            if is_the_hosts(problem):
-                raise
-            raise StartRefused(_why_not_started(instance, problem, timeout_seconds)) from problem
+            raise StartRefused(_why_not_started(instance, error, timeout_seconds if limit.expired() else None)) from error
         started.append(instance)
-    return started
 
 
 async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-    """Stop all of them in reverse order, also after one fails.
+    """Stop all in reverse order, also after one fails.
 
     Raises:
         ExceptionGroup: a `NotStoppedError` for each instance that failed to stop.
     """
-    problems: list[Exception] = []
+    errors: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
-            await attempt(instance.plugin.stop, timeout_seconds)
-        except LateError:
-            problems.append(NotStoppedError.of(instance.origin, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            problems.append(NotStoppedError.of(instance.origin, problem))
-    if problems:
-        raise ExceptionGroup("some plugins did not stop", problems)
+            async with asyncio.timeout(timeout_seconds) as limit:
+                await instance.plugin.stop()
+        except PLUGIN_ERRORS as error:
+            problem = TimeoutError(f"it did not stop within {timeout_seconds:g} s") if limit.expired() else error
+            errors.append(NotStoppedError.of(instance.origin, problem))
+    if errors:
+        raise ExceptionGroup("some plugins did not stop", errors)
 
 
 class NotStoppedError(Exception):
-    """What did not stop, and what it raised, as text: an exception of a plugin answers with code of its own, and is its cause alone."""
+    """An instance or a part of the data layer did not stop."""
 
     @classmethod
-    def of(cls, what: str, problem: BaseException) -> NotStoppedError:
-        """That of `what`, as in "while stopping queue"."""
-        made = cls(f"while stopping {what}: {describe(problem)}")
-        made.__cause__ = problem
+    def of(cls, name: str, error: BaseException) -> NotStoppedError:
+        """The error for `name`, caused by `error`."""
+        made = cls(f"while stopping {name}: {describe_error(error)}")
+        made.__cause__ = error
         return made
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:
-    """Stop all of them after a refusal; a failure to stop is logged, because the operator needs to see the refusal."""
+    """Stop all of a refused configuration; log failures, because the operator needs to see the refusal."""
     try:
         await stop_instances(instances)
-    except ExceptionGroup as problems:
-        _log.error("instances of a refused configuration did not stop", exc_info=problems)
+    except ExceptionGroup as errors:
+        _log.error("instances of a refused configuration did not stop", exc_info=errors)
 
 
-def _why_not_started(instance: Instance, problem: BaseException, timeout_seconds: float) -> Diagnostic:
-    if is_a(problem, LateError):
+def _why_not_started(instance: Instance, error: BaseException, timeout_seconds: float | None) -> Diagnostic:
+    if timeout_seconds is not None:
         return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
-    if is_a(problem, ConfigurationError):
-        return instance_failed(Code.E0706, instance, f"cannot start: {message_of(problem)}")
-    return instance_failed(Code.E0706, instance, f"failed to start: {describe(problem)}")
+    if isinstance(error, ConfigurationError):
+        return instance_failed(Code.E0706, instance, f"cannot start: {error}")
+    return instance_failed(Code.E0706, instance, f"failed to start: {describe_error(error)}")
 
 
-class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and, where there is one, its place in the configuration
-    """A mistake that only starting can find: a port in use, a plugin that does not start, no endpoints in time."""
+class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and place in the configuration
+    """A mistake only starting can find: a port in use, a plugin that does not start, no endpoints in time."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
         self.diagnostics: Sequence[Diagnostic] = diagnostics
 
 
-def instance_failed(code: Code, instance: Instance, what: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic that blames one instance, at its place in the configuration; further lines of `what` become notes."""
+def instance_failed(code: Code, instance: Instance, problem: str, help_line: str | None = None) -> Diagnostic:
+    """A diagnostic about one instance, at its place in the configuration; further lines of `problem` become notes."""
     plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
-    headline, *notes = (line.strip() for line in what.splitlines())
+    headline, *notes = (line.strip() for line in problem.splitlines())
     message = f"'{instance.name}' {headline.removesuffix(':')}"
     if instance.place is None:
         return Diagnostic(code, message, help=help_line, notes=tuple(notes), plugin=plugin)

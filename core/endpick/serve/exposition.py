@@ -1,212 +1,124 @@
-"""What `/metrics` shows: the host's own metrics, gauges over the pool, and those of each instance under labels of its own."""
+"""The collectors behind `/metrics`: the host's registry, the registries of instances, and gauges over the pool."""
 
 from __future__ import annotations
 
+import logging
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import islice
-from time import perf_counter
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
+from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
-from endpick.api.request import shown
-from endpick.host.apart import apart
-from endpick.host.elsewhere import SampleKey
-from endpick.host.failures import CALL_FAILURES, is_the_hosts
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 from endpick.serve.metrics import PREFIX
-from endpick.serve.registry_in_parts import Family, RegistryInParts, parts_of
-from endpick.serve.text_page import CollectorInTurns
 
-MAX_SAMPLES = 100_000
-"""Of an instance, on one page: some 15 MB. One with more has a label without measure, and would fill pages of gigabytes."""
-_SAMPLES_AT_ONCE = 500
-"""Of an instance: to read and copy one takes some 8 µs."""
+_log = logging.getLogger("endpick.serve")
+
+MAX_SAMPLES = 20_000
+"""Per instance. An instance with more has a label with unbounded values."""
 
 
-class Exposition(CollectorInTurns):
-    """The host's registry and the registries of the instances that serve now, as one.
+def new_host_registry() -> CollectorRegistry:
+    """The registry of a serving process, with the metrics of Python and the process."""
+    disable_created_metrics()  # type: ignore[no-untyped-call] # llm-d has no `_created` gauges
+    registry = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return registry
 
-    Each instance has a registry of its own, and its samples get the labels `plugin_name` and `plugin_type`. So two instances of a
-    type never clash, nor does an instance clash with the one it replaces at a reload.
+
+class Exposition(Collector):
+    """Chains the host's registry, that of hook objects, and the registries of the instances that serve now.
+
+    Samples of instances get the labels `plugin_name` and `plugin_type`, so two instances of a type never clash, nor does an instance
+    with the one it replaces at a reload. A registry that raises is left out and reported.
     """
 
     def __init__(
-        self,
-        host: RegistryInParts,
-        instances: Callable[[], Iterable[Instance]],
-        telemetry: Telemetry,
-        failed: Callable[[BaseException], None],
-        max_samples: int = MAX_SAMPLES,
+        self, host: CollectorRegistry, hooks: CollectorRegistry | None, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry
     ) -> None:
-        """Keep what is needed.
+        """Keep what each scrape needs.
 
         Args:
-            host: Its own metrics, and those that hook objects have registered beside them.
-            instances: Gives the instances that serve now.
-            telemetry: Told of each of them whose metrics cannot be shown, are too many, or hold the event loop for longer than a call may.
-            failed: Told why those of a collector of the host cannot be shown.
-            max_samples: Of one instance, and of one collector that a hook object has registered.
+            host: The host's own metrics.
+            hooks: Metrics that hook objects have registered.
+            instances: Returns the instances that serve now.
+            telemetry: Gets the faults of their metrics.
         """
         self._host = host
-        self._failed = failed
+        self._hooks = hooks
         self._instances = instances
         self._telemetry = telemetry
-        self._max_samples = max_samples
 
     def collect(self) -> Iterator[Metric]:
-        """All families as they are now, each once."""
-        return (family for family in self.in_turns() if family is not None)
-
-    def in_turns(self) -> Iterator[Metric | None]:
-        """The same, and None between parts of what instances show: one may have tens of thousands of samples. Called for every scrape."""
-        own: set[str] = set()
-        for collector in self._host.collectors():
-            # What endpick's own show is much, and needs no look.
-            is_own = type(collector).__module__.startswith("endpick.")
-            families = iter(collector.collect()) if is_own else _copied(parts_of(collector), {}, {}, self._max_samples)
-            for shown_first in _unless_it_fails(families, self._failed):
-                if shown_first is not None:
-                    own.add(shown_first.name)
-                yield shown_first
-        told: dict[str, Metric] = {}
+        """All families, each once."""
+        families: dict[str, Metric] = {}
+        for family in self._host.collect():
+            _join(families, family)
+        own = set(families)
+        self._add_hooks(families, own)
         for instance in self._instances():
-            for family in self._families(instance):
-                if family is None:
-                    yield None
-                elif family.name in own:
-                    self._telemetry.fault(instance, ExtensionPoint.METRICS, f"offers the metric '{family.name}', which is endpick's own")
-                elif (first := told.setdefault(family.name, family)) is not family:
-                    self._join(first, family, instance)
-        yield from told.values()
+            self._add_instance(families, own, instance)
+        yield from families.values()
 
-    def _families(self, instance: Instance) -> Iterator[Metric | None]:
-        """All of an instance, or none where it fails; first None for each turn that others may have."""
+    def _add_hooks(self, families: dict[str, Metric], own: set[str]) -> None:
+        if self._hooks is None:
+            return
+        try:
+            offered = list(self._hooks.collect())
+        except PLUGIN_ERRORS as error:
+            _log.error("metrics of hook objects are left out: %s", describe_error(error), exc_info=error)
+            return
+        for family in offered:
+            if family.name not in own:
+                _join(families, family)
+
+    def _add_instance(self, families: dict[str, Metric], own: set[str], instance: Instance) -> None:
         if instance.registry is None:
             return
-        registry = instance.registry
-        families = registry.in_parts() if isinstance(registry, RegistryInParts) else registry.collect()
-        failed = partial(self._telemetry.fault, instance, ExtensionPoint.METRICS)
-        labels = {"plugin_name": instance.name, "plugin_type": instance.type}
-        copied = _copied(families, labels, instance.elsewhere.values, self._max_samples)
-        yield from _unless_it_fails(_timed(copied, partial(self._step_took, instance)), failed)
-
-    def _step_took(self, instance: Instance, seconds: float) -> None:
-        """No circuit opens for it: what the instance adds to decisions is no slower for its metrics."""
-        if seconds > instance.breaker.budget_seconds:
-            self._telemetry.late(instance, ExtensionPoint.METRICS, seconds)
-
-    def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
-        if first.type == family.type:
-            first.samples.extend(family.samples)
-        else:
-            problem = f"offers the metric '{family.name}' as a {family.type}, while another instance offers a {first.type}"
+        try:
+            copies = [_labelled(family, instance) for family in instance.registry.collect()]
+        except PLUGIN_ERRORS as error:
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, error)
+            return
+        if sum(len(copy.samples) for copy in copies) > MAX_SAMPLES:
+            problem = f"offers more than {MAX_SAMPLES} samples: find the label with too many values"
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
-
-
-_NO_MORE: Final = Metric("none", "", "unknown")
-
-
-def _unless_it_fails(families: Iterator[Metric | None], failed: Callable[[BaseException], None]) -> Iterator[Metric | None]:
-    """All of them, or none where they fail; first None for each turn that others may have."""
-    found: list[Metric] = []
-    copied = 0
-    while True:
-        try:
-            with apart():
-                family = next(families, _NO_MORE)
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            failed(problem)
             return
-        if family is _NO_MORE:
-            break
-        if family is not None:
-            found.append(family)
-            copied += len(family.samples)
-        if family is None or copied > _SAMPLES_AT_ONCE:
-            copied = 0
-            yield None
-    yield from found
+        for copy in copies:
+            if copy.name in own:
+                problem = f"offers the metric '{copy.name}', which is endpick's own"
+                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            elif not _join(families, copy):
+                first = families[copy.name].type
+                problem = f"offers the metric '{copy.name}' as a {copy.type}, while another instance offers a {first}"
+                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
-def _timed(families: Iterator[Metric | None], took: Callable[[float], None]) -> Iterator[Metric | None]:
-    """All of them, telling how long each step held the event loop; the first of a collector that builds all at once is its whole work."""
-    while True:
-        began = perf_counter()
-        try:
-            family = next(families, _NO_MORE)
-        finally:
-            took(perf_counter() - began)
-        if family is _NO_MORE:
-            return
-        yield family
+def _join(families: dict[str, Metric], family: Metric) -> bool:
+    """Add a family, or its samples to the one of the same name; False if their types differ."""
+    first = families.setdefault(family.name, family)
+    if first is not family and first.type == family.type:
+        first.samples.extend(family.samples)
+    return first.type == family.type
 
 
-def _copied(
-    families: Iterable[Metric | Family], labels: Mapping[str, str], elsewhere: Mapping[SampleKey, float], most: int
-) -> Iterator[Metric | None]:
-    """Copies of families, each sample with these labels, and with what was counted elsewhere; None now and then, for a turn.
-
-    Raises:
-        ValueError: together they have more samples than `most`, or what they have would make the page unreadable.
-    """
-    added = dict(elsewhere)
-    left = most
-    for family in families:
-        copy = yield from _copy_of(family, islice(family.samples, left + 1), labels, added)
-        left -= len(copy.samples)
-        if left < 0:
-            raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
-        yield copy
-    for key, value in added.items():
-        alone = Metric(key.family, key.documentation, key.type)
-        alone.add_sample(key.sample, dict(key.labels), value)
-        yield (yield from _copy_of(alone, alone.samples, labels, {}))
-
-
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-"""Of metrics and labels; one other makes the whole page unreadable."""
-
-
-def _plain(text: object) -> str:
-    """A text of Python's own: one of a class of its own runs code of the plugin when it is compared, and when the page is written."""
-    return str.__str__(str(text))
-
-
-def _copy_of(
-    family: Metric | Family, samples: Iterable[Sample], added: Mapping[str, str], elsewhere: dict[SampleKey, float]
-) -> Generator[None, None, Metric]:
-    """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
-
-    What is to be added to a sample is taken out of `elsewhere`. Yields after each `_SAMPLES_AT_ONCE`, for a turn.
-    """
-    name, documentation, kind = (_plain(text) for text in (family.name, family.documentation, family.type))
-    copy = Metric(name, documentation, kind)
-    for number, sample in enumerate(samples, start=1):
-        if not number % _SAMPLES_AT_ONCE:
-            yield
-        if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
-            raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
-        labels = {_plain(label): _plain(text) for label, text in sample.labels.items()}
-        value = float(sample.value)
-        if elsewhere:
-            key = SampleKey(name, kind, documentation, _plain(sample.name), tuple(sorted(labels.items())))
-            value += elsewhere.pop(key, 0.0)
-        copy.add_sample(_plain(sample.name), {**labels, **added}, value)
+def _labelled(family: Metric, instance: Instance) -> Metric:
+    """A copy, because a collector may return the same object at each scrape."""
+    labels = {"plugin_name": instance.name, "plugin_type": instance.type}
+    copy = Metric(family.name, family.documentation, family.type)
+    for sample in family.samples:
+        copy.add_sample(sample.name, {**sample.labels, **labels}, float(sample.value))
     return copy
 
 
@@ -214,20 +126,20 @@ class EventCounts(Collector):
     """One counter family with the label `event`, read at scrape time."""
 
     def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
-        """`read` gives the current count of each event; counts never decrease."""
+        """`read` returns the count of each event."""
         self._name = name
         self._documentation = documentation
         self._read = read
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The family as it is now; called by the registry."""
+        """The family as it is now."""
         family = CounterMetricFamily(self._name, self._documentation, labels=["event"])
         for event, count in self._read().items():
             family.add_metric([event], count)
         yield family
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """The family without samples, so that registering does not read."""
+        """The family without samples."""
         yield CounterMetricFamily(self._name, self._documentation, labels=["event"])
 
 
@@ -244,18 +156,18 @@ class PoolGauges(Collector):
     def __init__(
         self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float], staleness_seconds: float = math.inf
     ) -> None:
-        """`generation` gives the table as it is now, `clock` monotonic seconds; averages leave out values older than that."""
+        """`generation` returns the table as it is now. Averages leave out values older than `staleness_seconds`."""
         self._pool_name = pool_name
         self._generation = generation
         self._clock = clock
         self._staleness_seconds = staleness_seconds
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: the families are known only at scrape time."""
+        """Nothing: the families depend on the pool."""
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All gauges as they are now; called by the registry."""
+        """All gauges as they are now."""
         generation = self._generation()
         yield self._pool("ready_endpoints", "Endpoints in the pool.", len(generation.endpoints))
         for name, key, text in _AVERAGED:
@@ -277,7 +189,7 @@ class PoolGauges(Collector):
         )
         column = generation.columns.get(WAITING_QUEUE_SIZE.name)
         if column is not None:
-            # llm-d leaves the namespace out; two endpoints that differ in nothing else would make the page unreadable.
+            # llm-d drops the namespace. Keep it for endpoints that would otherwise have the same labels.
             names = Counter(endpoint.name.rpartition("/")[2] for endpoint in generation.endpoints)
             for endpoint, size in zip(generation.endpoints, column.values.tolist(), strict=True):
                 if not np.isnan(size):
@@ -288,7 +200,7 @@ class PoolGauges(Collector):
     def _ages(self, generation: Generation) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
             "endpick_data_age_seconds",
-            "Age of the oldest value of a data key, or of the one of the pool; +Inf while an endpoint has none.",
+            "Age of the oldest value of a data key; +Inf while an endpoint has none.",
             labels=["key"],
         )
         now = self._clock()
@@ -301,12 +213,11 @@ class PoolGauges(Collector):
 
 
 def _deviation(values: FloatArray) -> float:
-    """Of a sample, as llm-d takes it; 0 for a single value."""
+    """Sample standard deviation, as in llm-d; 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _reported(generation: Generation, key: str, since: float) -> FloatArray:
-    """The values of a column that were written no earlier than `since`."""
     column = generation.columns.get(key)
     if column is None:
         return np.empty(0)

@@ -1,4 +1,4 @@
-"""The life of a serving process: its phases, and how long it still takes requests once it has been told to end."""
+"""The phases of a serving process, its readiness, and the drain time after SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,38 +13,32 @@ from endpick.transport.server import Server
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.05
-"""How often the drain time looks whether a gateway is still connected."""
+_POLL_SECONDS = 0.05
 
 
 class Phase(Enum):
-    """Where a serving process is in its life."""
+    """A phase in the life of a serving process."""
 
     STARTING = "starting"
     SERVING = "serving"
     DRAINING = "draining"
-    """It says that it is not ready, and serves whatever still comes: gateways take time to notice."""
+    """Not ready, but still serves new requests until gateways have noticed."""
     FINISHING = "finishing"
-    """It takes no new requests; streams that are open may finish."""
+    """Takes no new requests; open streams may finish."""
 
 
-_MAY_FOLLOW = {
-    Phase.STARTING: (Phase.SERVING,),
-    Phase.SERVING: (Phase.DRAINING,),
-    Phase.DRAINING: (Phase.FINISHING,),
-    Phase.FINISHING: (),
-}
+_NEXT = {Phase.STARTING: Phase.SERVING, Phase.SERVING: Phase.DRAINING, Phase.DRAINING: Phase.FINISHING, Phase.FINISHING: None}
 
 
 class Lifecycle:
-    """The phase of one process, and the only one to change it."""
+    """The phase of one process."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self._watchers: list[Callable[[Phase], None]] = []
 
     def on_entered(self, watcher: Callable[[Phase], None]) -> None:
-        """Call `watcher` with the present phase now, and with each later one when it begins."""
+        """Call `watcher` with the current phase now, and with each later phase when it begins."""
         self._watchers.append(watcher)
         watcher(self.phase)
 
@@ -52,9 +46,9 @@ class Lifecycle:
         """Go to the next phase.
 
         Raises:
-            ValueError: that phase may not follow the present one: a bug in endpick.
+            ValueError: `phase` does not follow the current one.
         """
-        if phase not in _MAY_FOLLOW[self.phase]:
+        if phase is not _NEXT[self.phase]:
             raise ValueError(f"{phase} after {self.phase}")
         self.phase = phase
         for watcher in self._watchers:
@@ -62,46 +56,46 @@ class Lifecycle:
 
 
 class Readiness:
-    """Whether the process takes requests: what `/healthz` and the health service say of it."""
+    """Decides if the process is ready, for `/healthz` and the gRPC health service."""
 
     def __init__(self, lifecycle: Lifecycle, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
-        """`remarks` says what is wrong with a process that serves all the same."""
+        """`remarks` returns problems of a process that serves nevertheless."""
         self._lifecycle = lifecycle
         self._board = board
         self._remarks = remarks
         self._stalled: str | None = None
-        self._stands_by: str | None = None
-        lifecycle.on_entered(lambda _phase: self._tell())
+        self._standing_by: str | None = None
+        lifecycle.on_entered(lambda _phase: self._publish())
 
     def report(self) -> tuple[bool, str]:
-        """Whether it is ready, and the text of `/healthz`."""
+        """Whether the process is ready, and the text of `/healthz`."""
         reason = self._reason()
         return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
 
     def stalled(self, reason: str | None) -> None:
-        """The event loop stood still for too long, or has turned for long enough since."""
+        """Set why a stalled event loop makes the process unready; None if it does not."""
         self._stalled = reason
-        self._tell()
+        self._publish()
 
     def stand_by(self, reason: str) -> None:
-        """Another replica is to serve, for this reason; or, where it is empty, this one."""
-        if (reason or None) != self._stands_by:
-            self._stands_by = reason or None
-            self._tell()
+        """Set why another replica serves; empty if this one does."""
+        if (reason or None) != self._standing_by:
+            self._standing_by = reason or None
+            self._publish()
 
     def _reason(self) -> str | None:
-        return self._stalled or self._stands_by if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
+        return self._stalled or self._standing_by if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._board.set_ready(self._reason() is None)
 
 
-class StoppedWhileStarting(Exception):  # noqa: N818 - what the operator wanted, not an error
-    """The process was told to end before it served; what it had started has been stopped again."""
+class StoppedWhileStarting(Exception):  # noqa: N818 - requested by the operator, not an error
+    """The process was stopped before it served."""
 
 
 async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
-    """Take a step of the start, which may last; it is cancelled if the process is to end meanwhile.
+    """Run a step of the start; cancel it when `stop` is set.
 
     Raises:
         StoppedWhileStarting: it was cancelled.
@@ -118,27 +112,31 @@ async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
         stopped.cancel()
 
 
-class DrainTime:
-    """The time after SIGTERM in which new streams, and new connections, are still served."""
+async def wait_for_gateways(server: Server, health: Server, seconds: float, hasten: asyncio.Event, count: Callable[[int], None]) -> str:
+    """Wait until no gateway is connected to either server, `seconds` have passed, or `hasten` is set.
 
-    def __init__(self, server: Server, health: Server, count: Callable[[int], None]) -> None:
-        """`count` is told how many streams begin on `server` meanwhile; who is connected to `health` only may still come to `server`."""
-        self._servers = (server, health)
-        self._counters = server.counters
-        self._count = count
+    Args:
+        server: Still serves new streams.
+        health: A gateway connected only here may still open streams on `server`.
+        seconds: The drain time.
+        hasten: Ends the wait early.
+        count: Called with the number of streams opened since the last call.
 
-    async def wait(self, seconds: float, hasten: asyncio.Event) -> str:
-        """Wait as long as a gateway is connected, but no longer than `seconds`, nor than until `hasten` is set; returns why it is over."""
-        begun = self._counters.streams_opened
-        deadline = asyncio.get_running_loop().time() + seconds
-        while True:
-            self._count(self._counters.streams_opened - begun)
-            begun = self._counters.streams_opened
-            left = deadline - asyncio.get_running_loop().time()
-            if not any(server.connections for server in self._servers):
-                return "no gateway is connected"
-            if left <= 0:
-                return "the drain time is over"
-            with suppress(TimeoutError):
-                await asyncio.wait_for(hasten.wait(), min(left, _LOOK_SECONDS))
-                return "a second signal came"
+    Returns:
+        Why the wait ended.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    counted = server.counters.streams_opened
+    while True:
+        opened = server.counters.streams_opened
+        count(opened - counted)
+        counted = opened
+        left = deadline - loop.time()
+        if not server.connections and not health.connections:
+            return "no gateway is connected"
+        if left <= 0:
+            return "the drain time is over"
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hasten.wait(), min(left, _POLL_SECONDS))
+            return "a second signal came"

@@ -1,141 +1,174 @@
-"""Log output: readable lines on a terminal, one JSON object per line elsewhere."""
+"""Logging of the serving process: text on a terminal, JSON elsewhere, written by a thread so that a slow reader delays no request."""
 
 from __future__ import annotations
 
-import fcntl
+import asyncio
 import json
 import logging
-import re
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from logging.handlers import QueueHandler, QueueListener
+from queue import Full, Queue
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-import orjson
-
+from endpick.host.failures import describe_error
 from endpick.host.importing import Attribution
-from endpick.host.tracebacks import traceback_text
-from endpick.serve.log_lines import LineHandler
-from endpick.serve.log_values import event_of, fields_of, shortened
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+    from prometheus_client.metrics import Counter
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 LogFormat = Literal["auto", "text", "json"]
 
+_log = logging.getLogger("endpick.serve")
 
-_FIRST_DESCRIPTOR = 3
+MAX_WAITING_RECORDS = 10_000
+MAX_CHARACTERS = 16_000
+"""Longest message, traceback or field; the middle of a longer one is left out."""
 
 
-def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send every logger of the process to `stream` (standard error by default); replaces earlier handlers."""
+class DroppingQueueHandler(QueueHandler):
+    """Formats a record and queues the line; drops it when the reader of the log is too slow."""
+
+    def __init__(self) -> None:
+        self.lines: Queue[logging.LogRecord] = Queue(MAX_WAITING_RECORDS)
+        self.dropped = 0
+        super().__init__(self.lines)
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Add a record without waiting."""
+        try:
+            self.lines.put_nowait(record)
+        except Full:
+            self.dropped += 1
+            return
+        if self.dropped:
+            dropped, self.dropped = self.dropped, 0
+            _log.warning("%d log lines were dropped because the reader of the log is too slow", dropped)
+
+
+def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> Callable[[], None]:
+    """Send every logger and Python's warnings to `stream` (default standard error); replaces earlier handlers.
+
+    Returns:
+        A function that writes the waiting lines and ends the writing thread; to be called at exit.
+    """
     target = sys.stderr if stream is None else stream
-    text = log_format == "text" or (log_format == "auto" and target.isatty())
-    handler = _handler_for(target)
-    handler.setFormatter(TextFormatter() if text else JSONFormatter())
+    is_text = log_format == "text" or (log_format == "auto" and target.isatty())
+    handler = DroppingQueueHandler()
+    handler.setFormatter(TextFormatter() if is_text else JSONFormatter())
     handler.addFilter(Attribution())
+    listener = QueueListener(handler.lines, logging.StreamHandler(target))
+    listener.start()
+
+    def stop() -> None:
+        with suppress(Full):
+            listener.stop()
+
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
-
-
-def _handler_for(stream: TextIO) -> logging.Handler:
-    try:
-        descriptor = stream.fileno()
-    except (OSError, AttributeError):  # not a file: there is nothing to wait for
-        return logging.StreamHandler(stream)
-    # One of its own: where a plugin closes that of the stream, a connection gets its number.
-    return LineHandler(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR))
+    logging.captureWarnings(capture=True)
+    return stop
 
 
 def last_line(message: str) -> bytes:
-    """A line in the format of the log, made without its locks: for the end of a process in which another thread may hold them."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, LineHandler):
-            return handler.own_line(logging.WARNING, "%s", message)
-    return f"{message}\n".encode()
+    """A line in the format of the log, without its locks: for a process that ends while another thread may hold them."""
+    handlers = logging.getLogger().handlers
+    if not handlers:
+        return f"{message}\n".encode()
+    record = logging.LogRecord("endpick.serve", logging.WARNING, "", 0, message, (), None)
+    return f"{handlers[0].format(record)}\n".encode(errors="backslashreplace")
+
+
+def log_uncaught_errors(loop: asyncio.AbstractEventLoop, count: Counter) -> None:
+    """Log and count errors that no caller can catch: in finalizers, threads and forgotten tasks. `count` has the label `event`."""
+
+    def report(event: str, text: str, error: BaseException | None) -> None:
+        count.labels(event).inc()
+        detail = "" if error is None else f": {describe_error(error)}"
+        _log.error("%s%s", text, detail, exc_info=error, extra={"kind": event})
+
+    def finalizer_raised(unraisable: UnraisableHookArgs) -> None:
+        if not sys.is_finalizing():
+            report("finalizer", "a finalizer raised", unraisable.exc_value)
+
+    def thread_raised(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            report("thread", "a thread ended with an error", args.exc_value)
+
+    def task_raised(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        report("task", str(context.get("message", "an error on the event loop")), context.get("exception"))
+
+    sys.unraisablehook = finalizer_raised
+    threading.excepthook = thread_raised
+    loop.set_exception_handler(task_raised)
+
+
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RESERVED = frozenset({"ts", "level", "logger", "event", "exception"})
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object per record: `ts`, `level`, `logger`, `event`, then the record's own fields."""
+    """One JSON object per record: `ts`, `level`, `logger`, `event`, `exception`, then the fields passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record."""
+        """Render one record as plain ASCII."""
         line: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": _level_of(record),
+            "level": record.levelname.lower(),
             "logger": record.name,
-            "event": event_of(record),
+            "event": _shortened(record.getMessage()),
         }
         if record.exc_info:
-            line["exception"] = _exception_of(record)
-        for name, value in fields_of(record).items():
-            line[f"{name}_" if name in _OF_THE_LINE else name] = value
-        try:
-            text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-        except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
-            text = orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
-        # What shows the line without reading its JSON must not obey it either: a terminal, a tool that takes U+2028 for the end of a line.
-        return _escaped(text, lambda match: json.dumps(match[0])[1:-1])
+            line["exception"] = _shortened(self.formatException(record.exc_info))
+        for name, value in _fields_of(record).items():
+            line[f"{name}_" if name in _RESERVED else name] = value
+        return json.dumps(line, default=str, separators=(",", ":"))
 
 
 class TextFormatter(logging.Formatter):
-    """`12:30:01 info  endpick.serve: ready  grpc=9002`.
+    """`12:30:01 info    endpick.serve: serving  grpc_port=9002`.
 
-    Clients, model servers and plugins choose parts of what is logged. Control characters are shown as escapes, so that no such part can
-    begin a line or command a terminal; a field that could be taken for several is quoted; what follows a line is indented. So are names of
-    loggers and of fields, which plugins choose as well.
+    Clients choose parts of what is logged. Control characters are escaped so that no such part begins a line or controls a terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record."""
+        """Render one record; the lines of a traceback are indented."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        fields = "".join(f"  {_quoted(str(name))}={_quoted(str(value))}" for name, value in fields_of(record).items())
-        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(event_of(record))}{fields}"
+        fields = "".join(f"  {_escaped(name)}={_quoted(str(value))}" for name, value in _fields_of(record).items())
+        line = f"{moment} {record.levelname.lower():7} {record.name}: {_escaped(_shortened(record.getMessage()))}{fields}"
         if not record.exc_info:
             return line
-        return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))
+        traceback = _shortened(self.formatException(record.exc_info))
+        return "\n  ".join((line, *map(_escaped, traceback.split("\n"))))
 
 
-_OF_THE_LINE = frozenset({"ts", "level", "logger", "event", "exception"})
-"""What a line says of itself; a field of such a name is another one, and gets a "_"."""
-_LEVEL_NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "CRITICAL": "critical"}
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    return {
+        name: _shortened(value) if isinstance(value, str) else value for name, value in vars(record).items() if name not in _STANDARD_FIELDS
+    }
 
 
-def _level_of(record: logging.LogRecord) -> str:
-    """One of the five levels: who logs may give others any name, and these a text of a class of its own."""
-    known = _LEVEL_NAMES.get(record.levelname)
-    return known or next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
-
-
-def _exception_of(record: logging.LogRecord) -> str:
-    problem = record.exc_info[1] if record.exc_info else None
-    return shortened("" if problem is None else traceback_text(problem))
-
-
-_CONTROL = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
-    "\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-"""Those that write from right to left, or nothing, are among them: what stands there would look like something else."""
-_PLAIN = re.compile("[ -~]+")
-_AMBIGUOUS = re.compile(r'["\s]')
-
-
-def _escaped(text: str, escape: Callable[[re.Match[str]], str]) -> str:
-    """A text with its control characters escaped. They are looked for in what is not plain ASCII, which is most often next to nothing."""
-    if _CONTROL.search(_PLAIN.sub("", text)) is None:
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return _CONTROL.sub(escape, text)
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
 
 
-def _shown(text: str) -> str:
-    return _escaped(text, lambda match: match[0].encode("unicode_escape").decode())
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _quoted(text: str) -> str:
-    """A value as one word."""
-    if text and not _AMBIGUOUS.search(text):
-        return _shown(text)
-    return '"' + _shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
-
-
-def _encodable(value: object) -> str:
-    return str(value).encode(errors="backslashreplace").decode()
+    if text and not any(each.isspace() or each == '"' for each in text):
+        return _escaped(text)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_escaped(escaped)}"'

@@ -37,13 +37,10 @@ RELOAD_OUTCOMES = ("applied", "refused")
 MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
-REWRITE_OF_HEADER = "header"
-
-
 class RewriteDecisions(Collector):
-    """How often a request went to another model than it asked for: told apart at scrape time, because requests are counted by both.
+    """Requests sent to another model than they asked for, derived from the request counter at scrape time.
 
-    llm-d puts the name of the rule there; the only rule here is the client's header, so that the name is `header`.
+    llm-d labels them with the name of the rule. The only rule here is the client's header, so the name is `header`.
     """
 
     def __init__(self, requests: Counts) -> None:
@@ -56,12 +53,12 @@ class RewriteDecisions(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The family as it is now."""
         decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for (model, target, *_), tally in self._requests.members().items():
+        for (model, target, *_), tally in tuple(self._requests.members().items()):
             if target != model:
                 decisions[model, target] += tally.value
         family = self._family()
         for models, count in decisions.items():
-            family.add_metric((REWRITE_OF_HEADER, *models), count)
+            family.add_metric(("header", *models), count)
         yield family
 
     def _family(self) -> CounterMetricFamily:
@@ -72,17 +69,17 @@ class RewriteDecisions(Collector):
 
 
 class StreamMetrics:
-    """llm-d's metrics of ext_proc streams, for operators who ask for them: they cost each message a call."""
+    """llm-d's metrics of ext_proc streams; optional, because they add a call to each message."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register them.
+        """Register all.
 
         Raises:
             ValueError: the registry already holds metrics of these names.
         """
-        self.inflight = Levels(PREFIX + "extproc_streams_inflight", "ext_proc streams that are open.", (), registry).labels()
+        self.inflight = Levels(PREFIX + "extproc_streams_inflight", "Open ext_proc streams.", (), registry).labels()
         self.duration = Distributions(
-            PREFIX + "extproc_stream_duration_seconds", "How long ext_proc streams were open.", (), STREAM_BUCKETS, registry
+            PREFIX + "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), STREAM_BUCKETS, registry
         ).labels()
         self.ended = Counts(PREFIX + "extproc_streams_total", "ext_proc streams that ended, by gRPC status.", ("code",), registry)
 
@@ -106,33 +103,43 @@ class EndpickMetrics:
 
         self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
         self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
-        self.duration = histogram("request_duration_seconds", "From headers to the complete response.", MODEL_LABELS, GENERAL_BUCKETS)
+        self.duration = histogram(
+            "request_duration_seconds", "Time from request headers to the complete response.", MODEL_LABELS, GENERAL_BUCKETS
+        )
         self.request_size = histogram("request_size_bytes", "Request body size.", MODEL_LABELS, REQUEST_SIZE_BUCKETS)
         self.response_size = histogram("response_size_bytes", "Response body size.", MODEL_LABELS, RESPONSE_SIZE_BUCKETS)
-        self.input_tokens = histogram("request_input_tokens", "Prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
-        self.output_tokens = histogram("request_output_tokens", "Completion tokens, as reported.", MODEL_LABELS, OUTPUT_TOKEN_BUCKETS)
-        self.cached_tokens = histogram("request_cached_tokens", "Cached prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
+        self.input_tokens = histogram(
+            "request_input_tokens", "Prompt tokens reported by the model server.", MODEL_LABELS, INPUT_TOKEN_BUCKETS
+        )
+        self.output_tokens = histogram(
+            "request_output_tokens", "Completion tokens reported by the model server.", MODEL_LABELS, OUTPUT_TOKEN_BUCKETS
+        )
+        self.cached_tokens = histogram(
+            "request_cached_tokens", "Cached prompt tokens reported by the model server.", MODEL_LABELS, INPUT_TOKEN_BUCKETS
+        )
         self.running = Levels(PREFIX + "request_running", "Requests in flight.", MODEL_LABELS, registry)
-        self.ntpot = histogram("request_ntpot_seconds", "Duration divided by completion tokens.", MODEL_LABELS, NTPOT_BUCKETS)
+        self.ntpot = histogram("request_ntpot_seconds", "Request duration divided by completion tokens.", MODEL_LABELS, NTPOT_BUCKETS)
         self.ttft = histogram(
-            "request_ttft_seconds", "From request headers to the first body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
+            "request_ttft_seconds", "Time from request headers to the first response body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
         )
         self.tpot = histogram(
-            "request_streaming_tpot_seconds", "Of a stream: time for each token after the first.", MODEL_LABELS, TPOT_BUCKETS
+            "request_streaming_tpot_seconds", "Time per output token after the first, for streamed responses.", MODEL_LABELS, TPOT_BUCKETS
         )
-        self.itl = histogram("request_streaming_itl_seconds", "Of a stream: time between two pieces.", MODEL_LABELS, ITL_BUCKETS)
+        self.itl = histogram("request_streaming_itl_seconds", "Time between two chunks of a streamed response.", MODEL_LABELS, ITL_BUCKETS)
         self.request_processing = histogram(
-            "request_processing_duration_seconds", "From request headers to the decision.", (), REQUEST_PROCESSING_BUCKETS
+            "request_processing_duration_seconds", "Time from request headers to the decision.", (), REQUEST_PROCESSING_BUCKETS
         ).labels()
         self.response_processing = histogram(
             "response_processing_duration_seconds",
-            "endpick's own work on one response; pieces of a stream that it only notes and passes on are left out.",
+            "Time endpick works on one response; chunks that only pass through are not counted.",
             (),
             RESPONSE_PROCESSING_BUCKETS,
         ).labels()
         registry.register(RewriteDecisions(self.requests))
 
-        self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS).labels()
+        self.scheduler_duration = histogram(
+            "scheduler_e2e_duration_seconds", "Duration of one scheduling decision.", (), SCHEDULING_BUCKETS
+        ).labels()
         self.scheduler_attempts = Counts(
             PREFIX + "scheduler_attempts_total",
             "Scheduling decisions.",
@@ -140,110 +147,83 @@ class EndpickMetrics:
             registry,
         )
         self.plugin_duration = histogram(
-            "plugin_duration_seconds", "One call of a plugin.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
+            "plugin_duration_seconds", "Duration of one plugin call.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
         )
         self.scope_violations = counter(
             "plugin_data_scope_violations_total",
-            "Data keys touched without being declared.",
+            "Accesses to data keys the plugin did not declare.",
             ("extension_point", "plugin_type", "plugin_name", "access"),
         )
-        self.poll_errors = counter("datalayer_poll_errors_total", "Payloads a source could not get.", ("source_type",))
+        self.poll_errors = counter("datalayer_poll_errors_total", "Payloads a data source failed to fetch.", ("source_type",))
         self.collect_errors = counter(
-            "datalayer_extract_errors_total", "Payloads a collector could not use.", ("source_type", "extractor_type")
+            "datalayer_extract_errors_total", "Payloads a collector failed to extract data from.", ("source_type", "extractor_type")
         )
-        info = Gauge(PREFIX + "info", "Which endpick this is.", ("commit", "build_ref"), registry=registry)
+        info = Gauge(PREFIX + "info", "Version of endpick.", ("commit", "build_ref"), registry=registry)
         info.labels("", __version__).set(1)
 
         self.faults = Counter(
             "endpick_plugin_faults_total",
-            "Calls in which a plugin raised or returned something invalid.",
+            "Plugin calls that raised or returned an invalid answer.",
             ("plugin", "type", "distribution", "version", "extension_point", "reason"),
             registry=registry,
         )
         calls = ("plugin", "type", "extension_point")
         self.late_calls = Counter(
             "endpick_plugin_late_calls_total",
-            "Calls that held the event loop for too long.",
+            "Plugin calls longer than --plugin-time-budget.",
             calls,
             registry=registry,
         )
         self.left_out = Counter(
             "endpick_plugin_left_out_total",
-            "Calls not made, because the plugin's circuit is open.",
+            "Plugin calls skipped because the circuit is open.",
             calls,
             registry=registry,
         )
         self.circuits = Gauge(
             "endpick_plugin_circuit_state",
-            "0 closed; 1 suspected, after a fault; 2 open, the plugin is left out; 3 half open, it is tried again.",
+            "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
             ("plugin", "type"),
             registry=registry,
         )
         hook = ("hook_object",)
         self.hook_faults = Counter(
-            "endpick_hook_faults_total", "Calls in which a hook object raised.", (*hook, "hook", "reason"), registry=registry
+            "endpick_hook_faults_total", "Hook object calls that raised.", (*hook, "hook", "reason"), registry=registry
         )
-        self.hooks_late = Counter("endpick_hook_late_calls_total", "Calls of a hook object that took too long.", hook, registry=registry)
-        self.hooks_left_out = Counter(
-            "endpick_hook_left_out_total", "Decisions not shown to a hook object, because its circuit is open.", hook, registry=registry
-        )
-        self.hook_circuits = Gauge(
-            "endpick_hook_circuit_state",
-            "0 closed; 1 suspected, after a fault; 2 open, the hook object is left out; 3 half open, it is tried again.",
-            hook,
-            registry=registry,
-        )
-        self.loop_stalls = Counter("endpick_loop_stalls_total", "Times that the event loop stood still for long.", registry=registry)
-        self.loop_stalled_seconds = Counter(
-            "endpick_loop_stalled_seconds_total", "How long the event loop stood still in all.", registry=registry
-        )
-        self.clamped_scores = Counter(
-            "endpick_scores_clamped_total", "Scores outside 0 to 1, by endpoint rated.", ("plugin", "type"), registry=registry
-        )
+        self.loop_stalls = Counter("endpick_loop_stalls_total", "Stalls of the event loop.", registry=registry)
+        self.loop_stalled_seconds = Counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.", registry=registry)
+        self.clamped_scores = Counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"), registry=registry)
         self.plugin_info = Gauge(
             "endpick_plugin_info",
-            "Instances of the current plan.",
+            "Plugin instances of the current configuration.",
             ("plugin", "type", "distribution", "version"),
             registry=registry,
         )
         self.gateway_bodies = Gauge(
             "endpick_gateway_sends_bodies",
-            "1 when gateways send bodies of that direction; 0 when one does not, or did not in the last 5 minutes.",
+            "1 if gateways send bodies of this direction; 0 if one did not in the last 5 minutes.",
             ("direction",),
             registry=registry,
         )
         self.overflows = Counts(
             "endpick_metric_overflows_total",
-            "Times that a request was counted under `other`, because there are too many models and fairness ids.",
+            "Requests counted under `other` because of --metrics-max-combinations.",
             (),
             registry,
         ).labels()
         self.pool_changes = Counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",), registry=registry)
         self.pool_left_out = Counter(
-            "endpick_pool_left_out_total", "Times that the discovery named more endpoints than --max-endpoints allows.", registry=registry
+            "endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.", registry=registry
         )
         self.phase = Gauge(
-            "endpick_phase", "1 for the phase of this process: starting, serving, draining or finishing.", ("phase",), registry=registry
+            "endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",), registry=registry
         )
         self.streams_while_draining = Counter(
-            "endpick_streams_while_draining", "Streams that gateways began after SIGTERM, and that were served.", registry=registry
+            "endpick_streams_while_draining", "Streams opened and served after SIGTERM.", registry=registry
         )
-        self.large_bodies = Counter(
-            "endpick_large_bodies_total", "Request bodies beyond --large-body, by what came of them.", ("outcome",), registry=registry
+        self.uncaught = Counter(
+            "endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",), registry=registry
         )
-        self.large_body_seconds = Distributions(
-            "endpick_large_body_seconds",
-            "Parsing a large body, and exchanging its model, in the helper process.",
-            (),
-            GENERAL_BUCKETS,
-            registry,
-        ).labels()
-        self.large_bodies_waiting = Gauge("endpick_large_bodies_waiting", "Large bodies that wait to be parsed.", registry=registry)
-        self.large_body_bytes_waiting = Gauge("endpick_large_body_waiting_bytes", "Bytes of those that wait.", registry=registry)
-        self.body_helpers = Gauge("endpick_body_helpers", "Processes that parse large bodies: one at most.", registry=registry)
-        self.body_helper_starts = Counter(
-            "endpick_body_helper_starts_total", "Times that a process that parses large bodies was started.", registry=registry
-        )
-        self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)
+        self.reloads = Counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",), registry=registry)
         for outcome in RELOAD_OUTCOMES:
             self.reloads.labels(outcome)

@@ -1,16 +1,15 @@
-"""One serving process: starts its parts in order, serves until the caller stops it, and stops the parts in reverse order."""
+"""One serving process: starts its parts in order, serves until it is stopped, and stops the parts in reverse order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
@@ -19,115 +18,83 @@ from endpick.data.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
-from endpick.host.circuits import left_out_now
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
-from endpick.requests.model import MAX_NAME_CHARACTERS
-from endpick.requests.waiting import WaitingRoom
-from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
-from endpick.serve.admin import AdminServer, admin_pages
-from endpick.serve.admin_limits import AdminLimits
-from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
+from endpick.requests.flow_gate import FlowGate
+from endpick.requests.memory import Memory, OverloadStage
+from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
+from endpick.serve.admin import AdminServer
 from endpick.serve.compile import declared_keys
 from endpick.serve.decisions import DecisionObservers
-from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
-from endpick.serve.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
-from endpick.serve.free_memory import resident_bytes
-from endpick.serve.hook_circuits import HookCircuits
-from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
-from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
-from endpick.serve.log_lines import LOST
+from endpick.serve.deployment import Runtime, StartRefused, deploy, document_of
+from endpick.serve.exposition import EventCounts, Exposition, PoolGauges, new_host_registry
+from endpick.serve.flow_control_metrics import FlowControlMetrics
+from endpick.serve.legacy import LegacyNames
+from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
+from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics
 from endpick.serve.overload import OverloadWatch, available_bytes
 from endpick.serve.pool_log import PoolLog
-from endpick.serve.recorder import MAX_COMBINATIONS, Recorder
-from endpick.serve.registry_in_parts import new_host_registry
-from endpick.serve.uncaught import Uncaught, UncaughtCounts
+from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
+from endpick.serve.stream_metrics import measured
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
-from endpick.transport.limits import RUSH_CONNECTIONS, Limits
+from endpick.transport.limits import Limits
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsError, TlsSettings
 
-if TYPE_CHECKING:
-    from endpick.serve.flow_control_metrics import FlowControlMetrics
-    from endpick.serve.legacy import LegacyTwins
-
 _log = logging.getLogger("endpick.serve")
 
-
-HEALTH_LIMITS = Limits(
-    max_connections=64,
-    max_peer_share=1.0,
-    reserved_descriptors=0,
-    connections_flag="--grpc-health-max-connections",
-    keeps_busy=False,
-    rush_connections=RUSH_CONNECTIONS,
-)
-"""Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
+HEALTH_LIMITS = Limits(max_connections=64)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Ports, intervals and limits of one serving process; defaults are llm-d's where llm-d has them."""
+    """Ports, intervals and limits of one serving process. Defaults are llm-d's if llm-d has them."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
     metrics_host: str = ""
     metrics_port: int = 9090
-    metrics_limits: AdminLimits = field(default_factory=AdminLimits)
     metrics_tls: TlsSettings | None = None
     metrics_staleness_seconds: float = 2.0
-    """Older values do not count in the pool's gauges."""
+    """Pool gauges leave out older values."""
     transport: TransportName = "h2"
     pool_name: str = "endpick"
-    """Label `name` of the pool's gauges."""
+    """Label `name` of the pool gauges."""
     emits_scores: bool = False
-    """Whether the gateway is told what each candidate scored."""
+    """Send the score of each candidate to the gateway."""
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
-    """Of the pool; those that the discovery names beyond are left out."""
-    max_name_characters: int = MAX_NAME_CHARACTERS
-    """Of a model, a cache salt and a fairness id."""
     discovery_timeout_seconds: float = 60.0
-    """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
-    """How long requests are still taken after SIGTERM, so that gateways have time to notice that this process is going."""
+    """How long new requests are served after SIGTERM."""
     finish_timeout_seconds: float = 30.0
-    """How long streams may finish after that; also how long instances that a reload left behind wait for the requests that use them."""
+    """How long open streams may finish after that. Also delays stopping instances a reload has replaced."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
-    """What holds of every ext_proc stream."""
     decision_sampling_ratio: float = 0.01
-    """Share of the decisions that hook objects are shown, 0 to 1."""
+    """Share of decisions shown to hook objects, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
     """See `CombinationLimit`."""
-    max_metric_samples: int = MAX_SAMPLES
-    """Of one instance of a plugin, on a page."""
     legacy_metrics: bool = False
-    """Whether `/metrics` repeats llm-d's families under the names of before August 2026."""
+    """Repeat llm-d's metrics under their names from before August 2026."""
     grpc_stream_metrics: bool = False
-    """Whether ext_proc streams are counted and timed."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
-    """When a plugin that fails, or keeps the event loop busy, is left out."""
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
-    """When the event loop counts as standing still."""
-    large_bodies: LargeBodySettings = field(default_factory=LargeBodySettings)
-    """Which bodies are parsed in another process, and what that may cost."""
     max_memory_bytes: int = field(default_factory=available_bytes)
-    """What the process may use; the stages of overload are shares of it."""
     watched_config: WatchedFile | None = None
-    """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
+    """The configuration file, if its changes cause a reload. SIGHUP reloads in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that a serving process listens on; also those that the system chose."""
+    """The bound ports of a serving process."""
 
     ext_proc: int
     health: int
@@ -136,192 +103,248 @@ class Ports:
 
 @dataclass(slots=True)
 class Control:
-    """What the caller of `serve` controls while it runs."""
+    """Controls `serve` while it runs."""
 
     replan: Callable[[], PlanOutcome]
     """Reads the configuration again; called in a thread."""
     lifecycle: Lifecycle
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     hasten: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the drain time before it is over; has no effect before `stop`."""
+    """Ends the drain time early; has no effect before `stop`."""
     reload: asyncio.Event = field(default_factory=asyncio.Event)
-    uncaught: Uncaught = field(default_factory=Uncaught)
-    """What plugins do where no call of endpick's stands; installed by the owner of the process."""
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
     """Serve a plan until `control.stop` is set.
 
     Args:
-        plan: Proven by `make_plan`.
+        plan: Made by `make_plan`.
         settings: Ports, intervals and limits.
         control: Set by signal handlers or a test.
         started: Called with the bound ports once requests are answered.
 
     Raises:
-        StartRefused: a port, a plugin, the discovery or a hook object would not start.
+        StartRefused: a port, a plugin, the discovery or a hook object did not start.
         StoppedWhileStarting: `control.stop` was set before requests could be served.
-        ExceptionGroup: plugins that would not stop.
+        ExceptionGroup: plugins did not stop.
     """
     async with AsyncExitStack() as stack:
-        registry = new_host_registry()
-        metrics = EndpickMetrics(registry)
-        services = HostServices(time.monotonic, registry)
-        _refuse_if_any(plan.hooks.configure(services))
-        recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
-        table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access, settings.max_endpoints)
-        pool_log = PoolLog(table, metrics, services.clock)
-        stack.callback(pool_log.stop)
-        circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
-        table.rules.configure(plan.models)
-        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
-        runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
+        process = _Process(plan, settings, control, stack)
+        health, metrics_port = await process.open_health_and_metrics()
+        process.watch_event_loop()
+        await process.start_instances()
+        await process.start_hooks()
+        director, gate = process.make_director()
+        server = process.make_server(director)
+        ports = Ports(await _start(stack, server), health.port, metrics_port)
+        control.lifecycle.enter(Phase.SERVING)
+        started(ports)
+        await process.reload_until_stopped()
+        await process.drain(server, health.server, gate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listening:
+    server: Server
+    port: int
+
+
+class _Process:
+    """The parts of a serving process; each method adds some of them, in the order of `serve`."""
+
+    def __init__(self, plan: Plan, settings: ServeSettings, control: Control, stack: AsyncExitStack) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._control = control
+        self._stack = stack
+        self._registry = new_host_registry()
+        self._metrics = EndpickMetrics(self._registry)
+        self._services = HostServices(time.monotonic, CollectorRegistry())
+        _refuse_if_any(plan.hooks.configure(self._services))
+        clock = self._services.clock
+
+        self._recorder = Recorder(self._metrics, clock, settings.max_metric_combinations)
+        self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
+        self._table.rules.configure(plan.models)
+        PoolLog(self._table, self._metrics, clock)
+        self._observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, self._metrics, clock)
+        self._runtime = Runtime(self._services, self._table, self._recorder, self._observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
-        current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
+        self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
+        self._memory = _new_memory(settings.max_memory_bytes)
+        self._overload = OverloadWatch(self._memory, self._registry)
+        self._board = HealthBoard()
+        self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
+        self._table.on_stand_by.append(self._readiness.stand_by)
+        control.lifecycle.on_entered(self._phase_entered)
+        self._register_collectors()
+        log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
-        board = HealthBoard()
-        control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
-        account = _new_account(settings.max_memory_bytes)
-        overload = OverloadWatch(account, current.all_instances, recorder, registry)
-        readiness = Readiness(
-            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
-        )
-        table.on_stand_by.append(readiness.stand_by)
-        control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
-        exposition = Exposition(registry, current.instances, recorder, control.uncaught.collector_raised, settings.max_metric_samples)
-        pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
-        admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
-        health = open_server("h2", settings.health, health_methods(board))  # which leaves probes their seats in a flood
-        metrics_port = await _start(stack, admin)
-        health_port = await _start(stack, health)
-        watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
-        stack.callback(watchdog.stop)
+    async def open_health_and_metrics(self) -> tuple[_Listening, int]:
+        """Open the health and metrics ports, which answer while the process starts."""
+        settings = self._settings
+        page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
+        if settings.legacy_metrics:
+            page = LegacyNames(page)
+        admin = AdminServer(page, self._readiness.report, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
+        metrics_port = await _start(self._stack, admin)
+        health = open_server("h2", settings.health, health_methods(self._board))
+        health_port = await _start(self._stack, health)
+        self._count_events("endpick_health_events", "Events on the gRPC health port.", health.counters.snapshot)
+        return _Listening(health, health_port), metrics_port
+
+    def watch_event_loop(self) -> None:
+        """Start the watchdog."""
+        watchdog = Watchdog(self._settings.watchdog, self._metrics, self._readiness.stalled)
+        self._stack.callback(watchdog.stop)
         watchdog.start()
-        registry.register(EventCounts("endpick_polls", "Polls of endpoints that were due, by what became of them.", current.polls.snapshot))
-        registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock, settings.metrics_staleness_seconds))
 
-        deployment = await unless(control.stop, deploy(plan, runtime))
-        stack.push_async_callback(current.end)
-        await unless(control.stop, current.begin(deployment, settings.discovery_timeout_seconds))
-        _show_instances(metrics, control.uncaught, deployment)
-        await _start_hooks(stack, deployment)
-        stack.callback(overload.stop)
-        overload.start()
-        observers.start()
-        stack.push_async_callback(asyncio.to_thread, observers.stop)
+    async def start_instances(self) -> None:
+        """Start the plugin instances, discover endpoints and collect their data."""
+        stop = self._control.stop
+        deployment = await unless(stop, deploy(self._plan, self._runtime))
+        self._stack.push_async_callback(self._current.end)
+        await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
+        self._show_instances()
 
-        access = Access(on_violation=recorder.undeclared_access)
-        bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
-        stack.push_async_callback(bodies.stop)
-        waiting = _FlowControlCounts(registry, settings, metrics)
-        room = WaitingRoom(table, access, services.clock, account, waiting.begin)
-        table.on_changed.append(room.something_changed)
-        table.on_delivered.append(room.something_changed)
+    async def start_hooks(self) -> None:
+        """Start hook objects and whatever else runs beside requests."""
+        deployment = self._current.deployment
+        plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
+        host = HostView(document_of(deployment.plan), plugins)
+        hooks = deployment.plan.hooks
+        _refuse_if_any(await hooks.startup(host))
+
+        async def shut_down() -> None:
+            for diagnostic in await hooks.shutdown(host):
+                _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
+
+        self._stack.push_async_callback(shut_down)
+        self._stack.callback(self._overload.stop)
+        self._overload.start()
+        self._observers.start()
+        self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
+
+    def make_director(self) -> tuple[Director, FlowGate]:
+        """The director and the gate in which requests wait for capacity."""
+        table, clock = self._table, self._services.clock
+        access = Access(on_violation=self._recorder.undeclared_access)
+        gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
+        table.on_changed.append(gate.something_changed)
+        table.on_delivered.append(gate.something_changed)
         director = Director(
-            deployment.pipeline,
+            self._current.deployment.pipeline,
             table,
-            recorder,
-            services.clock,
+            self._recorder,
+            clock,
             access=access,
             sent=table.sent,
-            large_bodies=bodies,
-            account=account,
-            emits_scores=settings.emits_scores,
+            memory=self._memory,
+            emits_scores=self._settings.emits_scores,
             rules=table.rules,
-            room=room,
-            max_name_characters=settings.max_name_characters,
+            gate=gate,
         )
-        current.on_replaced.append(lambda new: director.switch(new.pipeline))
+        self._current.on_replaced.append(lambda new: director.switch(new.pipeline))
+        return director, gate
+
+    def make_server(self, director: Director) -> Server:
+        """The ext_proc server, which also answers health checks and reflection."""
         counters = SessionCounters()
-        sessions = session_factory(director, settings.sessions, counters, account)
-        if settings.grpc_stream_metrics:
-            from endpick.serve.stream_metrics import measured  # noqa: PLC0415 - only where streams are counted
+        sessions = session_factory(director, self._settings.sessions, counters, self._memory)
+        if self._settings.grpc_stream_metrics:
+            sessions = measured(sessions, StreamMetrics(self._registry), self._services.clock)
+        methods = ext_proc_methods(sessions) | health_methods(self._board)
+        server = open_server(self._settings.transport, self._settings.ext_proc, methods | reflection_methods(methods))
+        self._count_events("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot)
+        self._count_events("endpick_session_events", "Events in ext_proc streams.", counters.snapshot)
+        return server
 
-            sessions = measured(sessions, StreamMetrics(registry), services.clock)
-        methods = ext_proc_methods(sessions) | health_methods(board)
-        server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods), account)
-        registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
-        registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
-        registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
-        registry.register(UncaughtCounts(control.uncaught))
-        registry.register(EventCounts("endpick_log_lines", "Log lines that could not be written at once.", LOST.snapshot))
-        registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
-        registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
-        ext_proc_port = await _start(stack, server)
-        told = LimitLog(
-            {
-                TRANSPORT: server.counters.snapshot,
-                ADMIN: admin.counters.snapshot,
-                SESSION: counters.snapshot,
-                FLOW_CONTROL: waiting.by_outcome,
+    async def reload_until_stopped(self) -> None:
+        """Reload on request, or when the watched file changes, until the process is stopped."""
+        control, watched = self._control, self._settings.watched_config
+        tasks = [asyncio.ensure_future(self._reload_on_request())]
+        if watched is not None:
+            tasks.append(asyncio.ensure_future(watched.watch(control.reload.set)))
+        stopped = asyncio.ensure_future(control.stop.wait())
+        try:
+            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (stopped, *tasks):
+                task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def drain(self, server: Server, health: Server, gate: FlowGate) -> None:
+        """Serve until gateways have noticed, refuse waiting requests, then let open streams finish."""
+        control, settings = self._control, self._settings
+        control.lifecycle.enter(Phase.DRAINING)
+        _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
+        count = self._metrics.streams_while_draining.inc
+        reason = await wait_for_gateways(server, health, settings.drain_timeout_seconds, control.hasten, count)
+        control.lifecycle.enter(Phase.FINISHING)
+        open_streams = server.counters.streams_active
+        refused = await gate.shut_down()
+        _log.info(
+            "finishing",
+            extra={
+                "reason": reason,
+                "open_streams": open_streams,
+                "waiting_refused": refused,
+                "timeout_seconds": settings.finish_timeout_seconds,
             },
-            services.clock,
         )
-        stack.callback(told.stop)
-        told.start()
+        await server.drain(settings.finish_timeout_seconds)
 
-        control.lifecycle.enter(Phase.SERVING)
-        started(Ports(ext_proc_port, health_port, metrics_port))
-        await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
-        await _end(control, settings, server, health, metrics, room)
+    async def _reload_on_request(self) -> None:
+        reloader = Reloader(self._current, self._runtime, self._plan.hooks, self._control.replan)
+        while True:
+            await self._control.reload.wait()
+            self._control.reload.clear()
+            applied = await reloader.reload()
+            self._metrics.reloads.labels("applied" if applied else "refused").inc()
+            self._show_instances()
 
-
-def _with_twins(exposition: Exposition) -> LegacyTwins:
-    from endpick.serve.legacy import LegacyTwins  # noqa: PLC0415 - only where the names of before are asked for
-
-    return LegacyTwins(exposition)
-
-
-class _FlowControlCounts:
-    """The metrics of flow control, which are there from the moment in which a configuration has it."""
-
-    def __init__(self, registry: CollectorRegistry, settings: ServeSettings, metrics: EndpickMetrics) -> None:
-        self._registry = registry
-        self._settings = settings
-        self._overflowed = metrics.overflows.inc
-        self._begun: FlowControlMetrics | None = None
-
-    def begin(self) -> FlowControlMetrics:
-        from endpick.serve.flow_control_metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
-
-        self._begun = FlowControlMetrics(self._registry, self._settings.pool_name, self._settings.max_metric_combinations, self._overflowed)
-        return self._begun
-
-    def by_outcome(self) -> dict[str, int]:
-        return {} if self._begun is None else self._begun.by_outcome()
-
-
-async def _end(
-    control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, room: WaitingRoom
-) -> None:
-    """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
-    control.lifecycle.enter(Phase.DRAINING)
-    _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
-    watch = DrainTime(server, health, metrics.streams_while_draining.inc)
-    reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
-    control.lifecycle.enter(Phase.FINISHING)
-    open_streams = server.counters.streams_active
-    told = await room.shut_down()
-    _log.info(
-        "finishing",
-        extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
-    )
-    await server.drain(settings.finish_timeout_seconds)
-
-
-def _new_account(limit_bytes: int) -> MemoryAccount:
-    own = resident_bytes()
-    if own >= limit_bytes * STAGE_BOUNDS[OverloadStage.RELEASING].ends:
-        needed = f"endpick itself takes {own >> 20} MiB"
-        raise StartRefused(
-            Diagnostic(Code.E0807, f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: {needed}", help="allow more")
+    def _register_collectors(self) -> None:
+        pool = PoolGauges(
+            self._settings.pool_name, lambda: self._table.generation, self._services.clock, self._settings.metrics_staleness_seconds
         )
-    return MemoryAccount(limit_bytes, own)
+        self._registry.register(pool)
+        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
+        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
+
+    def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._registry.register(EventCounts(name, documentation, counts))
+
+    def _flow_control_metrics(self) -> FlowControlMetrics:
+        settings = self._settings
+        combinations = detailed_combinations(settings.max_metric_combinations)
+        return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
+
+    def _remarks(self) -> tuple[str, ...]:
+        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._observers.remarks())
+
+    def _phase_entered(self, entered: Phase) -> None:
+        for phase in Phase:
+            self._metrics.phase.labels(phase.value).set(phase is entered)
+        if entered is Phase.DRAINING:
+            self._table.is_ending.set()
+
+    def _show_instances(self) -> None:
+        self._metrics.plugin_info.clear()
+        self._metrics.circuits.clear()
+        for instance in self._current.instances():
+            self._metrics.circuits.labels(instance.name, instance.type).set(instance.breaker.state)
+            self._metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
 
 
-def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:
-    for phase in Phase:
-        metrics.phase.labels(phase.value).set(phase is entered)
+def _new_memory(limit_bytes: int) -> Memory:
+    memory = Memory(limit_bytes)
+    memory.measure()
+    if memory.stage is not OverloadStage.NORMAL:
+        message = f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: endpick itself takes {memory.resident() >> 20} MiB"
+        raise StartRefused(Diagnostic(Code.E0807, message, help="allow more"))
+    return memory
 
 
 def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
@@ -330,63 +353,12 @@ def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
 
 
 async def _start(stack: AsyncExitStack, server: Server | AdminServer) -> int:
-    port = await _listening(server.start())
+    try:
+        port = await server.start()
+    except ListenError as error:
+        raise StartRefused(Diagnostic(Code.E0801, str(error), help=error.advice)) from error
+    except TlsError as error:
+        advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
+        raise StartRefused(Diagnostic(Code.E0802, str(error), help=advice)) from error
     stack.push_async_callback(server.stop)
     return port
-
-
-async def _listening(binding: Awaitable[int]) -> int:
-    try:
-        return await binding
-    except ListenError as problem:
-        raise StartRefused(Diagnostic(Code.E0801, str(problem), help=problem.advice)) from problem
-    except TlsError as problem:
-        advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
-        raise StartRefused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem
-
-
-async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
-    plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
-    host = HostView(document_of(deployment.plan), plugins)
-    hooks = deployment.plan.hooks
-    _refuse_if_any(await hooks.startup(host))
-
-    async def shut_down() -> None:
-        for diagnostic in await hooks.shutdown(host):
-            _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
-
-    stack.push_async_callback(shut_down)
-
-
-def _show_instances(metrics: EndpickMetrics, uncaught: Uncaught, deployment: Deployment) -> None:
-    uncaught.plugins_are(deployment.instances.values(), deployment.plan.hooks.files)
-    metrics.plugin_info.clear()
-    metrics.circuits.clear()
-    for instance in deployment.instances.values():
-        metrics.circuits.labels(instance.name, instance.type).set(instance.breaker.state)
-        metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
-
-
-async def _reload_until_stopped(
-    plan: Plan, settings: ServeSettings, control: Control, current: ActivePlan, runtime: Runtime, metrics: EndpickMetrics
-) -> None:
-    async def reload_on_request() -> None:
-        while True:
-            await control.reload.wait()
-            control.reload.clear()
-            applied = await reload_once(current, runtime, plan.hooks, control.replan)
-            metrics.reloads.labels("applied" if applied else "refused").inc()
-            _show_instances(metrics, control.uncaught, current.deployment)
-
-    tasks = [asyncio.ensure_future(reload_on_request())]
-    if settings.watched_config is not None:
-        tasks.append(asyncio.ensure_future(settings.watched_config.watch(control.reload.set)))
-    stopped = asyncio.ensure_future(control.stop.wait())
-    try:
-        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (stopped, *tasks):
-            task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task

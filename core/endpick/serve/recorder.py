@@ -1,4 +1,4 @@
-"""Records what happens in a serving process, as Prometheus metrics and in the log."""
+"""The telemetry of a serving process: Prometheus metrics and log lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import LabelLimit, as_label
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.host.breaker import BreakerState
-from endpick.host.failures import is_a, kind_of, message_of
+from endpick.host.failures import describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.host.telemetry import ResponsePace
-from endpick.host.throttle import LineBudget, Throttle
-from endpick.host.tracebacks import for_log
+from endpick.host.telemetry import ResponsePace, Telemetry
+from endpick.host.throttle import Throttle
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.faults")
@@ -33,25 +32,25 @@ _poll_log = logging.getLogger("endpick.data")
 _NATURAL: Final = TerminationCause.NATURAL
 _ERROR: Final = TerminationCause.ERROR
 
-MAX_COMBINATIONS = 250
+MAX_COMBINATIONS = 100
+DETAILED_SHARE = 5
+"""One of 5 combinations has its own histograms: about 75 kB of samples each, against 1 kB for counters."""
 MOST_REASONS = 100
-"""Classes of exceptions that are told apart: a plugin can make one for each that it raises."""
 MOST_PRIORITIES = 100
-"""Told apart by metrics of their own, beside those of the combinations that are."""
 OTHER = "other"
 _MOST_ATTEMPTS = 5000
-"""Pairs of an endpoint and a target model; endpoints come and go, and each may serve every model."""
+"""Pairs of an endpoint and a target model."""
 
 _Combination = tuple[str, str, str, int]
 _Labels = tuple[str, str, str, str]
 _Attempt = tuple[str, int, str]
-"""Name and port of an endpoint, port 0 for none, and the target model."""
+"""Name and port of an endpoint (port 0 for none) and the target model."""
 
 
-class Recorder:
+class Recorder(Telemetry):
     """The `Telemetry` of a serving process.
 
-    Children of labelled metrics are bound on first use and kept: a label look-up costs more than the observation itself.
+    Children of labelled metrics are bound on first use and kept, because a label lookup costs more than the observation.
     """
 
     def __init__(
@@ -61,19 +60,19 @@ class Recorder:
         max_combinations: int = MAX_COMBINATIONS,
         log_interval_seconds: float = 30.0,
     ) -> None:
-        """Use one per process.
+        """Create one per process.
 
         Args:
             metrics: Where everything is counted.
             clock: Monotonic seconds.
-            max_combinations: See `CombinationLimit`.
-            log_interval_seconds: How often the same thing is logged at most.
+            max_combinations: See `CombinationLimit`; a fifth of them have their own histograms.
+            log_interval_seconds: Minimum time between two log lines about the same thing.
         """
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
-        self._data_lines = LineBudget(clock, log_interval_seconds)
         self._combination = CombinationLimit(max_combinations, self._overflowed)
-        self._target_model = LabelLimit(max_combinations)
+        self._detailed = CombinationLimit(detailed_combinations(max_combinations), lambda: None)
+        self._target_model = LabelLimit(detailed_combinations(max_combinations))
         self._reason = LabelLimit(MOST_REASONS)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination | _Labels, _ModelMetrics] = {}
@@ -84,17 +83,17 @@ class Recorder:
         return self._metrics.plugin_duration.labels(extension_point, instance.type, instance.name)
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """Count a fault, and log it once per interval and instance."""
-        reason = self._reason(kind_of(problem)) if isinstance(problem, BaseException) else "answer"
+        """Count a fault; log it once per interval and instance."""
+        is_error = isinstance(problem, BaseException)
+        reason = self._reason(type(problem).__name__) if is_error else "answer"
         self._metrics.faults.labels(instance.name, instance.type, instance.distribution, instance.version, extension_point, reason).inc()
         suppressed = self._throttle.admit(f"fault/{instance.name}/{extension_point}/{reason}")
         if suppressed is not None:
             _log.error(
                 "plugin fault in %s: %s",
                 instance.origin,
-                _told(problem),
-                # What is unavailable says itself why; where in the plugin it was noticed tells an operator nothing.
-                exc_info=for_log(problem) if isinstance(problem, BaseException) and not is_a(problem, Unavailable) else None,
+                problem,
+                exc_info=problem if isinstance(problem, BaseException) and not isinstance(problem, Unavailable) else None,
                 extra={
                     "plugin": instance.name,
                     "type": instance.type,
@@ -107,25 +106,25 @@ class Recorder:
             )
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """Count a call that took too long, and log it once per interval and instance."""
+        """Count a call over the time budget; log it once per interval and instance."""
         self._metrics.late_calls.labels(instance.name, instance.type, extension_point).inc()
         suppressed = self._throttle.admit(f"late/{instance.name}/{extension_point}")
         if suppressed is not None:
-            text = "%s held the event loop for %.3f s, and all requests waited; --plugin-time-budget says how long a call may take"
+            text = "%s blocked the event loop for %.3f s, longer than --plugin-time-budget"
             _log.warning(text, instance.origin, seconds, extra={"extension_point": extension_point, "suppressed": suppressed})
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
-        """Count a call that was not made."""
+        """Count a skipped call."""
         self._metrics.left_out.labels(instance.name, instance.type, extension_point).inc()
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """Show it, and log that an instance is left out from now on, is tried again, or has recovered."""
+        """Show the state of the circuit, and log when it opens, half-opens or closes."""
         breaker = instance.breaker
         self._metrics.circuits.labels(instance.name, instance.type).set(breaker.state)
         if breaker.state is BreakerState.OPEN:
             text = "%s is left out for %g s, and requests are %s meanwhile: %s"
             fate = "refused" if instance.on_fault is OnFault.REFUSE else "decided without it"
-            advice = "mend the plugin; --circuit-faults and --circuit-cool-down say when it is left out, and for how long"
+            advice = "fix the plugin, or adjust --circuit-faults and --circuit-cool-down"
             _log.error(text, instance.origin, round(breaker.seconds_left, 3), fate, breaker.reason, extra={"advice": advice})
         elif breaker.state is BreakerState.HALF_OPEN:
             _log.warning("%s is called again, after it was left out because %s", instance.origin, breaker.reason)
@@ -133,14 +132,14 @@ class Recorder:
             _log.info("%s has recovered", instance.origin)
 
     def clamped(self, instance: Instance, count: int) -> None:
-        """Count scores outside 0..1, and log them once per interval."""
+        """Count scores outside 0 to 1; log them once per interval."""
         self._metrics.clamped_scores.labels(instance.name, instance.type).inc(count)
         suppressed = self._throttle.admit(f"clamped/{instance.name}")
         if suppressed is not None:
-            _log.warning("scores of %s leave the range 0 to 1 and are clamped", instance.origin, extra={"suppressed": suppressed})
+            _log.warning("scores of %s are outside 0 to 1 and are clamped", instance.origin, extra={"suppressed": suppressed})
 
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        """Count an undeclared access, and log it once per interval."""
+        """Count an undeclared access; log it once per interval."""
         self._metrics.scope_violations.labels(scope.extension_point, scope.plugin_type, scope.instance, access).inc()
         suppressed = self._throttle.admit(f"access/{scope.instance}/{key}/{access}")
         if suppressed is not None:
@@ -155,17 +154,17 @@ class Recorder:
             )
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a payload that a source could not get, and log it once per interval and endpoint; see `LineBudget`."""
+        """Count a failed poll; log it once per interval and endpoint."""
         self._metrics.poll_errors.labels(source.type).inc()
         self._log_data_error("no payload from %s", source, endpoint, problem)
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a payload that could not be used, and log it once per interval and endpoint; see `LineBudget`."""
+        """Count an unusable payload; log it once per interval and endpoint."""
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """Show which bodies the gateway sends, and log what plugins lose by those it does not send."""
+        """Show which bodies the gateway sends, and log which plugins miss the others."""
         self._gateway_bodies.saw("request", request_bodies)
         self._gateway_bodies.saw("response", response_bodies)
         if losses:
@@ -176,12 +175,12 @@ class Recorder:
             )
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """Count a request that goes to a model server."""
+        """Count a request sent to a model server."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.requests.value += 1.0
         bound.running.value += 1.0
-        # What `Distribution.observe` does, without the calls.
+        # Inlined `Distribution.observe`, on every request.
         processing, sizes = self._metrics.request_processing, bound.request_size
         processing.counts[0 if seconds <= processing.lowest else bisect_left(processing.bounds, seconds)] += 1
         processing.total += seconds
@@ -189,12 +188,12 @@ class Recorder:
         sizes.total += size_bytes
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """Count a request that endpick answered itself."""
+        """Count a refused request."""
         labels = self._combination((model, target_model, fairness_id, priority))
         self._metrics.request_errors.labels(*labels, code).inc()
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """Count a scheduling decision by its endpoint, and record how long it took."""
+        """Count a scheduling decision by endpoint, and record its duration."""
         duration = self._metrics.scheduler_duration
         duration.counts[0 if seconds <= duration.lowest else bisect_left(duration.bounds, seconds)] += 1
         duration.total += seconds
@@ -203,7 +202,7 @@ class Recorder:
         attempt.value += 1.0
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
-        """Record sizes, times and tokens of a request that a model server answered."""
+        """Record sizes, times and tokens of a request answered by a model server."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
@@ -233,36 +232,28 @@ class Recorder:
                     seen.append((bound.tpot, (seconds - ttft) / (output_tokens - 1)))
             if usage.cached_tokens is not None:
                 seen.append((bound.cached_tokens, usage.cached_tokens))
-        # What `Distribution.observe` does, for all of them in one go.
+        # Inlined `Distribution.observe`, up to ten times per request.
         for distribution, value in seen:
             distribution.counts[bisect_left(distribution.bounds, value)] += 1
             distribution.total += value
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """Record how long a request without a body took, under no model."""
-        self._metrics.duration.labels(*self._combination(("", "", fairness_id, 0))).observe(seconds)
+        """Record the duration of a request without a body."""
+        self._metrics.duration.labels(*self._detailed(("", "", fairness_id, 0))).observe(seconds)
 
     def _log_data_error(self, text: str, instance: Instance, endpoint: str, problem: BaseException | str) -> None:
-        if self._data_lines.is_spent(instance.name):
-            return
         suppressed = self._throttle.admit(f"data/{instance.name}/{endpoint}")
         if suppressed is not None:
-            kind = kind_of(problem) if isinstance(problem, BaseException) else "answer"
-            extra = {"endpoint": endpoint, "reason": f"{kind}: {_told(problem)}", "suppressed": suppressed}
-            _poll_log.warning(text, instance.origin, extra=extra)
-            if self._data_lines.spend(instance.name):
-                advice = (
-                    "the metrics page counts all of them: llm_d_epp_datalayer_poll_errors_total, llm_d_epp_datalayer_extract_errors_total"
-                )
-                _poll_log.warning("no more endpoints are named for %s for a while", instance.origin, extra={"advice": advice})
+            reason = describe_error(problem) if isinstance(problem, BaseException) else f"answer: {problem}"
+            _poll_log.warning(text, instance.origin, extra={"endpoint": endpoint, "reason": reason, "suppressed": suppressed})
 
     def _bind_model(self, key: _Combination) -> _ModelMetrics:
         labels = self._combination(key)
-        # Under its own labels a combination is kept by its own name, which is no longer than a label; others share what is kept for them.
+        # A combination with its own labels is kept under its key, so that `_models` has a bounded size.
         kept: _Combination | _Labels = key if labels == (*key[:3], str(key[3])) else labels
         bound = self._models.get(kept)
         if bound is None:
-            bound = self._models[kept] = _ModelMetrics(self._metrics, labels)
+            bound = self._models[kept] = _ModelMetrics(self._metrics, labels, self._detailed((*labels[:3], key[3])))
         return bound
 
     def _bind_attempt(self, attempt: _Attempt) -> Tally:
@@ -281,28 +272,32 @@ class Recorder:
         suppressed = self._throttle.admit("overflow")
         if suppressed is not None:
             _request_log.warning(
-                "metrics tell no more combinations of model, fairness id and priority apart; --metrics-max-combinations raises the limit",
+                "too many combinations of model, fairness id and priority: later ones count as `other`; see --metrics-max-combinations",
                 extra={"suppressed": suppressed},
             )
 
 
-class CombinationLimit:
-    """The labels of a request: its own for the first combinations of models, fairness id and priority, and `other` for later ones.
+def detailed_combinations(max_combinations: int) -> int:
+    """How many combinations have their own histograms."""
+    return max(1, max_combinations // DETAILED_SHARE)
 
-    Clients choose models and fairness ids. Each combination has some two hundred samples, so that the page and its writing are bounded
-    only if the number of combinations is, and not that of the values of each label. Later ones are told apart by priority alone, as long
-    as there are few: who speaks for the API server may give each of thousands of objectives another one every second.
+
+class CombinationLimit:
+    """The labels of a request: its own for the first combinations of models, fairness id and priority, then `other`.
+
+    Clients choose models and fairness ids, so the number of combinations bounds the size of the page. Later combinations keep their
+    priority while there are few.
     """
 
     def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
-        """`overflowed` is called whenever something does not get its own labels."""
+        """`overflowed` is called for each request that gets the labels `other`."""
         self._maximum = maximum
         self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
         self.priority = PriorityLimit()
 
     def __call__(self, combination: _Combination) -> _Labels:
-        """The labels; long strings are cut, see `as_label`."""
+        """The labels, cut by `as_label`."""
         labels = self._known.get(combination)
         if labels is not None:
             return labels
@@ -332,17 +327,14 @@ class PriorityLimit:
         return label
 
 
-def _told(problem: BaseException | str) -> str:
-    return message_of(problem) if isinstance(problem, BaseException) else problem
-
-
 class _ModelMetrics:
     """Bound children for one combination of model, fairness id and priority."""
 
-    def __init__(self, metrics: EndpickMetrics, labels: _Labels) -> None:
-        self.requests = metrics.requests.labels(*labels)
+    def __init__(self, metrics: EndpickMetrics, counted: _Labels, labels: _Labels) -> None:
+        """`counted` are the labels of counters and gauges, `labels` those of histograms."""
+        self.requests = metrics.requests.labels(*counted)
+        self.running = metrics.running.labels(*counted)
         self.request_size = metrics.request_size.labels(*labels)
-        self.running = metrics.running.labels(*labels)
         self.duration = metrics.duration.labels(*labels)
         self.response_size = metrics.response_size.labels(*labels)
         self.ttft = metrics.ttft.labels(*labels, "false")
@@ -356,11 +348,11 @@ class _ModelMetrics:
 
 
 MEMORY_SECONDS = 300.0
-"""How long `BodyModeGauge` remembers a gateway that does not send bodies, after requests of another one that does."""
+"""How long `BodyModeGauge` remembers a gateway that does not send bodies."""
 
 
 class BodyModeGauge:
-    """Shows 0 for a direction while any gateway does not send its bodies, whichever gateway sent the last request before a scrape."""
+    """Shows 0 for a direction while any gateway does not send its bodies."""
 
     def __init__(self, gauge: Gauge, clock: Callable[[], float]) -> None:
         """`gauge` has the label `direction`; `clock` gives monotonic seconds."""
@@ -370,7 +362,7 @@ class BodyModeGauge:
         self._kept_until: dict[str, float] = {}
 
     def saw(self, direction: str, sent: bool) -> None:
-        """Note whether the gateway of the latest request sends bodies of that direction."""
+        """Note if the gateway of the latest request sends bodies of this direction."""
         if direction not in self._sent:
             self._gauge.labels(direction).set_function(partial(self._all_sent, direction))
         elif sent and not self._sent[direction]:

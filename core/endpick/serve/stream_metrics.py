@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 from endpick.extproc.stream import (
     GrpcStatus,
-    LongBodySession,
-    LongMessage,
     PassingBody,
     ProtocolError,
-    Reply,
     SessionFactory,
     StreamSession,
 )
@@ -64,7 +60,7 @@ class MeasuredSession:
         if connect is not None:
             connect(interrupt, let_pass)
 
-    def receive(self, message: bytes) -> Sequence[Reply]:
+    def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
         try:
             return self._session.receive(message)
@@ -72,16 +68,7 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
-        """See `LongBodySession.receive_long`."""
-        of_bodies: LongBodySession = cast("LongBodySession", self._session)
-        try:
-            return of_bodies.receive_long(message)
-        except ProtocolError as problem:
-            self._code = name_of(problem.status)
-            raise
-
-    def resume(self, result: object) -> Sequence[Reply]:
+    def resume(self, result: object) -> Sequence[bytes]:
         """See `StreamSession.resume`."""
         try:
             return self._session.resume(result)
@@ -89,7 +76,7 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def fail(self, exception: BaseException) -> Sequence[Reply]:
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
         """See `StreamSession.fail`."""
         return self._session.fail(exception)
 

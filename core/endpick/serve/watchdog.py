@@ -1,4 +1,4 @@
-"""Watches the event loop from a thread: says what holds it when it stands still, and keeps a process that stands still out of service."""
+"""Watches the event loop from a thread: logs the stack that blocks it, and fails health while it keeps blocking."""
 
 from __future__ import annotations
 
@@ -7,33 +7,26 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import cast
 
-from endpick.api.plugin import Parameters, Plugin
-from endpick.host.tracebacks import stack_text
+from endpick.api.plugin import Plugin
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.watchdog")
 
 _BEATS_PER_WARNING = 4
-"""So often the loop shows that it turns in the time after which it counts as standing still."""
-_LONGEST_NAME = 1000
-_module_of = type.__dict__["__module__"].__get__
-_qualname_of = type.__dict__["__qualname__"].__get__
-_attributes_of = Plugin.__dict__["__dict__"].__get__
-"""Asked of Python itself: what is called `self` in a stack may answer with code of its own, in the thread that is to watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """When a loop counts as standing still.
+    """When the event loop counts as stalled.
 
     Attributes:
-        warning_seconds: So long without a turn is counted and logged, with the stack.
-        limit_seconds: After so long the process is not ready any more; it is again once the loop has turned for as long.
+        warning_seconds: A stall of this length is counted and logged with the stack.
+        limit_seconds: A stall of this length makes the process unready for the same time.
     """
 
     warning_seconds: float = 1.0
@@ -41,7 +34,7 @@ class WatchdogSettings:
 
 
 class Watchdog:
-    """Started on the loop that it watches. Nothing in it waits for the loop, so that it works while that stands still."""
+    """Schedules a heartbeat on the event loop and checks it from a thread."""
 
     def __init__(
         self,
@@ -50,12 +43,12 @@ class Watchdog:
         set_stalled: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep what is needed.
+        """Create a stopped watchdog.
 
         Args:
-            settings: When a loop counts as standing still.
-            metrics: Where the times are counted.
-            set_stalled: Called on the loop, once it turns again, with the reason why the process is not ready; with None when it is again.
+            settings: When the loop counts as stalled.
+            metrics: Where stalls are counted.
+            set_stalled: Called on the loop after a stall with the reason why the process is unready, and with None once it is ready.
             clock: Monotonic seconds.
         """
         self._settings = settings
@@ -66,13 +59,12 @@ class Watchdog:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._not_ready_until = 0.0
-        self._holder: str | None = None
+        self._unready_until = 0.0
+        self._blocked_by = ""
 
     def start(self) -> None:
-        """Watch the running loop, which must be that of the calling thread."""
+        """Watch the running loop; called in its thread."""
         loop, interval = asyncio.get_running_loop(), self._settings.warning_seconds / _BEATS_PER_WARNING
-        watched = threading.get_ident()
         self._beat_at = self._clock()
 
         def beat() -> None:
@@ -80,7 +72,7 @@ class Watchdog:
             self._timer = loop.call_later(interval, beat)
 
         self._timer = loop.call_later(interval, beat)
-        self._thread = threading.Thread(target=self._watch, args=(watched, interval), name="endpick-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(threading.get_ident(), interval), name="endpick-watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,25 +84,24 @@ class Watchdog:
             self._thread.join()
 
     def _beat(self, now: float) -> None:
-        """The loop turns. A stall is settled here, also one that kept the thread from running because it held Python's lock."""
-        stood_still = now - self._beat_at
+        stalled = now - self._beat_at
         self._beat_at = now
-        if stood_still >= self._settings.warning_seconds:
+        if stalled >= self._settings.warning_seconds:
             self._metrics.loop_stalls.inc()
-            self._metrics.loop_stalled_seconds.inc(stood_still)
-            advice = "see what held it; beyond --stall-limit this replica is not ready for as long"
-            extra = {"advice": advice}
-            _log.error("the event loop stood still for %.1f s%s", stood_still, f": {self._holder}" if self._holder else "", extra=extra)
-        if stood_still >= self._settings.limit_seconds:
-            self._not_ready_until = now + self._settings.limit_seconds
-            self._set_stalled(f"the event loop stood still for {stood_still:.1f} s")
-        elif self._not_ready_until and now >= self._not_ready_until:
-            self._not_ready_until = 0.0
+            self._metrics.loop_stalled_seconds.inc(stalled)
+            advice = "fix the code that blocked it; a replica that stalls longer than --stall-limit is not ready for that time"
+            blocked_by = f": {self._blocked_by}" if self._blocked_by else ""
+            _log.error("the event loop stood still for %.1f s%s", stalled, blocked_by, extra={"advice": advice})
+        if stalled >= self._settings.limit_seconds:
+            self._unready_until = now + self._settings.limit_seconds
+            self._set_stalled(f"the event loop stood still for {stalled:.1f} s")
+        elif self._unready_until and now >= self._unready_until:
+            self._unready_until = 0.0
             self._set_stalled(None)
-        self._holder = None
+        self._blocked_by = ""
 
     def _watch(self, watched: int, interval: float) -> None:
-        """The thread: once for each stall, say what the loop's thread is doing."""
+        """Log the stack of the loop's thread once per stall."""
         reported = 0.0
         while not self._stopped.wait(interval):
             beat_at = self._beat_at
@@ -119,29 +110,21 @@ class Watchdog:
             reported = beat_at
             frame = sys._current_frames().get(watched)
             if frame is not None:
-                self._holder = holder_of(frame)
-                _log.error("the event loop has stood still for %.1f s: %s\n%s", self._clock() - beat_at, self._holder, stack_text(frame))
+                self._blocked_by = blocking_code(frame)
+                stack = "".join(traceback.format_stack(frame))
+                _log.error("the event loop has stood still for %.1f s: %s\n%s", self._clock() - beat_at, self._blocked_by, stack)
 
 
-def holder_of(frame: FrameType | None) -> str:
-    """Which instance runs in a stack, from its innermost frame outwards; the function itself where no plugin does."""
-    where = "" if frame is None else _place_of(frame)
+def blocking_code(frame: FrameType | None) -> str:
+    """The innermost plugin instance in a stack and the function that runs."""
+    where = ""
+    if frame is not None:
+        code = frame.f_code
+        where = f"{code.co_qualname} in {code.co_filename}:{frame.f_lineno}"
     while frame is not None:
-        known = frame.f_locals
-        plugin = known.get("self") if type(known) is dict else None  # a class that is being made may have a mapping of its own
-        if issubclass(type(plugin), Plugin):
-            return f"{_described(cast('Plugin[Parameters]', plugin))} runs {where}"
+        plugin = frame.f_locals.get("self")
+        if isinstance(plugin, Plugin):
+            kind = type(plugin)
+            return f"plugin '{plugin.name}' ({kind.__module__}.{kind.__qualname__}) runs {where}"
         frame = frame.f_back
     return f"{where} runs"
-
-
-def _place_of(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{str.__str__(code.co_qualname)[:_LONGEST_NAME]} in {str.__str__(code.co_filename)[:_LONGEST_NAME]}:{frame.f_lineno}"
-
-
-def _described(plugin: Plugin[Parameters]) -> str:
-    kind, name = type(plugin), _attributes_of(plugin).get("name")
-    module = _module_of(kind)
-    shown = name if type(name) is str else "without a name"
-    return f"plugin '{shown}' ({module if type(module) is str else '?'}.{_qualname_of(kind)})"

@@ -23,7 +23,7 @@ from endpick.api.scheduling import DisaggregationDecider, ProfileHandler
 from endpick.api.state import CycleState, ScoringState
 from endpick.data.table import EndpointTable, TableWriter
 from endpick.diagnostics import Diagnostic
-from endpick.host.failures import TESTED_FAILURES
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.importing import describe, place
 from endpick.host.instance import Instance, build, scope_of, subscriptions_of
 from endpick.host.kinds import payload_of
@@ -159,7 +159,7 @@ class Bench:
         try:
             with watched(self.watch):
                 return method(*arguments)
-        except TESTED_FAILURES as problem:
+        except PLUGIN_ERRORS as problem:
             return Raised(problem)
         finally:
             self.accesses.access.scope = None

@@ -16,14 +16,9 @@ from endpick.api import (
     DataCollector,
     DataProducer,
     DisaggregationDecider,
-    DispatchedRequest,
     Endpoints,
-    EvictionFilter,
-    EvictionOrderingPolicy,
-    FairnessPolicy,
     Filter,
     InferenceRequest,
-    OrderingPolicy,
     Parser,
     Picker,
     PreRequest,
@@ -39,6 +34,13 @@ from endpick.api import (
     Scorer,
     TerminationCause,
     Usage,
+)
+from endpick.api.flow_control import (
+    DispatchedRequest,
+    EvictionFilter,
+    EvictionOrderingPolicy,
+    FairnessPolicy,
+    OrderingPolicy,
     UsageLimitPolicy,
 )
 from endpick.requests.intake import HeadersForUpstream

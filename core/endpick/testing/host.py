@@ -13,14 +13,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api import DataCollector, DataSource
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, Scope
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
-from endpick.config.foreign_yaml import documents_of
+from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
 from endpick.host.discovery import Candidate, discover
 from endpick.host.instance import Instance, scope_of

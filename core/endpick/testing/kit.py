@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.host.discovery import Candidate, discover
-from endpick.host.failures import TESTED_FAILURES
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.importing import describe, place, trace_notes
 from endpick.host.kinds import kinds_of
 from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
@@ -138,7 +138,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
         findings = tuple(check.question(subject))
     except NotApplicable as lack:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
-    except TESTED_FAILURES as problem:
+    except PLUGIN_ERRORS as problem:
         # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe(problem)}", notes),)

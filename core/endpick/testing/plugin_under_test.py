@@ -8,17 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import importlib_metadata
-
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Diagnostic
-from endpick.host import metadata
+from endpick.host import discovery
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate, find
+from endpick.host.discovery import Candidate, Installed, find
 from endpick.host.kinds import Kind, kinds_of
 from endpick.host.loader import LoadedPlugin
-from endpick.host.metadata import normalise
 from endpick.host.parameters import check_parameters, parameters_schema
 from endpick.host.resolution import Reference
 from endpick.host.schema import fault_of_schemas
@@ -182,9 +179,9 @@ def write_distribution(directory: Path, name: str, version: str, entry_points: M
 
 def hide_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the test ends, discovery sees endpick itself and distributions made by tests."""
-    find = metadata._distributions
+    find_all = discovery.find_installed
 
-    def visible(path: Sequence[str] | None) -> list[importlib_metadata.Distribution]:
-        return [one for one in find(path) if normalise(one.name or "") == HOST_DISTRIBUTION or (Path(str(one)) / MARK).exists()]
+    def visible(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
+        return tuple(one for one in find_all(path) if one.key == HOST_DISTRIBUTION or (Path(one.path) / MARK).exists())
 
-    monkeypatch.setattr(metadata, "_distributions", visible)
+    monkeypatch.setattr(discovery, "find_installed", visible)

@@ -9,17 +9,16 @@ from typing import TypeVar
 
 from endpick.api.datalayer import (
     EndpointChange,
-    EndpointDiscovery,
     EndpointEvent,
     EndpointEventSource,
-    EndpointRegistry,
     PollingPoolSource,
     PollingSource,
     PoolSource,
     StreamSource,
 )
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick.api.endpoint import Endpoint
-from endpick.host.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.testing.bench import Bench, Raised
 from endpick.testing.side_effects import watched
 
@@ -81,9 +80,7 @@ async def _briefly(bench: Bench, work: Awaitable[object]) -> object:
     async def guarded() -> object:
         try:
             return await work
-        except AWAIT_FAILURES as problem:  # an event loop would let SystemExit end the whole process
-            if is_the_hosts(problem):
-                raise
+        except PLUGIN_ERRORS as problem:  # an event loop would let SystemExit end the whole process
             return Raised(problem)
 
     with watched(bench.watch):

@@ -6,7 +6,8 @@ from bisect import insort
 from collections.abc import Callable, Collection
 from typing import Any
 
-from endpick.api import FairnessPolicy, InferenceRequest, SortKey, WaitingRequest
+from endpick.api import InferenceRequest
+from endpick.api.flow_control import FairnessPolicy, SortKey, WaitingRequest
 from endpick.testing.made_up import make_request
 
 TTL_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Where a port listens: its settings, the socket that follows from them, and why there may be none."""
+"""The settings of a listening port, its socket, and the errors of binding it."""
 
 from __future__ import annotations
 
@@ -17,56 +17,57 @@ class ListenSettings:
     """One listening port."""
 
     host: str = ""
-    """IPv4 or IPv6 address; empty: every interface, both families."""
+    """IPv4 or IPv6 address; empty: all interfaces of both families."""
     port: int = 9002
     """0: any free port; `Server.start` returns it."""
     tls: TlsSettings | None = None
     """None: plain text (HTTP/2 with prior knowledge)."""
     reuse_port: bool = False
-    """Let several processes listen on the same port (SO_REUSEPORT)."""
+    """Share the port with other processes (SO_REUSEPORT)."""
     limits: Limits = field(default_factory=Limits)
 
 
 PORTS: set[int] = set()
-"""That this process listens on, or has: a child that is forked is to have none of their sockets."""
+"""Ports that this process has bound; forked children close their sockets."""
+_BACKLOG = 1024
 
 _ADVICE = {
     errno.EADDRINUSE: "stop what listens there, or choose another port",
-    errno.EADDRNOTAVAIL: "choose an address that this machine has",
-    errno.EAFNOSUPPORT: "choose an address of a kind that this machine has",
-    errno.EACCES: "choose a port from 1024 on, or let the process bind lower ones",
+    errno.EADDRNOTAVAIL: "choose an address of this machine",
+    errno.EAFNOSUPPORT: "choose an address of a family that this machine supports",
+    errno.EACCES: "choose a port from 1024 on, or allow the process to bind lower ones",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "close files of other processes, or raise what the system may have open (fs.file-max)",
-    errno.ENOBUFS: "the system is short of memory for sockets: end what takes it",
-    errno.ENOMEM: "the system is short of memory: end what takes it",
+    errno.ENFILE: "close files of other processes, or raise the system limit (fs.file-max)",
+    errno.ENOBUFS: "the system is short of memory for sockets: end other processes",
+    errno.ENOMEM: "the system is short of memory: end other processes",
 }
 _OTHER_ADVICE = "choose another address or port"
 
 
 class ListenError(Exception):
-    """The address cannot be bound; the message names it and says why.
+    """The address cannot be bound.
 
     Attributes:
-        advice: What to do about it.
+        advice: The way out, for the diagnostic.
     """
 
     advice = _OTHER_ADVICE
 
     @classmethod
     def at(cls, host: str, port: int, error: OSError) -> Self:
-        """What the system said about an address; `host` empty means every interface."""
+        """The error of binding an address; an empty `host` means all interfaces."""
         made = cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
         made.advice = _advice(error)
         return made
 
 
 def _advice(error: OSError) -> str:
-    is_of_names = isinstance(error, socket.gaierror)  # whose numbers mean something else
-    return _OTHER_ADVICE if is_of_names else _ADVICE.get(error.errno or 0, _OTHER_ADVICE)
+    if isinstance(error, socket.gaierror):  # its numbers are not those of errno
+        return _OTHER_ADVICE
+    return _ADVICE.get(error.errno or 0, _OTHER_ADVICE)
 
 
 def _reason(error: OSError) -> str:
-    """The system's own words. An event loop wraps them in a sentence of its own, and a name that is unknown has no errno."""
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
     return os.strerror(error.errno)
@@ -76,11 +77,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listening_socket(settings: ListenSettings) -> socket.socket:
-    """A bound socket, not yet listening.
-
-    Raises:
-        ListenError: the address cannot be bound.
-    """
+    """A bound socket that listens; raises `ListenError`."""
     host = settings.host or "::"
     try:
         return _bound(settings, host, both_families=not settings.host)
@@ -94,8 +91,7 @@ def listening_socket(settings: ListenSettings) -> socket.socket:
 
 
 def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socket.socket:
-    name = host.encode() if host.isascii() else host  # as text it would import tables of Unicode
-    family, kind, protocol, _, address = socket.getaddrinfo(name, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,6 +100,7 @@ def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socke
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both_families))
         bound.bind(address)
+        bound.listen(_BACKLOG)
         bound.setblocking(False)
         PORTS.add(bound.getsockname()[1])
     except OSError:

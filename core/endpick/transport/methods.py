@@ -1,12 +1,12 @@
-"""What a port serves: gRPC methods by path, ext_proc's among them."""
+"""The gRPC methods of a port, by path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.stream import SessionFactory
+from endpick.requests.model import CloseCause
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 EXT_PROC_PATH = f"/{EXT_PROC_SERVICE}/Process"
@@ -14,22 +14,45 @@ EXT_PROC_PATH = f"/{EXT_PROC_SERVICE}/Process"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One gRPC method, and how to open a session for a stream of it."""
+    """One gRPC method."""
 
     open_session: SessionFactory
-    body_fields: frozenset[int] = frozenset()
-    """The fields of its messages that hold a body, which may be longer than `max_envelope_bytes`, by number."""
     holds_drain: bool = True
-    """False: a stream that never ends by itself (a health watch); `drain` ends it at once and does not wait for it."""
+    """False if its streams never end by themselves, such as a health watch; a drain ends them at once."""
 
 
 Methods = Mapping[str, Method]
 """gRPC methods by path, `/package.Service/Method`."""
 
 
-_BODIES = frozenset(ProcessingRequest.DESCRIPTOR.fields_by_name[name].number for name in ("request_body", "response_body"))
-
-
 def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
     """The ext_proc service."""
-    return {EXT_PROC_PATH: Method(open_session, _BODIES)}
+    return {EXT_PROC_PATH: Method(open_session)}
+
+
+class ReplySession:
+    """Answers each message with one reply and waits for nothing."""
+
+    waiting: Awaitable[object] | None = None
+
+    def __init__(self, reply: Callable[[bytes], bytes], *, unary: bool) -> None:
+        """`reply` may raise `ProtocolError`; a unary session is finished after the first reply."""
+        self._reply = reply
+        self._unary = unary
+        self.finished = False
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        """See `StreamSession`."""
+        self.finished = self._unary
+        return (self._reply(message),)
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        """Never called."""
+        return ()
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        """Never called."""
+        return ()
+
+    def close(self, cause: CloseCause) -> None:
+        """See `StreamSession`."""

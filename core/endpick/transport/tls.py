@@ -1,24 +1,17 @@
-"""TLS for a listener: reads the operator's certificate and reloads it when its files change, or makes a self-signed one."""
+"""TLS of a listening port: the operator's certificate, reloaded when its files change, or a self-signed one."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import ipaddress
 import logging
-import os
 import ssl
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Protocol
-
-from endpick.files import open_regular
-from endpick.transport.validity import outside_validity
 
 __all__ = [
     "CertificateFiles",
@@ -33,47 +26,36 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 10.0
-"""How long files that were refused are left alone: what was wrong may have been the disk, the descriptors, or the time."""
-_LONG_PEM_BYTES = 32 * 1024
-"""What is longer is read in a thread where requests would wait for it: a millisecond for six certificates."""
-_MOST_RENEWALS_AT_START = 5
-_MOST_SESSIONS = 1000
-"""OpenSSL remembers sessions of TLS 1.2 without tickets, with the certificates of their clients, and 20,480 of them unless it is ended."""
-_MOST_PEM_BYTES = 4 * 1024 * 1024
-"""Of one file: twenty times as long as the list of all authorities that browsers trust."""
-_MOST_CHAIN_BYTES = 128 * 1024
-"""Of the certificate and those that vouch for it: clients that use OpenSSL refuse more than 100 KiB of them, and PEM adds a third."""
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable in containers with a read-only root filesystem
+
+
+class TlsError(Exception):
+    """The certificate, its key or the client CA is not usable; the message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The files of the certificate; without them the server makes a self-signed one."""
+    """The files of the certificate; without them the port has a self-signed one."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
     client_ca_file: Path | None = None
-    """Set: clients must show a certificate that this authority signed."""
+    """Clients must show a certificate signed by this authority."""
     modern_only: bool = False
-    """TLS 1.3 and nothing older."""
+    """TLS 1.3 only."""
     ciphers: str = ""
-    """OpenSSL's names of the suites of TLS 1.2, from `cipher_list`; empty for OpenSSL's choice."""
+    """TLS 1.2 suites in OpenSSL's format, from `cipher_list`; empty: OpenSSL's defaults."""
     reload: bool = True
-    """Use new files when they change."""
     protocol: str = "h2"
-    """What clients are offered by ALPN."""
+    """The ALPN protocol."""
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
             raise TlsError("a TLS certificate needs its key and a key its certificate: give both files or neither")
 
 
-class TlsError(Exception):
-    """The certificate, its key or the client CA cannot be used; the message names the file."""
-
-
 class CertificateCounters(Protocol):
-    """What a watch counts; see `TransportCounters`."""
+    """The events that a watch counts."""
 
     certificate_reloads: int
     certificate_reload_failures: int
@@ -89,108 +71,46 @@ class CertificateFiles:
 
 
 _Stamp = tuple[tuple[int, int, int], ...]
-"""What files look like: of each when it was written, which it is, and its size."""
-_Loaded = tuple[CertificateFiles, ssl.SSLContext]
 
 
 class CertificateWatch:
-    """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
+    """A TLS context that follows its files; files that are not usable are reported and the last good ones stay."""
 
     def __init__(self, settings: TlsSettings) -> None:
+        """Load the files; raises `TlsError`."""
         self._settings = settings
-        self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
+        self._paths = [path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None]
         self._stamp = self._look()
-        loaded = self._load_whole()
-        self.files: CertificateFiles = loaded[0]
-        """The certificate in use."""
-        self.context: ssl.SSLContext = loaded[1]
-        self._refused: _Stamp | None = None
-        """What the files looked like when they were refused."""
-        self._refused_for = ""
-        self._again_at = 0.0
-        self._loading: asyncio.Future[_Loaded] | None = None
+        self._refused: tuple[_Stamp, str] | None = None
+        self.files = read_certificate(settings)
+        self.context = server_context(self.files, settings)
+        """For new connections. Certificates are renewed in place; a new client CA needs a new context, as trust cannot be revoked."""
 
     def refresh(self, counters: CertificateCounters) -> bool:
-        """Load the files again if they look different; a few `stat` calls otherwise.
-
-        Returns:
-            Whether connections opened from now on see another certificate.
-        """
-        stamp = self._changed()
-        return stamp is not None and self._use(stamp, self._load, counters)
-
-    def follow(self, counters: CertificateCounters) -> None:
-        """As `refresh`, on an event loop: long files are read beside it, and used some time after the call."""
-        self._forget_sessions()
-        if self._loading is not None or (stamp := self._changed()) is None:
-            return
-        if sum(size for _, _, size in stamp) <= _LONG_PEM_BYTES:
-            self._use(stamp, self._load, counters)
-            return
-        loading = self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
-        loading.add_done_callback(lambda loaded: self._loaded(stamp, loaded, counters))
-
-    def _forget_sessions(self) -> None:
-        """Have a new context where the one in use remembers many clients; it goes with the last connection that was made on it."""
-        if self.context.session_stats()["number"] > _MOST_SESSIONS:
-            with suppress(TlsError):  # for want of a descriptor, say: the next call tries again
-                self.context = server_context(self.files, self._settings)
-
-    def _loaded(self, stamp: _Stamp, loaded: asyncio.Future[_Loaded], counters: CertificateCounters) -> None:
-        self._loading = None
-        if not loaded.cancelled():
-            self._use(stamp, loaded.result, counters)
-
-    def _changed(self) -> _Stamp | None:
-        """What the files look like; None where there is nothing to do."""
+        """Load the files again if they changed; True if new connections use others. Called about once a second."""
         stamp = self._look() if self._settings.reload else self._stamp
-        is_refused = stamp == self._refused and time.monotonic() < self._again_at
-        return None if stamp == self._stamp or is_refused else stamp
-
-    def _load_whole(self) -> _Loaded:
-        """Load, and again where the files change meanwhile: one of them may have been renewed, and its key not yet."""
-        for _ in range(_MOST_RENEWALS_AT_START):
-            try:
-                return self._load()
-            except TlsError:
-                before, self._stamp = self._stamp, self._look()
-                if before == self._stamp:
-                    raise
-        return self._load()
-
-    def _load(self) -> _Loaded:
-        files = read_certificate(self._settings)
-        return files, server_context(files, self._settings)
-
-    def _use(self, stamp: _Stamp, load: Callable[[], _Loaded], counters: CertificateCounters) -> bool:
-        """Use what was loaded, if it can be used; whether that is so."""
-        try:
-            files, context = load()
-            self._require_time(files)
-        except TlsError as error:
-            self._keep_the_old(str(error), stamp, counters)
+        if stamp == self._stamp:
             return False
-        # A new context rather than new files in the old one: that would go on trusting the client CA of before.
-        self._stamp, self.files, self.context = stamp, files, context
+        try:
+            files = read_certificate(self._settings)
+            context = server_context(files, self._settings)
+            _require_unexpired(files.certificate)
+        except TlsError as error:
+            if self._refused != (stamp, str(error)):
+                self._refused = (stamp, str(error))
+                counters.certificate_reload_failures += 1
+                logger.warning(
+                    "the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", error
+                )
+            return False
+        if files.client_ca == self.files.client_ca:
+            load_certificate(self.context, files)
+        else:
+            self.context = context
+        self._stamp, self._refused, self.files = stamp, None, files
         counters.certificate_reloads += 1
-        logger.info("the TLS certificate has been reloaded")
+        logger.info("the TLS certificate was reloaded")
         return True
-
-    def _require_time(self, files: CertificateFiles) -> None:
-        """Refuse a certificate that no client would take, unless the one in use is no better."""
-        now = dt.datetime.now(dt.UTC)
-        problem = outside_validity(files.certificate, now)
-        if problem is not None and outside_validity(self.files.certificate, now) is None:
-            raise TlsError(f"it {problem}")
-
-    def _keep_the_old(self, reason: str, stamp: _Stamp, counters: CertificateCounters) -> None:
-        """Tell why once, and try the same files again later: not all reasons are in them."""
-        self._again_at = time.monotonic() + _AGAIN_SECONDS
-        if (stamp, reason) == (self._refused, self._refused_for):
-            return
-        self._refused, self._refused_for = stamp, reason
-        counters.certificate_reload_failures += 1
-        logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", reason)
 
     def _look(self) -> _Stamp:
         stamps = []
@@ -205,35 +125,23 @@ class CertificateWatch:
 
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
-    """The bytes of the given files, or of a new self-signed certificate.
-
-    Raises:
-        TlsError: a file cannot be read, or is longer than clients take.
-    """
+    """Read the files, or make a self-signed certificate; raises `TlsError`."""
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
         certificate, key = make_self_signed()
         return CertificateFiles(certificate, key, client_ca)
-    return CertificateFiles(_read(settings.certificate_file, _MOST_CHAIN_BYTES), _read(settings.key_file), client_ca)
+    return CertificateFiles(_read(settings.certificate_file), _read(settings.key_file), client_ca)
 
 
-def _read(path: Path, most_bytes: int = _MOST_PEM_BYTES) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        with open_regular(path) as file:
-            content = file.read(most_bytes + 1)
+        return path.read_bytes()
     except OSError as error:
         raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
-    if len(content) > most_bytes:
-        raise TlsError(f"TLS file {path} is not usable: it is longer than {most_bytes // 1024} KiB")
-    return content
 
 
 def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:
-    """A context that offers one protocol only, TLS 1.2 or later.
-
-    Raises:
-        TlsError: OpenSSL does not take the certificate, the key, the CA or the ciphers.
-    """
+    """A server context with these files; raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.modern_only else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -245,6 +153,36 @@ def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLCon
             raise TlsError(f"this OpenSSL has none of the TLS cipher suites {settings.ciphers}") from error
     load_certificate(context, files)
     return context
+
+
+def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
+    """Load files into a context; raises `TlsError`."""
+    try:
+        with _temporary_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
+            context.load_cert_chain(pair, password="")  # otherwise OpenSSL asks for the password of an encrypted key on the terminal
+        if files.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            with _temporary_file(files.client_ca) as authorities:
+                context.load_verify_locations(authorities)
+    except OSError as error:
+        raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
+
+
+@contextmanager
+def _temporary_file(content: bytes) -> Iterator[str]:
+    """The ssl module loads certificates from files only."""
+    with NamedTemporaryFile(prefix="endpick-tls-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as file:
+        file.write(content)
+        file.flush()
+        yield file.name
+
+
+def _require_unexpired(certificate: bytes) -> None:
+    from cryptography import x509  # noqa: PLC0415 - imported when a certificate changes
+
+    expiry = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    if expiry < dt.datetime.now(dt.UTC):
+        raise TlsError(f"it expired on {expiry:%Y-%m-%d %H:%M} UTC")
 
 
 _SUITES = {
@@ -262,77 +200,22 @@ _SUITES = {
     "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
-"""OpenSSL's names of the suites of TLS 1.2 that Go knows, by IANA's."""
+"""OpenSSL's names of Go's TLS 1.2 suites, by IANA name."""
 _ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 
 
 def cipher_list(given: Sequence[str]) -> str:
-    """OpenSSL's cipher string for `--tls-cipher-suites`: IANA names, separated by commas; those of TLS 1.3 are always on.
-
-    Raises:
-        TlsError: a name is not that of a suite that Go knows.
-    """
+    """OpenSSL's cipher string for comma-separated IANA names; raises `TlsError` for names unknown to Go."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     for name in names:
         if name not in _SUITES and name not in _ALWAYS_ON:
-            raise TlsError(f"'{name}' is no cipher suite; known are {', '.join(_SUITES)}")
+            raise TlsError(f"'{name}' is not a cipher suite; known are {', '.join(_SUITES)}")
     return ":".join(dict.fromkeys(_SUITES[name] for name in names if name in _SUITES))
 
 
-def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Give `context` these files; connections opened from now on use them.
-
-    Raises:
-        TlsError: OpenSSL does not take them; the context may then hold a mixture, so try a new context first.
-    """
-    try:
-        with _as_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
-            # Without a password OpenSSL would ask on the terminal for that of an encrypted key, and everything would wait.
-            context.load_cert_chain(pair, password="")
-        if files.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            with _as_file(files.client_ca) as authorities:  # of a file OpenSSL reads them while other threads run
-                context.load_verify_locations(authorities)
-    except OSError as error:  # no room for the file, or what OpenSSL says
-        raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """A path for what takes files only, as the ssl module does for certificates: in memory where that can be, as a disk may be full.
-
-    Raises:
-        OSError: there is no room for it.
-    """
-    in_memory = _memory_file(content)
-    if in_memory is not None:
-        with in_memory:
-            yield f"/proc/self/fd/{in_memory.fileno()}"
-        return
-    with tempfile.TemporaryDirectory(prefix="endpick-tls-") as folder:  # readable by this user alone
-        path = Path(folder, "pair.pem")
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        yield str(path)
-
-
-def _memory_file(content: bytes) -> FileIO | None:
-    """A file without a disk, open; None on a platform, or in a sandbox, that has none."""
-    try:
-        file = FileIO(os.memfd_create("endpick-tls"), "w")
-    except (OSError, AttributeError):
-        return None
-    with suppress(OSError):
-        if file.write(content) == len(content) and Path(f"/proc/self/fd/{file.fileno()}").exists():
-            return file
-    file.close()
-    return None
-
-
 def make_self_signed(valid_days: int = 3650) -> tuple[bytes, bytes]:
-    """A certificate and its key, PEM, by default for ten years. It encrypts, but clients cannot tell by it who the server is."""
-    # Imported here: a server with a certificate of its own, or with plain text, need not load it.
-    from cryptography import x509  # noqa: PLC0415
+    """A self-signed certificate and its key, PEM: it encrypts, but does not authenticate the server."""
+    from cryptography import x509  # noqa: PLC0415 - most servers have a certificate or no TLS
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import DispatchedRequest, EvictionFilter, Parameters
+from endpick.api import Parameters
+from endpick.api.flow_control import DispatchedRequest, EvictionFilter
 from pydantic import Field
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from endpick.api import DispatchedRequest, Endpoint, PluginContext
+from endpick.api import Endpoint, PluginContext
+from endpick.api.flow_control import DispatchedRequest
 from endpick.testing import make_request
 
 from {{ cookiecutter.__package }}.filter import (

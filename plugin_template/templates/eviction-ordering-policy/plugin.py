@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import DispatchedRequest, EvictionOrderingPolicy, Parameters, SortKey
+from endpick.api import Parameters
+from endpick.api.flow_control import DispatchedRequest, EvictionOrderingPolicy, SortKey
 from pydantic import Field
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from endpick.api import DispatchedRequest, Endpoint, PluginContext
+from endpick.api import Endpoint, PluginContext
+from endpick.api.flow_control import DispatchedRequest
 from endpick.testing import make_request
 
 from {{ cookiecutter.__package }}.policy import (

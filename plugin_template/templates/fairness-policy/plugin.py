@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import Band, FairnessPolicy, Flow, Parameters
+from endpick.api import Parameters
+from endpick.api.flow_control import Band, FairnessPolicy, Flow
 from pydantic import Field
 
 

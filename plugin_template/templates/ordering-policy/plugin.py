@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import OrderingPolicy, Parameters, SortKey, WaitingRequest
+from endpick.api import Parameters
+from endpick.api.flow_control import OrderingPolicy, SortKey, WaitingRequest
 from pydantic import Field
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from endpick.api import Parameters, UsageLimitPolicy
+from endpick.api import Parameters
+from endpick.api.flow_control import UsageLimitPolicy
 from pydantic import Field
 
 

@@ -17,7 +17,6 @@ from endpick.api import (
     CandidateFilter,
     DataCollector,
     DisaggregationDecider,
-    EndpointDiscovery,
     MetricsPage,
     Parameters,
     ParsedRequest,
@@ -31,6 +30,7 @@ from endpick.api import (
     StreamSource,
     Unavailable,
 )
+from endpick.api.discovery import EndpointDiscovery
 
 
 class Fetching:

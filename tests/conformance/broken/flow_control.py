@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.broken.register import breaks
-from endpick.api import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 
 
 @breaks("fairness_policy_chooses_what_waits", "`choose` answers str, not a flow of the band")

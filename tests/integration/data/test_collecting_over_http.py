@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, Plugin, PluginContext
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Plugin, PluginContext
+from endpick.api.keys import LORA_ADAPTERS
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
 from endpick.data.dispatch import SourceBinding

@@ -13,9 +13,10 @@ from functools import partial
 
 import aiohttp
 import pytest
+from google.protobuf.json_format import MessageToJson
 
-from unit.builtin.test_otlp import export, gauge, resource, running
-from unit.builtin.test_otlp_grpc import make_certificate
+from unit.builtin.pages import make_certificate
+from unit.builtin.test_otlp import export, serving
 
 OTELCOL = os.environ.get("ENDPICK_OTELCOL", "")
 pytestmark = [
@@ -71,32 +72,24 @@ async def test_what_servers_push_to_a_collector_reaches_their_endpoints(tmp_path
     if secured:
         cert, key = await asyncio.to_thread(partial(make_certificate, tmp_path, "server"))
         parameters, tls = {"certPath": str(cert), "keyPath": str(key)}, f"ca_file: {cert}"
-    async with running(**parameters) as it:
+    async with serving(**parameters) as (source, pages, _):
         scheme = "https" if secured else "http"
-        endpoint = f"127.0.0.1:{it.source.grpc_port}" if exporter == "otlp_grpc" else f"{scheme}://127.0.0.1:{it.source.port}"
-        async with collector(tmp_path, exporter, endpoint, compression, tls) as (url, log):
-            body = export(
-                resource("a", gauge("vllm:num_requests_waiting", 3.0, model_name="m"), gauge("vllm:kv_cache_usage_perc", 0.5)),
-                resource("b", gauge("vllm:num_requests_waiting", 9.0)),
-            )
-            async with asyncio.timeout(10):
-                while not await push(url, body):  # noqa: ASYNC110 - until it listens
-                    await asyncio.sleep(0.05)
-                while len(it.pages) < 2:  # noqa: ASYNC110 - until it has passed both on
-                    await asyncio.sleep(0.05)
-    assert sorted(it.pages) == [
-        ("default/a", b'vllm:num_requests_waiting{model_name="m"} 3.0 1700000000123\nvllm:kv_cache_usage_perc{} 0.5 1700000000123\n'),
-        ("default/b", b"vllm:num_requests_waiting{} 9.0 1700000000123\n"),
-    ], log()
+        endpoint = f"127.0.0.1:{source.grpc_port}" if exporter == "otlp_grpc" else f"{scheme}://127.0.0.1:{source.port}"
+        async with collector(tmp_path, exporter, endpoint, compression, tls) as (url, log), asyncio.timeout(10):
+            while not await push(url, MessageToJson(export()).encode()):  # noqa: ASYNC110 - until it listens
+                await asyncio.sleep(0.05)
+            while not pages:  # noqa: ASYNC110 - until it has passed them on
+                await asyncio.sleep(0.05)
+    assert pages[0].newest("vllm:num_requests_waiting") == ({"model_name": 'm"1'}, 3.0, None), log()
 
 
 @pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
 async def test_a_collector_logs_which_points_were_left_out(tmp_path, exporter):
-    async with running() as it:
-        endpoint = f"127.0.0.1:{it.source.grpc_port}" if exporter == "otlp_grpc" else f"http://127.0.0.1:{it.source.port}"
+    async with serving() as (source, _, registry):
+        endpoint = f"127.0.0.1:{source.grpc_port}" if exporter == "otlp_grpc" else f"http://127.0.0.1:{source.port}"
         async with collector(tmp_path, exporter, endpoint, "gzip", "insecure: true") as (url, log), asyncio.timeout(10):
-            while not await push(url, export(resource("gone", gauge("x", 1.0)))):  # noqa: ASYNC110 - until it listens
+            while not await push(url, MessageToJson(export("gone")).encode()):  # noqa: ASYNC110 - until it listens
                 await asyncio.sleep(0.05)
             while "which is the name of 0 endpoints" not in log():  # noqa: ASYNC110 - until it has been told
                 await asyncio.sleep(0.05)
-    assert it.count("points", "left_out") >= 1
+    assert registry.get_sample_value("endpick_otlp_points_total", {"outcome": "dropped"}) >= 1

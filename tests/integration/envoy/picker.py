@@ -12,7 +12,7 @@ from typing import TypeVar
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.headers import read_headers
 from endpick.extproc.session import Session, SessionSettings
-from endpick.extproc.stream import LongMessage, Reply, SessionCounters
+from endpick.extproc.stream import SessionCounters
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Exchange:
         old, _, new = headers.get("x-test-rewrite", "").partition("|")
         self.wants_chunks = "x-test-unseen" not in headers
         self.rewrites = True
-        self.tells_metadata = True
+        self.adds_metadata = True
         self._seen = seen
         self._changed = changed
         self._old, self._new = old.encode(), new.encode()
@@ -142,27 +142,21 @@ class RecordedSession:
     def finished(self) -> bool:
         return self._session.finished
 
-    def receive(self, message: bytes) -> Sequence[Reply]:
+    def receive(self, message: bytes) -> Sequence[bytes]:
         self._conversation.append(("in", message))
         return self._noted(self._session.receive(message))
 
-    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
-        whole = ProcessingRequest.FromString(message.rest)
-        getattr(whole, whole.WhichOneof("request")).body = message.body.whole()
-        self._conversation.append(("in", whole.SerializeToString()))
-        return self._noted(self._session.receive_long(message))
-
-    def resume(self, result: object) -> Sequence[Reply]:
+    def resume(self, result: object) -> Sequence[bytes]:
         return self._noted(self._session.resume(result))
 
-    def fail(self, exception: BaseException) -> Sequence[Reply]:
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
         return self._noted(self._session.fail(exception))
 
     def close(self, cause: CloseCause) -> None:
         self._session.close(cause)
         self._over(self._conversation)
 
-    def _noted(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+    def _noted(self, replies: Sequence[bytes]) -> Sequence[bytes]:
         for reply in replies:
             self._conversation += [("out", reply)] if isinstance(reply, bytes) else [("out", reply.whole())] * reply.times
         return replies

@@ -148,7 +148,7 @@ def flow(make_distribution, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("acme_flow", None)
 
 
-def test_behaviour_28_a_syntax_error_is_shown_with_its_line_and_a_caret(run_cli) -> None:
+def test_behaviour_28_syntax_error_has_a_caret(run_cli) -> None:
     result = run_cli("validate", "-", text="apiVersion: endpick/v1alpha1\nplugins: [\n  - type: queue-scorer\n")
 
     assert result.exit_code == 3
@@ -166,7 +166,7 @@ def test_behaviour_28_a_merge_conflict_gets_its_own_hint(run_cli) -> None:
     assert "<stdin>:2:1" in result.stderr
 
 
-def test_behaviour_29_a_duplicate_key_is_shown_with_both_positions(validate) -> None:
+def test_behaviour_29_duplicate_key_is_shown_at_both_places(validate) -> None:
     verdict = validate("""
         plugins: [{type: queue-scorer}]
         plugins: [{type: random-picker}]
@@ -178,7 +178,7 @@ def test_behaviour_29_a_duplicate_key_is_shown_with_both_positions(validate) -> 
     assert verdict.exit_code == 3
 
 
-def test_behaviour_30_an_unknown_parameter_is_marked_at_its_key_with_a_suggestion_when_one_is_near(validate) -> None:
+def test_behaviour_30_unknown_parameter_gets_a_suggestion(validate) -> None:
     near = validate("plugins: [{type: load-aware-scorer, parameters: {treshold: 3}}]")
     far = validate("plugins: [{type: load-aware-scorer, parameters: {colour: 3}}]")
 
@@ -188,7 +188,7 @@ def test_behaviour_30_an_unknown_parameter_is_marked_at_its_key_with_a_suggestio
     assert "did you mean" not in (far.only["help"] or "")
 
 
-def test_behaviour_31_a_missing_parameter_is_marked_at_what_lacks_it(validate) -> None:
+def test_behaviour_31_missing_parameter_is_marked(validate) -> None:
     verdict = validate("""
         plugins:
           - type: file-discovery
@@ -201,7 +201,7 @@ def test_behaviour_31_a_missing_parameter_is_marked_at_what_lacks_it(validate) -
     assert "file-discovery" in verdict.only["message"]
 
 
-def test_behaviour_32_a_bad_value_that_was_merged_in_is_marked_where_it_was_written(validate) -> None:
+def test_behaviour_32_merged_value_is_marked_where_written(validate) -> None:
     verdict = validate("""
         plugins:
           - type: load-aware-scorer
@@ -217,7 +217,7 @@ def test_behaviour_32_a_bad_value_that_was_merged_in_is_marked_where_it_was_writ
     assert [label["span"]["line"] for label in verdict.diagnostics[1]["labels"]] == [9]
 
 
-def test_behaviour_33_seven_mistakes_give_seven_diagnostics_in_document_order(validate) -> None:
+def test_behaviour_33_seven_mistakes_in_document_order(validate) -> None:
     verdict = validate("""
         plugins:
           - type: load-aware-scorer
@@ -262,7 +262,7 @@ def test_behaviour_36_an_alias_bomb_and_a_huge_file_are_refused(validate) -> Non
         assert verdict.exit_code == 3
 
 
-def test_behaviour_37_a_misspelt_reference_gets_a_suggestion_and_the_defined_names(run_cli) -> None:
+def test_behaviour_37_misspelt_reference_gets_a_suggestion(run_cli) -> None:
     text = dedent("""\
         apiVersion: endpick/v1alpha1
         kind: EndpointPickerConfig
@@ -279,7 +279,7 @@ def test_behaviour_37_a_misspelt_reference_gets_a_suggestion_and_the_defined_nam
 
 
 @pytest.mark.usefixtures("flow")
-def test_behaviour_38_missing_data_names_consumer_key_and_the_types_that_could_give_it(validate) -> None:
+def test_behaviour_38_missing_data_names_possible_producers(validate) -> None:
     verdict = validate(
         """
         plugins: [{type: acme.chilly, name: cool}]
@@ -295,7 +295,7 @@ def test_behaviour_38_missing_data_names_consumer_key_and_the_types_that_could_g
 
 
 @pytest.mark.usefixtures("flow")
-def test_behaviour_39_a_type_mismatch_of_the_second_shared_key_is_found(validate) -> None:
+def test_behaviour_39_type_mismatch_is_found(validate) -> None:
     verdict = validate("plugins: [{type: acme.maker}, {type: acme.both}]")
 
     assert verdict.found == [("E0602", "acme.both")]
@@ -303,7 +303,7 @@ def test_behaviour_39_a_type_mismatch_of_the_second_shared_key_is_found(validate
 
 
 @pytest.mark.usefixtures("flow")
-def test_behaviour_40_a_circle_is_shown_whole_and_always_the_same(validate) -> None:
+def test_behaviour_40_cycle_is_shown_deterministically(validate) -> None:
     body = "plugins:\n  - {type: acme.b-from-a}\n  - {type: acme.a-from-b}\n"
 
     first, second = validate(body), validate(body)
@@ -315,7 +315,7 @@ def test_behaviour_40_a_circle_is_shown_whole_and_always_the_same(validate) -> N
 
 
 @pytest.mark.usefixtures("flow")
-def test_behaviour_41_a_collector_that_cannot_read_its_source_is_named_with_both_types(validate) -> None:
+def test_behaviour_41_wrong_payload_names_both_types(validate) -> None:
     verdict = validate(
         """
         plugins: [{type: metrics-data-source}, {type: acme.heat-collector}, {type: acme.warm}]
@@ -334,7 +334,7 @@ def test_behaviour_41_a_collector_that_cannot_read_its_source_is_named_with_both
     assert "MetricsPage" in verdict.only["message"]
 
 
-def test_behaviour_42_a_default_producer_is_announced_with_its_reason(run_cli, flow: Path, tmp_path: Path) -> None:
+def test_behaviour_42_default_producer_is_announced(run_cli, flow: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: acme.warm}]\n")
 
     result = run_cli("plan", "config.yaml", path=[flow])

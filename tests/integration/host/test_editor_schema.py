@@ -102,7 +102,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=50)
 @given(mutated())
 @example(GOOD)
-def test_one_mistake_gets_the_same_verdict_from_the_editor_and_from_validate(document: dict[str, Any]) -> None:
+def test_editor_and_validate_agree_on_a_mistake(document: dict[str, Any]) -> None:
     found = diagnose(json.dumps(document))
 
     told = [(one.code.name, one.message) for one in found if seen_by_an_editor(one)]
@@ -112,7 +112,7 @@ def test_one_mistake_gets_the_same_verdict_from_the_editor_and_from_validate(doc
 
 @settings(deadline=None, max_examples=50)
 @given(mutated())
-def test_any_mistake_has_a_place_and_can_be_shown_in_every_format(document: dict[str, Any]) -> None:
+def test_any_mistake_has_a_place_in_every_format(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)
     found = diagnose(text)
 

@@ -47,7 +47,7 @@ def retype_the_parameters(document: dict[str, Any], plugin_type: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_an_examples_configuration_gets_the_same_verdict_from_the_editor_and_from_validate(installed, run_cli, name):
+def test_editor_and_validate_agree_on_examples(installed, run_cli, name):
     path = installed(name)
     shown = run_cli("schema", "--installed", path=path)
     assert shown.exit_code == 0, shown.stderr
@@ -70,7 +70,7 @@ def test_an_examples_configuration_gets_the_same_verdict_from_the_editor_and_fro
         assert verdicts(spoil) == (False, False), spoil.__name__
 
 
-def test_types_and_parameters_of_a_third_party_plugin_are_there_to_be_completed(installed, run_cli):
+def test_editor_completes_third_party_plugins(installed, run_cli):
     path = installed("acme-cost")
 
     with_it, without = (json.loads(run_cli("schema", *options, path=path).stdout) for options in (["--installed"], []))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
+from endpick.api import WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
+from endpick.api.keys import CACHE_BLOCK_SIZE
 from endpick.config import load_config
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import has_errors
@@ -45,7 +46,7 @@ def test_llm_ds_samples_are_there_or_missed() -> None:
 
 
 @pytest.mark.parametrize("path", NEWER, ids=lambda path: path.stem)
-def test_newer_samples_and_charts_are_warned_of_what_is_odd_in_them_and_nothing_else(path: Path) -> None:
+def test_newer_samples_have_only_known_warnings(path: Path) -> None:
     loaded = load_config(path)
     assert loaded.config is not None
     outcome = make_plan(loaded, discover(), endpoints_file=Path("pool.yaml"))
@@ -56,7 +57,7 @@ def test_newer_samples_and_charts_are_warned_of_what_is_odd_in_them_and_nothing_
 
 
 @pytest.mark.parametrize("path", [*CONFIGS, *NEWER], ids=lambda path: path.stem)
-def test_a_sample_plans_and_builds_where_every_type_is_installed(path: Path) -> None:
+def test_sample_plans_and_builds(path: Path) -> None:
     loaded = load_config(path)
     assert loaded.config is not None
     offered = {candidate.type for candidate in discover()}
@@ -112,7 +113,7 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
         ("plugins: [{type: utilization-detector}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: utilization-detector}]}]", 0.2),
     ],
 )
-def test_how_old_data_may_be_is_what_the_strictest_instance_says_that_will_be_asked(text: str, age: float) -> None:
+def test_strictest_instance_decides_the_tolerated_age(text: str, age: float) -> None:
     loaded = load_config(text=f"apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n{text}\n", name="config.yaml")
     outcome = make_plan(loaded, discover())
     assert outcome.plan is not None, outcome.diagnostics
@@ -122,7 +123,7 @@ def test_how_old_data_may_be_is_what_the_strictest_instance_says_that_will_be_as
     assert compile_collection(outcome.plan, built).tolerated_age_seconds == age
 
 
-def test_the_table_gets_a_column_for_every_key_that_an_instance_writes() -> None:
+def test_table_has_a_column_for_every_written_key() -> None:
     plan = make_plan(load_config(), discover()).plan
     assert plan is not None
 

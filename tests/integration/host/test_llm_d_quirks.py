@@ -27,7 +27,7 @@ def profile(*steps: str) -> str:
     return f"schedulingProfiles:\n- {{name: default, plugins: [{', '.join(steps)}]}}\n"
 
 
-def test_a_metrics_source_under_a_name_of_its_own_is_recognised():
+def test_renamed_metrics_source_is_recognised():
     outcome = planned(
         "- {name: mine, type: metrics-data-source}\n- {type: core-metrics-extractor}\n- {type: queue-scorer}\n",
         layer="  sources: [{pluginRef: mine, extractors: [{pluginRef: core-metrics-extractor}]}]\n",
@@ -57,7 +57,7 @@ def test_what_is_no_extractor_is_named_itself():
     assert "metrics-data-source" not in error.message
 
 
-def test_each_of_several_prefix_producers_takes_part_under_its_own_name():
+def test_several_prefix_producers_keep_their_names():
     outcome = planned(
         "- {name: short, type: approx-prefix-cache-producer, parameters: {lruCapacityPerServer: 10}}\n"
         "- {name: long, type: approx-prefix-cache-producer}\n"

@@ -24,7 +24,7 @@ schedulingProfiles:
 
 
 @pytest.mark.parametrize(("age", "ages", "expected"), [("1s", (0.5, 0.5), "idle"), ("1s", (1.5, 0.5), "busy"), ("0s", (1.5, 0.5), "idle")])
-def test_a_figure_that_is_too_old_counts_as_one_that_was_never_reported(host, age: str, ages: tuple[float, float], expected: str) -> None:
+def test_stale_value_counts_as_missing(host, age: str, ages: tuple[float, float], expected: str) -> None:
     picker = host(CONFIG.format(age=age))
     picker.put(2)
     idle, busy = picker.table.generation.endpoints
@@ -42,7 +42,7 @@ def planned(age: str) -> Plan:
     return plan
 
 
-def test_another_limit_takes_effect_on_reload_and_the_instance_stays_with_what_it_has_learnt() -> None:
+def test_max_age_changes_on_reload_and_state_stays() -> None:
     before, after = planned("2s"), planned("5s")
     built = build_plan(before, lambda _: PluginContext())
     assert isinstance(built, Built)

@@ -6,9 +6,9 @@ Set ENDPICK_UPDATE_GOLDEN=1 to write the golden files anew, then read the differ
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
-import importlib_metadata
 import pytest
 
 from endpick.config import load_config
@@ -63,7 +63,7 @@ def _read(text: str, case: str) -> str:
     missing = None if outcome.plan is None else missing_discovery(outcome.plan.config)
     found = (*outcome.diagnostics, *([missing] if missing and "discovery" in case else []))
     shown = render_text(found, {"config.yaml": text})
-    return shown.replace(f"endpick {importlib_metadata.version('endpick')}", "endpick <version>")
+    return shown.replace(f"endpick {metadata.version('endpick')}", "endpick <version>")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -24,7 +24,7 @@ def needed(plan: Plan) -> list[frozenset[str]]:
     return [binding.needed for binding in compile_collection(plan, built).bindings]
 
 
-def test_readers_get_a_key_from_both_and_polls_are_for_what_must_be_there() -> None:
+def test_readers_get_a_key_from_both_producers() -> None:
     plan = planned("endpoint-load-observer", "queue-scorer", "kv-cache-utilization-scorer")
 
     givers = {one.producer for one in plan.graph.subscriptions if one.key == "waiting-queue-size"}

@@ -1,4 +1,4 @@
-"""A small API server over real sockets: collections that can be listed and watched, and everything that can go wrong with that."""
+"""A fake API server over real sockets: collections to list and watch, with the failures of a real one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ NEW = "/apis/llm-d.ai/v1alpha2/namespaces/default"
 OLD = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/default"
 RULES = tuple(f"{group}/{kind}" for group in (NEW, OLD) for kind in ("inferenceobjectives", "inferencemodelrewrites"))
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-HTML = "<html><body>Please log in</body></html>"
 
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
 @dataclass
 class Asked:
-    """One request that came."""
+    """A request."""
 
     path: str
     query: Mapping[str, str]
     token: str
-    at: float
-    """By `time.monotonic`."""
+    at: float  # of `time.monotonic`
 
     @property
     def is_watch(self) -> bool:
@@ -40,12 +38,11 @@ class Asked:
 
 @dataclass
 class Watch:
-    """One that is open, or that has ended."""
+    """An open watch."""
 
     path: str
     query: Mapping[str, str]
-    lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    """None ends it in order, an empty line cuts the connection."""
+    lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)  # None ends it, an empty line cuts the connection
 
 
 class ApiServer:
@@ -55,18 +52,12 @@ class ApiServer:
         self.objects: dict[str, dict[str, dict]] = {path: {} for path in (PODS, POOLS, *RULES, LEASES)}
         self.history: list[tuple[int, str, str, dict, dict | None]] = []
         self.version = 100
-        self.compacted = 0
-        """A watch from before this version is Expired."""
+        self.compacted = 0  # a watch from before this version is Expired
         self.asked: list[Asked] = []
         self.watches: list[Watch] = []
-        self.instead: Answer = lambda _request: None
-        """What to answer in place of what was asked for; None for the truth."""
-        self.mute = False
-        """Whether watches bring nothing of what happens."""
-        self.endless = False
-        """Whether watches go on beyond their time."""
-        self.page_objects: int | None = None
-        """Most objects of one page."""
+        self.instead: Answer = lambda _request: None  # replaces the answer unless None
+        self.mute = False  # watches deliver no events
+        self.page_objects: int | None = None  # maximum objects per page
         self.url = ""
 
     def put(self, path: str, name: str, **content: object) -> None:
@@ -80,27 +71,27 @@ class ApiServer:
         """Drop an object."""
         before = self.objects[path].pop(name)
         self.version += 1
-        self._tell("DELETED", path, {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.version)}}, before)
+        self._record("DELETED", path, {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.version)}}, before)
 
     def bookmark(self, path: str) -> None:
-        """Tell every watch of a path the version of now."""
+        """Send the current version to every watch of a path."""
         self.say(path, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}})
 
     def say(self, path: str, *events: object) -> None:
-        """Send any lines to every open watch of a path; what is bytes goes as it is."""
+        """Send events, or raw bytes, to every open watch of a path."""
         for watch in self.watches:
             if watch.path == path:
                 for event in events:
                     watch.lines.put_nowait(event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n")
 
     def end_watches(self, path: str, *, cut: bool = False) -> None:
-        """End every open watch of a path: in order, or by cutting its connection."""
+        """End every open watch of a path cleanly, or by cutting its connection."""
         for watch in self.watches:
             if watch.path == path:
                 watch.lines.put_nowait(b"" if cut else None)
 
     def lists(self, path: str) -> int:
-        """How often the first page of a path was asked for."""
+        """Number of lists of a path; pages count once."""
         return sum(1 for asked in self.asked if asked.path == path and not asked.is_watch and "continue" not in asked.query)
 
     def watched(self, path: str) -> list[str]:
@@ -109,24 +100,23 @@ class ApiServer:
 
     def _happened(self, path: str, name: str, after: dict, before: dict | None) -> None:
         self.objects[path][name] = after
-        self._tell("ADDED" if before is None else "MODIFIED", path, after, before)
+        self._record("ADDED" if before is None else "MODIFIED", path, after, before)
 
-    def _tell(self, kind: str, path: str, after: dict, before: dict | None) -> None:
+    def _record(self, kind: str, path: str, after: dict, before: dict | None) -> None:
         self.history.append((self.version, path, kind, after, before))
         for watch in self.watches if not self.mute else ():
-            self._tell_one(watch, path, kind, after, before)
+            self._send(watch, path, kind, after, before)
 
-    def _tell_one(self, watch: Watch, path: str, kind: str, after: dict, before: dict | None) -> None:
-        """As the API server does, an object that no longer matches the selectors of a watch is deleted for it."""
+    def _send(self, watch: Watch, path: str, kind: str, after: dict, before: dict | None) -> None:
+        """Send an event to a watch; an object that no longer matches its selectors is DELETED for it."""
         if watch.path != path:
             return
         was, is_ = before is not None and matches(watch.query, before), kind != "DELETED" and matches(watch.query, after)
         if was or is_:
-            told = ("MODIFIED" if was else "ADDED") if is_ else "DELETED"
-            watch.lines.put_nowait(json.dumps({"type": told, "object": after}).encode() + b"\n")
+            sent = ("MODIFIED" if was else "ADDED") if is_ else "DELETED"
+            watch.lines.put_nowait(json.dumps({"type": sent, "object": after}).encode() + b"\n")
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         self.asked.append(Asked(request.path, dict(request.query), token, time.monotonic()))
         instead = self.instead(request)
@@ -139,7 +129,7 @@ class ApiServer:
         return await self._watch(request) if "watch" in request.query else self._list(request)
 
     def _write(self, item: dict, *, create: bool) -> web.Response:
-        """Create or replace a lease, unless it is another by now."""
+        """Create or replace a lease; 409 if its version has changed."""
         name, known = item["metadata"]["name"], self.objects[LEASES].get(item["metadata"]["name"])
         if create != (known is None) or (known and known["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]):
             return status(409, "Conflict")
@@ -151,7 +141,7 @@ class ApiServer:
     def _list(self, request: web.Request) -> web.Response:
         items = [item for item in self.objects[request.path].values() if matches(request.query, item)]
         begin = int(request.query.get("continue", "0"))
-        end = begin + min(int(request.query["limit"]), self.page_objects or 10**9)
+        end = begin + min(int(request.query.get("limit", 500)), self.page_objects or 500)
         rest = str(end) if end < len(items) else ""
         return web.json_response({"metadata": {"resourceVersion": str(self.version), "continue": rest}, "items": items[begin:end]})
 
@@ -165,10 +155,10 @@ class ApiServer:
         watch = Watch(request.path, dict(request.query))
         for version, path, kind, after, before in self.history if not self.mute else ():
             if version > begin:
-                self._tell_one(watch, path, kind, after, before)
+                self._send(watch, path, kind, after, before)
         self.watches.append(watch)
         try:
-            async with asyncio.timeout(None if self.endless else float(request.query["timeoutSeconds"])):
+            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
                 while (line := await watch.lines.get()) is not None:
                     if not line and request.transport is not None:
                         request.transport.abort()
@@ -186,13 +176,13 @@ def gone() -> dict:
 
 
 def status(code: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as the API server writes it."""
+    """A Status object with this code."""
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": f"{reason}: as the test wants it"}
-    return web.json_response(body, status=code, headers=headers)
+    return web.Response(body=json.dumps(body), status=code, headers={"Content-Type": "application/json", **(headers or {})})
 
 
 def matches(query: Mapping[str, str], item: dict) -> bool:
-    """Whether an object fits the selectors, which are equalities here."""
+    """True if an object matches the selectors, which are equalities here."""
     labels = item["metadata"].get("labels", {})
     wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
     name = query.get("fieldSelector", "").removeprefix("metadata.name=")
@@ -200,23 +190,23 @@ def matches(query: Mapping[str, str], item: dict) -> bool:
 
 
 def pool(server: ApiServer, *ports: int, labels: Mapping[str, str] | None = None, name: str = "pool") -> None:
-    """Make, or change, an InferencePool."""
+    """Create or change an InferencePool."""
     targets = [{"number": port} for port in ports or (8000,)]
     server.put(POOLS, name, spec={"selector": {"matchLabels": labels or {"app": "vllm"}}, "targetPorts": targets})
 
 
 def pod(server: ApiServer, name: str, ip: str, *, ready: bool = True, **metadata: object) -> None:
-    """Make, or change, a Pod."""
+    """Create or change a Pod."""
     conditions = [{"type": "Ready", "status": str(ready)}]
     server.put(PODS, name, metadata={"labels": {"app": "vllm"}, **metadata}, status={"podIP": ip, "conditions": conditions})
 
 
 @asynccontextmanager
 async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
-    """The server on a port of the loopback; gives its URL."""
+    """Serve on a loopback port; yields the URL."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await server.handle(request)  # which a test may have put another in the place of
+        return await server.handle(request)  # looked up late: tests replace it
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
@@ -234,7 +224,7 @@ async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
 
 
 def kubeconfig(path: Path, url: str, **user: object) -> Path:
-    """A file that names the server."""
+    """Write a kubeconfig file."""
     content = {
         "current-context": "c",
         "clusters": [{"name": "k", "cluster": {"server": url}}],

@@ -1,4 +1,4 @@
-"""A discovery that follows a small API server over real sockets."""
+"""Runs a discovery against the fake API server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from prometheus_client import CollectorRegistry
 
 from endpick.api import PluginContext
 from endpick.data.table import EndpointTable
-from endpick_builtin.kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
-from endpick_builtin.kubernetes.patience import Patience
+from endpick_kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
 from integration.kubernetes.api_server import ApiServer, kubeconfig, serving
 
 
 @dataclass
 class Followed:
-    """A discovery at work."""
+    """A running discovery."""
 
     server: ApiServer
     table: EndpointTable
     registry: CollectorRegistry
     task: asyncio.Task[None]
-    stands_by: list[str] = field(default_factory=list)
-    """What it has said of standing by, the latest last; empty texts where it serves."""
+    stands_by: list[str] = field(default_factory=list)  # the reasons reported; empty while it serves
 
     @property
     def leads(self) -> bool:
@@ -49,23 +47,23 @@ class Followed:
 async def eventually(condition: Callable[[], bool], otherwise: Callable[[], str], seconds: float = 15) -> None:
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - what is waited for happens in the plugin, which signals nothing
+            while not condition():  # noqa: ASYNC110 - the plugin signals nothing
                 await asyncio.sleep(0.002)
     except TimeoutError:
         pytest.fail(otherwise())
 
 
 @asynccontextmanager
-async def discovering(server: ApiServer, file: Path, patience: Patience | None = None, **parameters: object) -> AsyncIterator[Followed]:
-    """A discovery that runs; nothing says that it is ready."""
+async def discovering(server: ApiServer, file: Path, **parameters: object) -> AsyncIterator[Followed]:
+    """A discovery that may not be ready yet."""
     chosen = {} if "endpointSelector" in parameters else {"poolName": "pool"}
-    given = KubernetesDiscoveryParameters.model_validate({**chosen, "kubeconfig": str(file), "longestPause": 0.3, **parameters})
+    given = KubernetesDiscoveryParameters.model_validate({**chosen, "kubeconfig": str(file), "longestPause": 0.1, **parameters})
     registry = CollectorRegistry()
     context = PluginContext(clock=time.monotonic, logger=logging.getLogger("tests.kubernetes"), registry=registry)
     table = EndpointTable(time.monotonic)
     stands_by: list[str] = []
     table.on_stand_by.append(stands_by.append)
-    task = asyncio.create_task(KubernetesDiscovery("k", given, context, patience).run(table))
+    task = asyncio.create_task(KubernetesDiscovery("k", given, context).run(table))
     try:
         yield Followed(server, table, registry, task, stands_by)
     finally:
@@ -74,16 +72,15 @@ async def discovering(server: ApiServer, file: Path, patience: Patience | None =
 
 
 @asynccontextmanager
-async def following(server: ApiServer, folder: Path, patience: Patience | None = None, **parameters: object) -> AsyncIterator[Followed]:
-    """A server, and a discovery that has reported its first picture."""
-    async with serving(server) as url, discovering(server, kubeconfig(folder / "kubeconfig", url), patience, **parameters) as followed:
+async def following(server: ApiServer, folder: Path, **parameters: object) -> AsyncIterator[Followed]:
+    """A server and a discovery that is ready."""
+    async with serving(server) as url, discovering(server, kubeconfig(folder / "kubeconfig", url), **parameters) as followed:
         await ready(followed)
         yield followed
         assert not followed.task.done()
 
 
 async def ready(followed: Followed) -> None:
-    """Wait for the first complete picture."""
     waiting = asyncio.create_task(followed.table.is_ready.wait())
     await asyncio.wait({waiting, followed.task}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     if followed.task.done():

@@ -1,4 +1,4 @@
-"""What kubernetes-discovery makes of pools, Pods, objectives and rewrites, as they come, change and go."""
+"""How kubernetes-discovery follows pools, Pods, objectives and rewrites."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import logging
 
 import pytest
 
-from endpick.api import ConfigurationError, ModelTarget, PluginContext
-from endpick_builtin.kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
-from integration.kubernetes.api_server import NEW, OLD, POOLS, ApiServer, kubeconfig, pod, pool, serving, status
+from endpick.api import ConfigurationError, PluginContext
+from endpick.api.discovery import ModelTarget
+from endpick_kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
+from integration.kubernetes.api_server import NEW, OLD, PODS, POOLS, RULES, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
 ONE = {"a-rank-0": "10.0.0.1:8000"}
 
 
 @pytest.mark.asyncio
-async def test_pods_join_while_they_are_ready_and_leave_at_once_when_they_are_being_deleted(server, tmp_path):
+async def test_pods_join_when_ready_and_leave_when_terminating(server, tmp_path):
     pool(server)
     pod(server, "a", "10.0.0.1")
     pod(server, "not-ready", "10.0.0.2", ready=False)
@@ -28,7 +29,7 @@ async def test_pods_join_while_they_are_ready_and_leave_at_once_when_they_are_be
         await followed.becomes({**ONE, "b-rank-0": "10.0.0.4:8000"})
         pod(server, "b", "10.0.0.4", deletionTimestamp="2026-08-22T00:00:00Z")
         await followed.becomes(ONE)
-        server.delete("/api/v1/namespaces/default/pods", "b")
+        server.delete(PODS, "b")
         pod(server, "not-ready", "10.0.0.2")
         await followed.becomes({**ONE, "not-ready-rank-0": "10.0.0.2:8000"})
         pod(server, "not-ready", "10.0.0.2", ready=False)
@@ -36,16 +37,15 @@ async def test_pods_join_while_they_are_ready_and_leave_at_once_when_they_are_be
         pod(server, "a", "10.0.0.1", labels={"app": "other"})
         await followed.becomes({})
 
-        assert server.lists("/api/v1/namespaces/default/pods") == 1
+        assert server.lists(PODS) == 1
 
 
 @pytest.mark.asyncio
-async def test_each_port_is_a_rank_and_annotations_say_which_are_in_use(server, tmp_path):
+async def test_each_active_port_is_a_rank(server, tmp_path):
     pool(server, 8000, 8001, 8002)
     pod(server, "a", "10.0.0.1")
     pod(server, "b", "10.0.0.2", annotations={"llm-d.ai/active-ports": "8002, 8000x,9000"})
     pod(server, "c", "fd00::3", annotations={"inference.networking.k8s.io/active-ports": "8001"})
-    pod(server, "d", "10.0.0.4", annotations={"llm-d.ai/active-ports": "", "inference.networking.k8s.io/active-ports": "8001"})
     expected = {
         **{f"a-rank-{rank}": f"10.0.0.1:800{rank}" for rank in range(3)},
         "b-rank-0": "10.0.0.2:8000",
@@ -60,14 +60,14 @@ async def test_each_port_is_a_rank_and_annotations_say_which_are_in_use(server, 
 
 
 @pytest.mark.asyncio
-async def test_a_pool_that_is_deleted_and_made_again(server, tmp_path, caplog):
+async def test_pool_may_be_deleted_and_created_again(server, tmp_path, caplog):
     pool(server)
     pod(server, "a", "10.0.0.1")
     async with following(server, tmp_path) as followed:
         with caplog.at_level(logging.WARNING):
             server.delete(POOLS, "pool")
             await followed.becomes({})
-        assert "InferencePool default/pool of inference.networking.k8s.io is not there" in caplog.text
+        assert "InferencePool default/pool of inference.networking.k8s.io does not exist" in caplog.text
         pod(server, "b", "10.0.0.2")
         pool(server, labels={"app": "none"})
         pool(server, 9000)
@@ -75,7 +75,7 @@ async def test_a_pool_that_is_deleted_and_made_again(server, tmp_path, caplog):
 
 
 @pytest.mark.asyncio
-async def test_it_is_not_ready_before_the_pool_is_there_and_is_then_also_with_a_pool_that_selects_nothing(server, tmp_path):
+async def test_discovery_is_ready_once_the_pool_exists(server, tmp_path):
     async with serving(server) as url, discovering(server, kubeconfig(tmp_path / "k", url)) as followed:
         await eventually(lambda: len(server.watched(POOLS)) == 1, lambda: "the pool is not watched")
         assert not followed.table.is_ready.is_set()
@@ -85,7 +85,7 @@ async def test_it_is_not_ready_before_the_pool_is_there_and_is_then_also_with_a_
 
 
 @pytest.mark.asyncio
-async def test_the_older_group_of_pools(server, tmp_path):
+async def test_pool_of_the_older_group(server, tmp_path):
     old = f"{OLD}/inferencepools"
     server.objects[old] = {}
     server.put(old, "pool", spec={"selector": {"app": "vllm"}, "targetPortNumber": 8000})
@@ -95,16 +95,16 @@ async def test_the_older_group_of_pools(server, tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_a_label_selector_instead_of_a_pool(server, tmp_path):
-    pod(server, "a", "10.0.0.1")
+async def test_label_selector_replaces_a_pool(server, tmp_path):
+    pod(server, "a", "10.0.0.1", labels={"app": "vllm", "env": "a"})
     pod(server, "other", "10.0.0.3", labels={"app": "other"})
-    async with following(server, tmp_path, endpointSelector="app=vllm", endpointTargetPorts=[8000, 8000, 8001]) as followed:
+    async with following(server, tmp_path, endpointSelector="app=vllm,env=a", endpointTargetPorts=[8000, 8001]) as followed:
         assert followed.members() == {**ONE, "a-rank-1": "10.0.0.1:8001"}
-        assert {asked.path for asked in server.asked} == {"/api/v1/namespaces/default/pods"}
+        assert {asked.path for asked in server.asked} == {PODS}
 
 
 @pytest.mark.asyncio
-async def test_a_pod_that_takes_over_the_address_of_another(server, tmp_path):
+async def test_pod_may_take_over_the_address_of_another(server, tmp_path):
     pool(server)
     pod(server, "a", "10.0.0.1")
     async with following(server, tmp_path) as followed:
@@ -112,34 +112,19 @@ async def test_a_pod_that_takes_over_the_address_of_another(server, tmp_path):
         pod(server, "b", "10.0.0.1")
         pod(server, "a", "10.0.0.9")
         await followed.becomes({"a-rank-0": "10.0.0.9:8000", "b-rank-0": "10.0.0.1:8000"})
-        assert removed == ["default/a-rank-0"], "what was learnt of the name at its old address is void"
+        assert removed == ["default/a-rank-0"], "what was learnt about the name at its old address is void"
 
 
 @pytest.mark.asyncio
-async def test_pods_that_share_an_address_come_and_go_each_for_itself(server, tmp_path):
-    pool(server, 8000, 8001)
-    for name, port in (("a", "8000"), ("b", "8001")):
-        pod(server, name, "10.0.0.1", annotations={"llm-d.ai/active-ports": port})
-    pod(server, "c", "10.0.0.1")
-    both = {"b-rank-1": "10.0.0.1:8001", "c-rank-0": "10.0.0.1:8000", "c-rank-1": "10.0.0.1:8001"}
-    async with following(server, tmp_path) as followed:
-        assert followed.members() == {"a-rank-0": "10.0.0.1:8000", **both}
-        pod(server, "a", "10.0.0.1", ready=False, annotations={"llm-d.ai/active-ports": "8000"})
-        await followed.becomes(both)
-        server.delete("/api/v1/namespaces/default/pods", "c")
-        await followed.becomes({"b-rank-1": "10.0.0.1:8001"})
-
-
-@pytest.mark.asyncio
-async def test_pods_that_flap_end_in_the_last_state(server, tmp_path):
+async def test_thousand_pods_that_flap_end_in_the_last_state(server, tmp_path):
     pool(server)
     async with following(server, tmp_path) as followed:
-        for turn in range(100):
-            pod(server, "a", "10.0.0.1", ready=turn % 2 == 0)
-            pod(server, "b", f"10.0.1.{turn}")
-            if turn % 10 == 0:
-                await asyncio.sleep(0)
-        await followed.becomes({"b-rank-0": "10.0.1.99:8000"})
+        for round_ in range(4):
+            for number in range(1000):
+                pod(server, f"p{number}", f"10.0.{number // 250}.{number % 250}", ready=round_ % 2 == 1 and number != 7)
+        await eventually(lambda: len(followed.members()) == 999, lambda: f"{len(followed.members())} Pods")
+        assert "p7-rank-0" not in followed.members()
+        assert server.lists(PODS) == 1
 
 
 def reference(group: str = "", name: str = "pool") -> dict:
@@ -147,11 +132,10 @@ def reference(group: str = "", name: str = "pool") -> dict:
 
 
 @pytest.mark.asyncio
-async def test_objectives_and_rewrites_are_those_of_this_pool_in_the_newer_group(server, tmp_path):
+async def test_objectives_and_rewrites_come_from_the_newer_group(server, tmp_path):
     pool(server)
     server.put(f"{NEW}/inferenceobjectives", "batch", spec={"priority": -1, **reference()})
-    server.put(f"{NEW}/inferenceobjectives", "elsewhere", spec={"priority": 5, **reference(name="another")})
-    server.put(f"{NEW}/inferenceobjectives", "other-group", spec={"priority": 5, **reference("inference.networking.x-k8s.io")})
+    server.put(f"{NEW}/inferenceobjectives", "of-another-pool", spec={"priority": 5, **reference(name="another")})
     server.put(f"{NEW}/inferenceobjectives", "plain", spec=reference("inference.networking.k8s.io"))
     server.put(f"{OLD}/inferenceobjectives", "legacy", spec={"priority": 7, **reference()})
     async with following(server, tmp_path) as followed:
@@ -161,17 +145,13 @@ async def test_objectives_and_rewrites_are_those_of_this_pool_in_the_newer_group
         server.put(f"{NEW}/inferenceobjectives", "batch", spec={"priority": 3, **reference()})
         await eventually(lambda: rules.objectives == {"batch": 3}, lambda: f"{rules.objectives}")
 
-        rule = {
-            "matches": [{"model": {"value": "m"}}],
-            "targets": [{"modelRewrite": "m-2", "weight": 9}, {"modelRewrite": "m-3", "weight": 1}],
-        }
+        targets = [{"modelRewrite": "m-2", "weight": 9}, {"modelRewrite": "m-3", "weight": 1}]
+        rules_of_young = [{"matches": [{"model": {"value": "m"}}], "targets": targets}, {"targets": [{"modelRewrite": "no"}]}]
         young = {"metadata": {"creationTimestamp": "2026-02-01T00:00:00Z"}}
-        generic = {"targets": [{"modelRewrite": "old-default"}]}
-        server.put(
-            f"{NEW}/inferencemodelrewrites", "young", spec={"rules": [rule, {"targets": [{"modelRewrite": "no"}]}], **reference()}, **young
-        )
+        server.put(f"{NEW}/inferencemodelrewrites", "young", spec={"rules": rules_of_young, **reference()}, **young)
         old = {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}}
-        server.put(f"{NEW}/inferencemodelrewrites", "zz-old", spec={"rules": [generic], **reference()}, **old)
+        default = {"rules": [{"targets": [{"modelRewrite": "old-default"}]}], **reference()}
+        server.put(f"{NEW}/inferencemodelrewrites", "zz-old", spec=default, **old)
         expected = {"m": (ModelTarget("m-2", 9), ModelTarget("m-3", 1)), "": (ModelTarget("old-default"),)}
         await eventually(lambda: rules.rewrites == expected, lambda: f"{rules.rewrites}")
         server.delete(f"{NEW}/inferencemodelrewrites", "young")
@@ -179,7 +159,7 @@ async def test_objectives_and_rewrites_are_those_of_this_pool_in_the_newer_group
 
 
 @pytest.mark.asyncio
-async def test_the_older_group_of_objectives_counts_where_the_newer_is_not_installed(server, tmp_path):
+async def test_older_group_counts_if_the_newer_is_not_installed(server, tmp_path):
     pool(server)
     for kind in ("inferenceobjectives", "inferencemodelrewrites"):
         del server.objects[f"{NEW}/{kind}"]
@@ -189,7 +169,7 @@ async def test_the_older_group_of_objectives_counts_where_the_newer_is_not_insta
 
 
 @pytest.mark.asyncio
-async def test_objectives_that_may_not_be_read_do_not_keep_it_from_serving(server, tmp_path, caplog):
+async def test_forbidden_objectives_are_skipped(server, tmp_path, caplog):
     pool(server)
     pod(server, "a", "10.0.0.1")
     server.instead = lambda request: status(403, "Forbidden") if "inferenceobjectives" in request.path else None
@@ -199,7 +179,7 @@ async def test_objectives_that_may_not_be_read_do_not_keep_it_from_serving(serve
 
 
 @pytest.mark.asyncio
-async def test_a_question_that_the_server_calls_wrong_ends_the_start(server: ApiServer, tmp_path):
+async def test_request_that_the_server_rejects_ends_the_start(server: ApiServer, tmp_path):
     server.instead = lambda _request: status(400, "BadRequest")
     selector = {"endpointSelector": "app in (", "endpointTargetPorts": [8000]}
     async with serving(server) as url, discovering(server, kubeconfig(tmp_path / "k", url), **selector) as followed:
@@ -214,9 +194,31 @@ async def test_a_question_that_the_server_calls_wrong_ends_the_start(server: Api
         ({"poolName": "p", "endpointSelector": "a=b"}, "either `poolName`"),
         ({"endpointSelector": "a=b"}, "needs `endpointTargetPorts`"),
         ({"poolName": "p", "poolGroup": "example.com"}, "`poolGroup` is inference.networking.k8s.io or inference.networking.x-k8s.io"),
+        ({"poolName": "p", "leaseDuration": "1s", "renewDeadline": "1s", "retryPeriod": "50ms"}, "two replicas could lead"),
+        ({"poolName": "p", "retryPeriod": "3s", "renewDeadline": "2s"}, "two replicas could lead"),
     ],
 )
-def test_parameters_that_cannot_work_together(parameters, message):
+def test_contradicting_parameters_are_refused(parameters, message):
     discovery = KubernetesDiscovery("k", KubernetesDiscoveryParameters.model_validate(parameters), PluginContext())
     with pytest.raises(ConfigurationError, match=message):
         asyncio.run(discovery.start())
+
+
+@pytest.mark.asyncio
+async def test_discovery_is_ready_after_endpoints_were_reported(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("endpick_kubernetes.pool._REPORT_INTERVAL_SECONDS", 0.5)
+    pool(server)
+    pod(server, "a", "10.0.0.1")
+    answers_pool, truth = asyncio.Event(), server.handle
+
+    async def handle(request):
+        if request.path == POOLS:
+            await answers_pool.wait()
+        return await truth(request)
+
+    server.handle = handle
+    async with serving(server) as url, discovering(server, kubeconfig(tmp_path / "k", url)) as followed:
+        await eventually(lambda: all(server.watched(path) for path in RULES), lambda: "rules are not watched")
+        answers_pool.set()
+        await ready(followed)
+        assert followed.members() == ONE

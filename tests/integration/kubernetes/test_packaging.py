@@ -1,4 +1,4 @@
-"""The Helm chart and the kustomizations: their values and templates fit together, and what they render is what endpick takes."""
+"""The Helm chart and the kustomizations: values fit the templates, and endpick accepts the result."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from endpick.cli.serve_settings import pool_of
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
-from endpick_builtin.kubernetes.leases import lease_name
-from endpick_builtin.kubernetes.objects import read_pool
+from endpick_kubernetes.election import lease_name
+from endpick_kubernetes.objects import read_pool
 from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested
 from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
 from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only
@@ -86,7 +86,7 @@ def leaves(values: object, path: str = "") -> Iterator[str]:
 
 
 def referred() -> set[str]:
-    """The paths of values that the templates name."""
+    """Paths of the values in the templates."""
     found = set()
     for file in sorted((CHART / "templates").iterdir()):
         text = file.read_text()
@@ -97,18 +97,18 @@ def referred() -> set[str]:
     return found - set(VARIABLES.values())
 
 
-def test_templates_and_values_name_the_same():
+def test_templates_use_exactly_the_values():
     (values,) = documents((CHART / "values.yaml").read_text())
     assert {name for name in values if not values[name]} == FORMER_NAMES
     known, used = {leaf for leaf in leaves(values) if leaf not in FORMER_NAMES}, referred()
     unused = {leaf for leaf in known if not any(within(leaf, path) or within(path, leaf) for path in used)}
     assert unused == set(), "no template uses these values"
     strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
-    assert strange == {"router.monitoring.provider.name"}, "templates use values that there are not"
+    assert strange == {"router.monitoring.provider.name"}, "templates use unknown values"
 
 
 @pytest.mark.parametrize("path", LLM_D)
-def test_each_value_of_llm_ds_charts_is_taken_refused_or_without_effect(path):
+def test_value_of_llm_d_is_taken_refused_or_idle(path):
     what = LLM_D[path]
     values = merged(NEEDED, nested(path, what.value))
     if isinstance(what, Refused):
@@ -123,12 +123,12 @@ def test_each_value_of_llm_ds_charts_is_taken_refused_or_without_effect(path):
 
 
 @pytest.mark.parametrize("case", FORMER)
-def test_what_the_former_chart_called_otherwise_renders_the_same(case):
+def test_values_of_the_former_chart_render_the_same(case):
     former, today = FORMER[case]
     assert helm_template(merged(NEEDED, former)) == helm_template(merged(NEEDED, today)) != helm_template(NEEDED)
 
 
-def test_without_a_pool_object_the_pods_with_the_labels_are_followed():
+def test_chart_without_a_pool_selects_pods_by_label():
     more = {"router": {"inferencePool": {"create": False}, "modelServers": {"targetPorts": [{"number": 1}, {"number": 2}]}}}
     items = helm_template(merged(merged(NEEDED, more), picker(replicas=2)))
     assert {item["kind"] for item in items} == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service"}
@@ -145,7 +145,7 @@ def within(path: str, other: str) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_the_chart_renders_is_what_endpick_takes(case):
+def test_endpick_accepts_the_rendered_chart(case):
     values = merged(NEEDED, CASES[case])
     items = helm_template(values)
     deployment, service, pool = only(items, "Deployment"), only(items, "Service"), only(items, "InferencePool")
@@ -164,7 +164,7 @@ def test_what_the_chart_renders_is_what_endpick_takes(case):
     assert reference.get("portNumber") or reference["port"]["number"] in [each["port"] for each in service["spec"]["ports"]]
     read = read_pool(pool)
     assert read is not None
-    assert read.selector == (("app", "vllm"),)
+    assert read.selector == {"app": "vllm"}
     assert len(read.ports) == (2 if case == "several ports" else 1)
 
     mounted = {f"/config/{name}": text for name, text in only(items, "ConfigMap")["data"].items()}
@@ -182,7 +182,7 @@ def test_what_the_chart_renders_is_what_endpick_takes(case):
     assert options["ha_enable_leader_election"] == (case == "two replicas")
 
 
-def test_everything_that_can_be_switched_on_is_rendered():
+def test_all_options_render():
     items = helm_template(merged(NEEDED, CASES["everything"]))
     assert {"ServiceMonitor", "DestinationRule", "HTTPRoute", "InferenceObjective"} < {item["kind"] for item in items}
     assert only(items, "InferenceObjective")["spec"]["priority"] == -1
@@ -201,13 +201,13 @@ def test_everything_that_can_be_switched_on_is_rendered():
         ({"inferenceExtension": {"latencyPredictor": {"enabled": True}}}, "run the latency predictor yourself"),
     ],
 )
-def test_values_that_the_chart_cannot_follow_are_refused_with_a_reason(values, reason):
+def test_unsupported_value_is_refused_with_a_reason(values, reason):
     with pytest.raises(RefusedError, match=reason):
         helm_template(merged(NEEDED, values))
 
 
 @pytest.mark.parametrize(("folder", "replicas"), [(KUSTOMIZE, 1), (HIGHLY_AVAILABLE, 2)], ids=["one replica", "two replicas"])
-def test_what_the_kustomizations_render_is_what_endpick_takes(folder, replicas):
+def test_endpick_accepts_the_kustomization(folder, replicas):
     items = kustomized(folder)
     deployment = only(items, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -220,7 +220,7 @@ def test_what_the_kustomizations_render_is_what_endpick_takes(folder, replicas):
     assert len(roles) == replicas
 
 
-def test_an_image_takes_the_arguments_of_llm_ds_chart_as_they_are():
+def test_image_takes_the_arguments_of_llm_d():
     lines = (DEPLOY / "Containerfile").read_text().splitlines()
     (entry,) = [line for line in lines if line.startswith("ENTRYPOINT")]
     assert shlex.split(re.sub(r"[\[\],]", " ", entry))[1:] == ["endpick", "serve"]

@@ -14,7 +14,7 @@ from integration.kubernetes.api_server import serving as serving_api
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.real_api_server import free_port
 from integration.plugins.serving import Picker, serving
-from integration.serve.test_large_bodies_served import send
+from integration.serve.bodies import send
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,7 +40,7 @@ async def goes_to(picker: Picker, expected: tuple[str, int]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_requests_go_where_the_api_server_says(server, folder):
+async def test_requests_follow_the_pool(server, folder):
     pool(server)
     pod(server, "a", "10.0.0.1")
     async with serving_api(server) as url:
@@ -62,7 +62,7 @@ async def test_requests_go_where_the_api_server_says(server, folder):
             assert changes["left"] == 2
 
 
-async def test_rewrites_change_bodies_of_every_size(server, folder):
+async def test_rewrites_change_small_and_large_bodies(server, folder):
     pool(server)
     pod(server, "a", "10.0.0.1")
     spec = {"poolRef": {"name": "pool"}, "rules": [{"matches": [{"model": {"value": "m"}}], "targets": [{"modelRewrite": "tuned"}]}]}
@@ -75,7 +75,7 @@ async def test_rewrites_change_bodies_of_every_size(server, folder):
                 assert await send(picker, body + more) == (0, body.replace(b'"m"', b'"tuned"') + more)
 
 
-async def test_health_says_that_it_is_not_ready_until_the_pool_is_known(server, folder):
+async def test_health_is_503_until_the_pool_is_known(server, folder):
     port = free_port()
 
     async def healthz() -> tuple[int, str]:
@@ -98,7 +98,7 @@ async def test_health_says_that_it_is_not_ready_until_the_pool_is_known(server, 
             await starting.__aexit__(None, None, None)
 
 
-async def test_a_pool_that_never_comes_ends_the_start(server, folder):
+async def test_pool_that_never_appears_ends_the_start(server, folder):
     async with serving_api(server) as url:
         file = kubeconfig(folder / "kubeconfig", url)
         options = ("--pool-name=pool", f"--kubeconfig={file}", "--discovery-timeout=1s")

@@ -20,7 +20,7 @@ async def state_of_suspect(picker) -> float:
 
 
 @pytest.mark.asyncio
-async def test_a_scorer_that_fails_is_left_out_shown_and_tried_again(fixture_project, folder):
+async def test_circuit_of_a_failing_scorer_opens_and_closes(fixture_project, folder):
     options = ("--circuit-faults=4", "--circuit-cool-down=1s")
     async with serving(folder("faulty.raises"), *options, path=[fixture_project("faulty-scorers")]) as picker:
         assert await state_of_suspect(picker) == 0
@@ -62,7 +62,7 @@ async def test_a_plugin_with_a_larger_budget_is_not_late(fixture_project, folder
 
 
 @pytest.mark.asyncio
-async def test_a_loop_that_stands_still_is_logged_with_the_plugin_and_makes_health_fail_for_a_while(fixture_project, folder):
+async def test_blocked_loop_is_logged_and_fails_health(fixture_project, folder):
     async with serving(folder("faulty.slow"), "--stall-limit=500ms", path=[fixture_project("faulty-scorers")]) as picker:
         assert await picker.ask(model="stall:0.8") == (FIRST, 0)
         status, text = await picker.health()

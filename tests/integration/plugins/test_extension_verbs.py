@@ -15,7 +15,7 @@ def test_a_verb_of_a_named_hook_object_runs(fixture_project, config_with, run_cl
     assert (result.exit_code, result.stdout) == (0, "every instance has a name\n")
 
 
-def test_without_a_configuration_or_without_the_hook_object_the_verb_is_unknown(fixture_project, config_with, run_cli):
+def test_verb_is_unknown_without_its_hook_object(fixture_project, config_with, run_cli):
     path = [fixture_project("hook-objects")]
     plain = config_with("queue-scorer")
 

@@ -101,7 +101,7 @@ async def test_a_decision_record_tells_what_every_plugin_said(fixture_project, f
 
 
 @pytest.mark.asyncio
-async def test_an_observer_that_raises_changes_nothing_and_is_logged_once(fixture_project, folder):
+async def test_failing_observer_is_logged_once(fixture_project, folder):
     where = folder("hooks.faulty-observer", "hooks.everything")
     async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         assert {status for _, status in [await picker.ask() for _ in range(5)]} == {0}
@@ -113,30 +113,15 @@ async def test_an_observer_that_raises_changes_nothing_and_is_logged_once(fixtur
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_that_keeps_failing_is_left_out_shown_and_tried_again(fixture_project, folder):
+async def test_a_failing_observer_is_counted_and_stops_no_other(fixture_project, folder):
     where = folder("hooks.quitter", "hooks.everything")
-    options = (ALL, "--circuit-faults=4", "--circuit-cool-down=1s")
-    async with serving(where, *options, path=[fixture_project("hook-objects")]) as picker:
+    async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         assert {status for _, status in [await picker.ask() for _ in range(10)]} == {0}
         await until_shown(picker, 10)
-        told = (("hook", "endpick_decision"), ("hook_object", "hooks.quitter"), ("reason", "SystemExit"))
-        assert await picker.samples("endpick_hook_faults_total") == {told: 4}
-        assert await picker.samples("endpick_hook_left_out_total") == {(("hook_object", "hooks.quitter"),): 6}
-        states = await picker.samples("endpick_hook_circuit_state")
-        assert states == {(("hook_object", "hooks.quitter"),): 2, (("hook_object", "hooks.everything"),): 0}
-        status, text = await picker.health()
-        assert (status, text.splitlines()[0]) == (200, "ok")
-        assert "the hook object 'hooks.quitter' from hook-objects 1.0 is left out for" in text
-        (event,) = await picker.logged("is left out for 1 s")
-        assert "remove it from `hooks:`" in str(event["event"])
-
-        async with asyncio.timeout(20):
-            while not [event for event in picker.events if "left out for 2 s" in str(event["event"])]:
-                await picker.ask()
-                await asyncio.sleep(0.05)
-        assert len(await picker.logged("is called again, after it was left out because 4 of 4 calls failed")) == 1
-    calls = traced(where)
-    assert [call["hook"] for call in calls].count("decision") >= 10, "the other one sees every decision"
+        labels = (("hook", "endpick_decision"), ("hook_object", "hooks.quitter"), ("reason", "SystemExit"))
+        assert await picker.samples("endpick_hook_faults_total") == {labels: 10}
+        assert len(await picker.logged("failed in endpick_decision")) == 1
+    assert [call["hook"] for call in traced(where)].count("decision") >= 10
 
 
 @pytest.mark.asyncio
@@ -150,7 +135,7 @@ async def test_health_names_a_hook_object_that_does_not_return(fixture_project, 
 
 
 @pytest.mark.asyncio
-async def test_an_observer_that_hangs_holds_up_neither_requests_nor_the_end(fixture_project, folder):
+async def test_hanging_observer_blocks_neither_requests_nor_exit(fixture_project, folder):
     where = folder("hooks.sleepy")
     async with serving(where, ALL, path=[fixture_project("hook-objects")]) as picker:
         answers = [await picker.ask() for _ in range(300)]
@@ -162,7 +147,7 @@ async def test_an_observer_that_hangs_holds_up_neither_requests_nor_the_end(fixt
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_recorded_unless_a_hook_watches_and_a_share_is_wanted(fixture_project, folder):
+async def test_decisions_are_recorded_only_if_watched(fixture_project, folder):
     async with serving(folder("hooks.everything"), "--decision-sampling=0", path=[fixture_project("hook-objects")]) as picker:
         await picker.ask()
     async with serving(folder("hooks.module"), ALL, path=[fixture_project("hook-objects")]) as unwatched:
@@ -173,7 +158,7 @@ async def test_nothing_is_recorded_unless_a_hook_watches_and_a_share_is_wanted(f
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_serving(fixture_project, folder):
+async def test_hook_object_can_veto_a_reload(fixture_project, folder):
     where = folder("hooks.rules")
     async with serving(where, path=[fixture_project("hook-objects")]) as picker:
         folder("hooks.rules", profile="renamed")
@@ -190,7 +175,7 @@ async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_ser
 
 
 @pytest.mark.asyncio
-async def test_a_hook_object_whose_metrics_cannot_be_read_leaves_the_rest_of_the_page(fixture_project, folder):
+async def test_failing_hook_metrics_leave_the_rest_of_the_page(fixture_project, folder):
     async with serving(folder("hooks.uncountable"), ALL, path=[fixture_project("hook-objects")]) as picker:
         assert (await picker.ask())[1] == 0
         assert sum((await picker.samples("endpick_plugin_info")).values()) > 3

@@ -70,7 +70,7 @@ def test_describe_settles_a_clash_with_from(fixture_project, run_cli):
     assert "from:         evil-scorers 6.6.6" in run_cli("describe", "acme.latency", "--from", "evil-scorers", path=path).stdout
 
 
-def test_an_image_of_endpick_alone_passes_the_strict_examination_that_ends_its_build(run_cli):
+def test_endpick_alone_passes_doctor_strict(run_cli):
     examined = run_cli("doctor", "--strict", "--load")
     assert examined.exit_code == 0, examined.stdout
     assert "nothing wrong was found" in examined.stdout
@@ -89,7 +89,7 @@ def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):
     assert slow.endswith("slow_import.py")
 
 
-def test_a_lock_file_that_cannot_be_written_is_a_failure_of_the_environment(run_cli):
+def test_unwritable_lock_file_is_an_environment_error(run_cli):
     result = run_cli("lock", "-o", "no/such/directory/lock.json")
 
     assert result.exit_code == 5

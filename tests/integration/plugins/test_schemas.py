@@ -6,7 +6,7 @@ import socket
 import threading
 
 
-def test_behaviour_34_a_remote_reference_is_refused_and_no_socket_is_opened(make_distribution, config_with, validate):
+def test_behaviour_34_remote_reference_is_not_fetched(make_distribution, config_with, validate):
     asked = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)

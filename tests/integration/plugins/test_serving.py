@@ -45,7 +45,7 @@ def serve_and_stop(tmp_path):
     return run
 
 
-def test_behaviour_44_plugins_that_fail_to_stop_are_all_stopped_in_reverse_and_told(fixture_project, config_with, serve_and_stop):
+def test_behaviour_44_all_plugins_are_stopped_in_reverse(fixture_project, config_with, serve_and_stop):
     config = config_with(DISCOVERY, "restless.calm", "restless.first", "restless.second", tail=TAIL)
 
     exit_code, log = serve_and_stop(config, [fixture_project("restless")])
@@ -57,7 +57,7 @@ def test_behaviour_44_plugins_that_fail_to_stop_are_all_stopped_in_reverse_and_t
     assert "restless 1.0" in log
 
 
-def test_a_plugin_that_cannot_start_ends_the_start_with_its_own_words(fixture_project, config_with, serve_and_stop):
+def test_plugin_that_cannot_start_ends_the_start(fixture_project, config_with, serve_and_stop):
     exit_code, log = serve_and_stop(config_with(DISCOVERY, "restless.never", tail=TAIL), [fixture_project("restless")])
 
     assert exit_code == 5

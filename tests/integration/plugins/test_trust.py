@@ -50,7 +50,7 @@ def test_what_comes_first_on_the_path_is_told(trust, run_cli, tmp_path):
     assert f"PYTHONPATH puts {tmp_path / 'first'} first" in run_cli("doctor", path=[tmp_path / "first"]).stdout
 
 
-def test_what_a_lock_would_not_stand_for_is_told_when_it_is_written(make_distribution, run_cli, tmp_path):
+def test_lock_reports_changed_files_when_written(make_distribution, run_cli, tmp_path):
     root = make_distribution("trusted", ENTRY_POINTS)
     (root / "trusted.py").write_text("# changed\n")
 

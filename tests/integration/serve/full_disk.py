@@ -93,7 +93,6 @@ async def tried(disk: Path) -> dict[str, object]:
                 await asyncio.sleep(0.05)
         told["after_halves"] = sorted(set(await asked(picker)))
         told["health_while_full"] = (await picker.health())[0]
-        told["lines_dropped"] = (await picker.samples("endpick_log_lines_total"))[(("event", "dropped"),)]
         (disk / "filler").unlink()
         told["written_again"] = rewrite(disk / "config.yaml", CONFIG) and rewrite(
             disk / "endpoints.yaml", ENDPOINTS.format(name="b", port=2)

@@ -91,9 +91,8 @@ async def test_new_streams_and_connections_are_served_in_the_drain_time_and_none
         assert await ended(picker) == ["a second signal came", "stopped"]
 
 
-@both_transports
-async def test_the_drain_time_is_over_when_the_last_gateway_has_gone(folder, transport):
-    async with serving(folder, "--transport", transport, "--drain-timeout=1h") as picker:
+async def test_the_drain_time_is_over_when_the_last_gateway_has_gone(folder):
+    async with serving(folder, "--drain-timeout=1h") as picker:
         gateway = await RawClient.connect(picker.port)
         await gateway.read_until(FrameType.SETTINGS)
         terminate(picker)
@@ -102,9 +101,8 @@ async def test_the_drain_time_is_over_when_the_last_gateway_has_gone(folder, tra
         assert await ended(picker) == ["no gateway is connected", "stopped"]
 
 
-@both_transports
-async def test_a_client_of_the_health_port_keeps_the_drain_time_going(folder, transport):
-    async with serving(folder, "--transport", transport, "--drain-timeout=1h") as picker:
+async def test_a_client_of_the_health_port_keeps_the_drain_time_going(folder):
+    async with serving(folder, "--drain-timeout=1h") as picker:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.health_port}") as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="readiness"))
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -148,7 +146,7 @@ async def test_a_third_signal_ends_the_process_though_streams_are_open(folder):
 UNREADY = {"silent.discovery": "silent:Discovery"}
 SILENT = """\
 import asyncio
-from endpick.api import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery
 
 
 class Discovery(EndpointDiscovery):
@@ -184,4 +182,4 @@ async def test_a_signal_during_the_start_gives_the_start_up(folder, make_distrib
             if events[-1] == "discovering":
                 process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
-    assert events[-3:] == ["discovery has ended", "told to end before it served", "stopped"]
+    assert events[-3:] == ["discovery has ended", "stopped before it served", "stopped"]

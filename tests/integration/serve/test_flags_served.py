@@ -79,7 +79,7 @@ def destination(answer: pb.ProcessingResponse) -> str:
     return {one.header.key: one.header.raw_value.decode() for one in set_headers}[DESTINATION]
 
 
-async def test_scores_of_all_candidates_are_told_where_the_flag_asks_for_them(folder):
+async def test_scores_are_sent_if_the_flag_asks_for_them(folder):
     async with serving(folder, *FILE, "--emit-endpoint-scores") as picker:
         red, blue = await decided(picker), await decided(picker, colour="blue")
         told = [answer.dynamic_metadata["envoy.lb"] for answer in (red, blue)]
@@ -89,7 +89,7 @@ async def test_scores_of_all_candidates_are_told_where_the_flag_asks_for_them(fo
         assert SCORES not in (await decided(picker)).dynamic_metadata["envoy.lb"]
 
 
-async def test_the_gateways_choice_of_endpoints_counts_unless_a_flag_says_otherwise(folder):
+async def test_the_subset_hint_counts_unless_disabled(folder):
     async with serving(folder, *FILE) as picker:
         assert [destination(await decided(picker)), destination(await decided(picker, subset=B))] == [A, B]
         refusal = await decided(picker, subset="10.0.0.1:9")
@@ -105,7 +105,7 @@ async def page(picker: Picker, context: ssl.SSLContext | None) -> str:
         return await response.text()
 
 
-async def test_metrics_are_served_over_tls_and_to_known_clients_alone_where_flags_say_so(folder, tmp_path):
+async def test_metrics_are_served_over_tls_to_known_clients(folder, tmp_path):
     ours, theirs = pair(tmp_path / "ours"), pair(tmp_path / "theirs")
     trusting = ssl.create_default_context(cafile=str(ours / "tls.crt"))
     async with serving(folder, *FILE, f"--metrics-cert-dir={ours}") as picker:
@@ -137,7 +137,7 @@ async def spoken(port: int, **limits: object) -> tuple[str, str]:
     return version, suite
 
 
-async def test_the_oldest_tls_version_and_the_suites_are_those_of_the_flags(folder):
+async def test_tls_version_and_suites_follow_the_flags(folder):
     old = {"newest": ssl.TLSVersion.TLSv1_2}
     strong, other = "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256"
     secure = (*FILE, "--secure-serving=true")
@@ -154,10 +154,10 @@ async def test_the_oldest_tls_version_and_the_suites_are_those_of_the_flags(fold
         assert (await spoken(picker.port, **old, ciphers=other)) == ("TLSv1.2", other)
 
 
-async def test_who_reads_metrics_is_asked_for_no_token_and_an_operator_who_asks_for_that_is_told(folder):
+async def test_flags_without_effect_are_logged(folder):
     async with serving(folder, *FILE, "--metrics-endpoint-auth=true", "--tracing=true") as picker:
         (told,) = await picker.logged("some flags have no effect here")
-        assert "--metrics-endpoint-auth: who reads metrics is not asked for a token" in str(told["flags"])
+        assert "--metrics-endpoint-auth: clients of /metrics need no token" in str(told["flags"])
         assert "llm_d_epp_info" in await page(picker, None)
     async with serving(folder, *FILE, "--metrics-endpoint-auth=false") as picker:
         assert "llm_d_epp_info" in await page(picker, None)

@@ -1,4 +1,4 @@
-"""Serving goes on where the log has no reader or no room, the wall clock jumps, and the network is slow and loses packets."""
+"""Serving goes on with a blocked log, a full disk, a jumping wall clock and a slow, lossy network."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _fill(writer: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_log_that_is_not_read_holds_up_neither_requests_nor_the_end(folder):
+async def test_a_log_without_a_reader_delays_nothing(folder):
     reader, writer = os.pipe()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
     command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS)
@@ -69,9 +69,6 @@ async def test_a_log_that_is_not_read_holds_up_neither_requests_nor_the_end(fold
             for _ in range(3):
                 picker.reload()
                 assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
-            async with asyncio.timeout(20):
-                while not (await picker.samples("endpick_log_lines_total"))[(("event", "delayed"),)]:  # noqa: ASYNC110 - told by another process
-                    await asyncio.sleep(0.02)
             assert (await picker.health())[0] == 200
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 40) == 0
@@ -101,7 +98,7 @@ def _free_ports(count: int) -> list[int]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("opened", [_unread_pipe, _full_device])
-async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_start(folder, opened):
+async def test_requests_are_answered_when_outputs_are_full(folder, opened):
     output, ports = opened(), _free_ports(3)
     flags = [f"--{name}={port}" for name, port in zip(("grpc-port", "grpc-health-port", "metrics-port"), ports, strict=True)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
@@ -119,49 +116,6 @@ async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_
                     await asyncio.sleep(0.02)
             assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
             assert (await picker.health())[0] == 200
-            assert (await picker.samples("endpick_log_lines_total"))[(("event", "dropped"),)] > 0
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 40) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
-def test_metrics_are_kept_in_no_file_whatever_the_environment_says(tmp_path, name):
-    begin = "from endpick.cli.process import spare_imports; spare_imports(); import endpick.serve.metrics, prometheus_client as p"
-    environment = {**os.environ, name: str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
-    kept = subprocess.run(
-        [sys.executable, "-c", f"{begin}; p.Counter('x', 'y').inc()"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (kept.returncode, kept.stderr) == (0, "")
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("without", ["<&-", "2>&-", "<&- >&- 2>&-"])
-async def test_a_process_that_is_started_without_its_standard_descriptors_gives_them_to_no_client(folder, without):
-    ports = _free_ports(3)
-    flags = [f"--{name}={port}" for name, port in zip(("grpc-port", "grpc-health-port", "metrics-port"), ports, strict=True)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
-    served = (sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS, *flags)
-    process = await asyncio.create_subprocess_exec("sh", "-c", f'exec "$@" {without}', "sh", *served, cwd=folder, env=environment)
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
-            picker = Picker(process, channel, ports[2])
-            await asyncio.wait_for(channel.channel_ready(), 40)
-            assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
-            picker.reload()
-            async with asyncio.timeout(20):
-                while not sum((await picker.samples("endpick_config_reloads_total")).values()):  # noqa: ASYNC110 - counted by another process
-                    await asyncio.sleep(0.02)
-            assert (await picker.health())[0] == 200
-            held = {number: Path(f"/proc/{process.pid}/fd/{number}") for number in range(3)}
-            if held[0].parent.is_dir():
-                for number, sign in enumerate(("<&-", ">&-", "2>&-")):
-                    if sign in without.split():
-                        assert held[number].readlink() == Path(os.devnull)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 40) == 0
     finally:
@@ -171,7 +125,7 @@ async def test_a_process_that_is_started_without_its_standard_descriptors_gives_
 
 
 @pytest.mark.asyncio
-async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path):
+async def test_a_jumping_wall_clock_changes_nothing(folder, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(JUMPING)
@@ -185,9 +139,6 @@ async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path
         await picker.logged("configuration")
         assert (await picker.health())[0] == 200
         assert sum((await picker.samples("endpick_loop_stalls_total")).values()) == 0
-        names = {"idle_connections", "idle_streams", "aged_connections", "keepalive_timeouts", "handshake_timeouts", "header_timeouts"}
-        ended = {dict(labels)["event"]: value for labels, value in (await picker.samples("endpick_transport_events_total")).items()}
-        assert {ended[name] for name in names} == {0}
     years = {str(event["ts"])[:4] for event in picker.events}
     assert len(years) > 1, "the clock did jump"
 
@@ -199,20 +150,7 @@ def _replace(path: Path, content: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_pipes_in_the_place_of_files_change_nothing_and_do_not_keep_it_from_ending(folder):
-    async with serving(folder) as picker:
-        for name in ("endpoints.yaml", "config.yaml"):
-            (folder / name).unlink()
-            os.mkfifo(folder / name)
-        picker.reload()
-        await picker.logged("configuration refused; the old one keeps serving")
-        await picker.logged("endpoint file endpoints.yaml cannot be read, endpoints stay as they are: it is no regular file")
-        assert await picker.ask() == ("127.0.0.1:1", 0)
-    # Where a thread waited for a pipe, the process would not end.
-
-
-@pytest.mark.asyncio
-async def test_every_request_is_answered_over_a_slow_network_that_loses_packets(folder):
+async def test_requests_are_answered_over_a_lossy_network(folder):
     own = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
     try:
         probe = await asyncio.to_thread(subprocess.run, [*own, "tc", "qdisc", "show"], capture_output=True, check=False)
@@ -233,7 +171,7 @@ async def test_every_request_is_answered_over_a_slow_network_that_loses_packets(
 
 
 @pytest.mark.long
-def test_a_full_disk_costs_log_lines_and_changes_and_nothing_else(tmp_path):
+def test_a_full_disk_costs_only_log_lines_and_changes(tmp_path):
     """Of all that the picker writes and that is written for it: log, temporary files, endpoints, configuration."""
     own = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     try:
@@ -250,6 +188,5 @@ def test_a_full_disk_costs_log_lines_and_changes_and_nothing_else(tmp_path):
     first, second = [["127.0.0.1:1", 0]], [["127.0.0.1:2", 0]]
     assert not told["endpoints_written"], "the disk was full"
     assert not told["config_written"]
-    assert told["lines_dropped"] > 0
     assert (told["while_full"], told["after_halves"], told["after"]) == (first, first, second)
     assert (told["health_while_full"], told["health"], told["ended"]) == (200, 200, 0)

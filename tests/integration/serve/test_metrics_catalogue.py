@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from endpick.serve.legacy import TWINS
+from endpick.serve.legacy import OLD_NAMES
 from integration.serve.gateway import Gateway, running_gateway, until
 
 PREFIX = "llm_d_epp_"
@@ -134,8 +134,8 @@ async def test_the_page_shows_llm_ds_families_with_their_types_labels_and_bucket
     assert 'endpick_config_reloads_total{outcome="applied"} 0.0' in text
 
     old = families(text, "")
-    assert {twin.old for twin in TWINS if twin.new in shown} == {twin.old for twin in TWINS if twin.old in old}
-    assert {twin.old for twin in TWINS if twin.new in shown and shown[twin.new].samples and not old[twin.old].samples} == set()
+    assert {name.old for name in OLD_NAMES if name.new in shown} == {name.old for name in OLD_NAMES if name.old in old}
+    assert {name.old for name in OLD_NAMES if name.new in shown and shown[name.new].samples and not old[name.old].samples} == set()
 
 
 @pytest.mark.asyncio

@@ -32,8 +32,9 @@ def serve(folder: Path, *arguments: str, config: str = "config.yaml") -> subproc
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("option", ["--grpc-port", "--grpc-health-port", "--metrics-port"])
-@pytest.mark.parametrize("transport", ["h2", "grpcio"])
+@pytest.mark.parametrize(
+    ("option", "transport"), [("--grpc-port", "h2"), ("--grpc-port", "grpcio"), ("--grpc-health-port", "h2"), ("--metrics-port", "h2")]
+)
 def test_port_in_use_is_named_and_ends_with_5(folder, option, transport):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -46,7 +47,7 @@ def test_port_in_use_is_named_and_ends_with_5(folder, option, transport):
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_certificate_that_cannot_be_used_ends_with_5_and_names_the_file(folder, content):
+def test_an_unusable_certificate_ends_with_5(folder, content):
     if content is not None:
         for name in ("tls.crt", "tls.key"):
             (folder / name).write_text(content)
@@ -58,7 +59,7 @@ def test_a_certificate_that_cannot_be_used_ends_with_5_and_names_the_file(folder
     assert "Traceback" not in result.stderr
 
 
-def test_configuration_without_discovery_says_what_to_add(folder):
+def test_a_configuration_without_discovery_ends_with_3(folder):
     (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
     result = serve(folder)
 
@@ -67,7 +68,7 @@ def test_configuration_without_discovery_says_what_to_add(folder):
     assert "--> config.yaml:1:1" in result.stderr
 
 
-def test_missing_endpoints_file_ends_with_5_and_names_the_file(folder):
+def test_a_missing_endpoints_file_ends_with_5(folder):
     (folder / "endpoints.yaml").unlink()
     result = serve(folder)
 
@@ -76,7 +77,7 @@ def test_missing_endpoints_file_ends_with_5_and_names_the_file(folder):
     assert "--> config.yaml:4:26" in result.stderr
 
 
-def test_every_mistake_in_the_endpoints_file_is_a_note_at_the_discovery_that_reads_it(folder):
+def test_mistakes_in_the_endpoints_file_are_notes(folder):
     (folder / "endpoints.yaml").write_text('endpoints:\n- {name: a, address: here, port: "1"}\n- {name: b, address: 10.0.0.1, port: "0"}\n')
     result = serve(folder)
 
@@ -86,7 +87,7 @@ def test_every_mistake_in_the_endpoints_file_is_a_note_at_the_discovery_that_rea
     assert '= note: line 3: `port` of \'default/b\' must be "1" to "65535"' in result.stderr
 
 
-def test_missing_plugin_type_ends_with_4_and_shows_the_line(folder):
+def test_a_missing_plugin_type_ends_with_4(folder):
     (folder / "config.yaml").write_text(RANDOM.replace("random-picker", "randm-picker"))
     result = serve(folder)
 
@@ -109,37 +110,18 @@ def test_configuration_given_twice_is_wrong_usage(folder):
     assert "give the configuration once" in result.stderr
 
 
-def test_misspelt_duration_is_wrong_usage(folder):
-    result = serve(folder, "--drain-timeout", "30 seconds")
-
-    assert result.returncode == 2
-    assert "'30 seconds' is no duration; write for example 50ms or 1m30s" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
         ("--grpc-port=70000", "70000 is not in the range 0<=x<=65535"),
-        ("--grpc-health-port=-1", "-1 is not in the range 0<=x<=65535"),
-        ("--metrics-port=70000", "70000 is not in the range 0<=x<=65535"),
         ("--refresh-metrics-interval=0s", "'0s' is too short; write for example 50ms or 1m30s"),
         ("--drain-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
-        ("--finish-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
-        ("--max-connections-share=0", "0.0 is not in the range 0<x<=1"),
-        ("--reserved-descriptors=-1", "-1 is not in the range x>=0"),
-        ("--metrics-max-connections=0", "0 is not in the range 1<=x<=2147483647"),
         ("--grpc-max-recv-msg-size=-1", "'-1' is too little; write for example 16Mi or 500k"),
-        ("--max-request-body=0", "'0' is too little; write for example 16Mi or 500k"),
-        ("--grpc-max-connection-age=0s", "'0s' is too short; write for example 50ms or 1m30s"),
-        ("--grpc-max-connection-age-grace=-1s", "'-1s' is too short"),
-        ("--grpc-keepalive-time=0", "'0' is too short"),
-        ("--grpc-keepalive-timeout=20", "'20' is no duration; write for example 50ms or 1m30s"),
-        ("--grpc-max-connections=0", "0 is not in the range 1<=x<=2147483647"),
-        ("--grpc-max-concurrent-streams=4294967296", "4294967296 is not in the range 1<=x<=2147483647"),
-        ("--grpc-max-connections=1Ki", "'1Ki' is not a valid integer range"),
+        ("--grpc-keepalive-timeout=20", "'20' is not a duration; write for example 50ms or 1m30s"),
+        ("--grpc-max-connections=0", "0 is not in the range x>=1"),
     ],
 )
-def test_values_that_make_no_sense_are_wrong_usage(folder, option, complaint):
+def test_invalid_values_are_wrong_usage(folder, option, complaint):
     result = serve(folder, option)
 
     assert result.returncode == 2
@@ -148,7 +130,7 @@ def test_values_that_make_no_sense_are_wrong_usage(folder, option, complaint):
 
 
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
-def test_the_longest_durations_and_largest_counts_are_taken(folder, transport):
+def test_the_largest_values_are_accepted(folder, transport):
     names = ("max-connection-age", "max-connection-age-grace", "keepalive-time", "keepalive-timeout")
     durations = [f"--grpc-{name}=2562047h" for name in names]
     counts = [f"--grpc-max-{name}={2**31 - 1}" for name in ("connections", "concurrent-streams")] + ["--grpc-max-recv-msg-size=1Pi"]
@@ -157,7 +139,7 @@ def test_the_longest_durations_and_largest_counts_are_taken(folder, transport):
     assert ended.returncode == 0
 
 
-def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
+def test_behaviour_27_locked_start_refuses_unlocked_plugins(folder):
     (folder / "endpick.lock.json").write_text('{"format": 2, "hooks": [], "owners": [], "plugins": []}')
     result = serve(folder, "--locked")
 
@@ -166,7 +148,7 @@ def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
     assert "is not in the lock file" in result.stderr
 
 
-def test_locked_start_without_a_lock_file_says_how_to_write_one(folder):
+def test_a_locked_start_needs_a_lock_file(folder):
     result = serve(folder, "--locked")
 
     assert result.returncode == 4
@@ -200,7 +182,7 @@ def test_signal_drains_and_ends_with_0(folder, number):
     assert [event for event in events if event in ENDING] == list(ENDING)
 
 
-def test_start_tells_every_instance_with_its_distribution_and_data(folder):
+def test_every_instance_is_logged_at_start(folder):
     command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -220,12 +202,12 @@ def test_start_tells_every_instance_with_its_distribution_and_data(folder):
     assert "waiting-queue-size" in loaded["utilization-detector"]["consumes"]
 
 
-def serving_restless(folder, fixture_project, plugin: str, python: str) -> subprocess.Popen[str]:
+def serving_restless(folder, fixture_project, plugin: str) -> subprocess.Popen[str]:
     """A process that serves with this scorer."""
     entry = f"plugins:\n- {{type: {plugin}}}\n"
     used = f"  plugins:\n  - {{pluginRef: {plugin}}}\n"
     (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
-    command = (python, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
     environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
     return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -234,8 +216,8 @@ def serving_restless(folder, fixture_project, plugin: str, python: str) -> subpr
     ("plugin", "signalled_at"),
     [("restless.busy", ["serving", "busy is being stopped"]), ("restless.slow", ["slow is being started", "slow is still busy"])],
 )
-def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixture_project, plugin, signalled_at):
-    process = serving_restless(folder, fixture_project, plugin, FORKED)
+def test_a_hanging_plugin_does_not_prevent_the_end(folder, fixture_project, plugin, signalled_at):
+    process = serving_restless(folder, fixture_project, plugin)
     assert process.stderr is not None
     lines = []
     with process:
@@ -248,26 +230,14 @@ def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixtu
     assert json.loads(lines[-1])["event"] == "endpick ends at once: SIGTERM came a second time"
 
 
-def test_what_python_frees_as_it_ends_writes_no_line_of_its_own(folder, fixture_project):
-    process = serving_restless(folder, fixture_project, "restless.begun", sys.executable)
-    assert process.stderr is not None
-    lines = []
-    with process:
-        for line in process.stderr:
-            lines.append(line)
-            if '"serving"' in line:
-                process.terminate()
-
-    assert process.returncode == 0
-    assert [line for line in lines if not line.startswith("{")] == []
-
-
 def test_a_process_that_has_not_ended_in_time_ends_at_once():
     script = (
-        "import os, signal\n"
-        "from endpick.serve.main import _Ending\n"
+        "import asyncio, os, signal\n"
+        "from endpick.serve.main import _Shutdown\n"
         "from endpick.serve.lifecycle import Lifecycle\n"
-        "signal.signal(signal.SIGTERM, _Ending(Lifecycle(), lambda number: None, 0.2).signalled)\n"
+        "from endpick.serve.process import Control\n"
+        "control = Control(lambda: None, Lifecycle())\n"
+        "signal.signal(signal.SIGTERM, _Shutdown(control, asyncio.new_event_loop(), 0.2).signalled)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "while True: pass\n"
     )
@@ -275,3 +245,16 @@ def test_a_process_that_has_not_ended_in_time_ends_at_once():
 
     assert ended.returncode == 5
     assert ended.stderr == "endpick ends at once: it had not ended 0.2 s after a signal\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_imports_ends_the_process_with_0(folder, make_distribution, number):
+    source = f"import os\n\nos.kill(os.getpid(), {int(number)})\n"
+    project = make_distribution("early", {"early.even": "early:Even"}, modules={"early": source})
+    entry = "plugins:\n- {type: early.even}\n"
+    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1))
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS)
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")

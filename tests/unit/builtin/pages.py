@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
@@ -45,3 +47,13 @@ def metrics_source(logger: str = "tests.sources", **parameters) -> MetricsDataSo
 
 def at(port: int) -> Endpoint:
     return Endpoint("default/a", "127.0.0.1", port)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1, and its key."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    paths = ["-keyout", str(key), "-out", str(cert)]
+    subprocess.run(["openssl", "req", "-x509", *curve, *names, *paths], check=True, capture_output=True)
+    return cert, key

@@ -1,4 +1,4 @@
-"""What scorers and filters remember between requests, and what they draw lots for."""
+"""Scorers and filters with memory or randomness."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import (
-    LORA_ADAPTERS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
-    Endpoint,
-    InferenceRequest,
-    LoraAdapters,
-    PrefixBlocks,
-)
+from endpick.api import Endpoint, InferenceRequest
+from endpick.api.keys import LORA_ADAPTERS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, LoraAdapters, PrefixBlocks
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
@@ -33,7 +24,7 @@ REPORTS = st.none() | st.builds(LoraAdapters, SETS, SETS, st.integers(0, 5))
 
 
 def lora_score(model, adapters):
-    """The rule for one endpoint, as its documentation says it."""
+    """The documented rule."""
     if adapters is None:
         return 0.0
     if model in adapters.running:
@@ -44,7 +35,7 @@ def lora_score(model, adapters):
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), REPORTS), max_size=20), st.sampled_from("abcd"))
-def test_adapters_are_rated_as_last_reported_after_any_changes(changes, model):
+def test_lora_scores_follow_any_changes(changes, model):
     plugin, table = instance(LoraAffinityScorer).plugin, pool({LORA_ADAPTERS: [None] * 5})
     request, reported = InferenceRequest(id="r", model=model), [None] * 5
     for row, adapters in [(0, None), *changes]:
@@ -58,7 +49,7 @@ def test_adapters_are_rated_as_last_reported_after_any_changes(changes, model):
         assert plugin.score(request, some, CycleState()).tolist() == [lora_score(model, reported[one]) for one in dict.fromkeys([3, row])]
 
 
-def test_two_generations_of_the_pool_are_rated_side_by_side():
+def test_lora_scores_of_two_pool_generations():
     plugin, table = instance(LoraAffinityScorer).plugin, EndpointTable(lambda: 0.0, (LORA_ADAPTERS,))
     one, two = (Endpoint(f"pool/e{number}", "10.0.0.1", 8000 + number) for number in range(2))
     request = InferenceRequest(id="r", model="a")
@@ -74,7 +65,7 @@ def test_two_generations_of_the_pool_are_rated_side_by_side():
     assert plugin.score(request, before, CycleState()).tolist() == [1.0]
 
 
-def test_an_equal_report_stays_the_same_object_once_something_follows_from_it():
+def test_equal_report_keeps_its_object():
     table = pool({LORA_ADAPTERS: [LoraAdapters(frozenset("a"))]})
     first = table.view().derived_from_objects(LORA_ADAPTERS, list)[0]
     table.write(LORA_ADAPTERS, table.generation.endpoints[0], LoraAdapters(frozenset("a")))
@@ -106,7 +97,7 @@ class Cold:
         self.plugin.before_request(REQUEST, SchedulingResult("decode", runs, ("10.0.0.1:8000",)), HeadersForUpstream({}), state)
 
 
-def test_the_picks_of_all_profiles_count_as_used():
+def test_no_hit_lru_counts_picks_of_all_profiles():
     cold = Cold()
     cold.serve({"decode": 0, "prefill": 2, "encode": None}, [0, 0, 0], [0, 0, 0])
 
@@ -114,21 +105,21 @@ def test_the_picks_of_all_profiles_count_as_used():
 
 
 @pytest.mark.parametrize("matches", [([1, 0, 0],), ([0, 0, 0], [0, 0, 1]), ([0, 0, 1], [0, 0, 0])])
-def test_a_request_that_is_warm_in_any_profile_leaves_no_trace(matches):
+def test_no_hit_lru_ignores_requests_warm_in_any_profile(matches):
     cold = Cold()
     cold.serve({"decode": 0}, *matches)
 
     assert cold.scores() == [1.0, 0.5, 0.0]
 
 
-def test_a_request_that_was_not_rated_leaves_no_trace():
+def test_no_hit_lru_ignores_unrated_requests():
     cold = Cold()
     cold.serve({"decode": 0})
 
     assert cold.scores() == [1.0, 0.5, 0.0]
 
 
-def test_use_is_remembered_while_the_pool_changes_and_forgotten_with_the_endpoint():
+def test_no_hit_lru_survives_pool_changes():
     cold = Cold(size=2)
     cold.serve({"decode": 0}, [0, 0])
     cold.table.upsert(Endpoint("pool/e9", "10.0.0.9", 8000))
@@ -153,7 +144,7 @@ def draws(plugin, columns, request_data=(), times=2000):
     return counts / times
 
 
-def test_the_slower_tier_is_explored_as_often_as_asked():
+def test_slo_tier_explores_with_its_probability():
     plugin = instance(SLOHeadroomTierFilter, epsilonExploreNeg=0.25).plugin
     slow, quick = draws(plugin, [(TTFT_HEADROOM, [-1.0, 1.0]), (TPOT_HEADROOM, [1.0, 1.0])])
 
@@ -161,14 +152,14 @@ def test_the_slower_tier_is_explored_as_often_as_asked():
     assert quick == 1.0 - slow
 
 
-def test_endpoints_without_the_prompt_are_explored_as_often_as_asked():
+def test_prefix_affinity_explores_with_its_probability():
     plugin = instance(PrefixCacheAffinityFilter, explorationProbability=0.25).plugin
     cached, other = draws(plugin, [(PREFIX_MATCH_BLOCKS, [1.0, 0.0])], [(PREFIX_BLOCKS, PrefixBlocks(1, 64))])
 
     assert (cached, other) == (1.0, pytest.approx(0.25, abs=0.03))
 
 
-def test_a_condition_reads_the_producer_that_is_named():
+def test_utilization_filter_reads_the_named_producer():
     conditions = [{"metric": "active-requests", "maxValue": 1}, {"metric": "waiting-queue", "maxValue": 1}]
     built = instance(UtilizationFilter, conditions=conditions, inFlightLoadProducerName="mine")
 

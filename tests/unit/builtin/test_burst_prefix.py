@@ -7,8 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from endpick.api import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, InferenceRequest, Prompt, PromptTokens
+from endpick.api import InferenceRequest, Prompt
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PromptTokens
 from endpick.api.state import CycleState
+from endpick_builtin.producers import burst_prefix
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from unit.scheduling.workbench import access, instance, pool
 
@@ -30,7 +32,7 @@ async def matches(producer, text=b"", rows=None, tokens=None):
     return state.column(PREFIX_MATCH_BLOCKS, endpoints).tolist(), state.get(PREFIX_BLOCKS).total_blocks
 
 
-async def test_equal_prompts_meet_and_others_are_left_alone():
+async def test_equal_prompts_are_placed_together():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR, maxBatchSize=5, blockSizeTokens=1)
     a, b, alone, c, d = await asyncio.gather(*(matches(producer, text) for text in (b"aaaabbbb", b"cccc", b"dddd", b"aaaabbbb", b"cccc")))
     assert a == c == ([2, 0, 0], 2)
@@ -38,7 +40,7 @@ async def test_equal_prompts_meet_and_others_are_left_alone():
     assert alone == ([0, 0, 0], 1)
 
 
-async def test_the_window_ends_by_time_and_the_next_begins_anew():
+async def test_windows_end_by_time():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=1)
     for _ in range(2):
         assert await asyncio.gather(matches(producer, b"x"), matches(producer, b"x")) == [([1, 0, 0], 1)] * 2
@@ -48,11 +50,11 @@ async def test_the_window_ends_by_time_and_the_next_begins_anew():
     assert sizes["endpick_burst_prefix_window_requests_sum"] == 4
 
 
-async def test_a_request_without_a_prompt_waits_for_nobody():
+async def test_a_request_without_a_prompt_does_not_wait():
     assert await matches(instance(BurstPrefixCacheProducer, windowDurationMs=HOUR)) == ([0, 0, 0], 0)
 
 
-async def test_a_request_that_was_given_up_does_not_count():
+async def test_a_cancelled_request_does_not_count():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR, maxBatchSize=3)
     given_up = asyncio.create_task(matches(producer, b"x"))
     await asyncio.sleep(0)
@@ -69,35 +71,27 @@ async def test_stopping_ends_the_window():
     assert await asyncio.gather(*waiting) == [([1, 0, 0], 1)] * 2
 
 
-async def test_members_go_where_all_of_them_may_and_tokens_count_where_there_are_any():
+async def test_groups_go_to_common_candidates_by_tokens():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR, maxBatchSize=2, balanceBy="tokens")
     first = matches(producer, b"text", tokens=[1, 2])
     second = matches(producer, b"another", [2, 1], tokens=[1, 2])
     assert await asyncio.gather(first, second) == [([0, 1, 0], 1), ([0, 1], 1)]
 
 
-async def test_no_more_of_a_prompt_is_looked_at_than_asked_for():
+async def test_prompts_are_compared_up_to_the_limit():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR, maxBatchSize=2, blockSizeTokens=1, maxPrefixTokensToMatch=2)
     both = await asyncio.gather(matches(producer, b"aaaabbbbcccc"), matches(producer, b"aaaabbbbdddd"))
     assert both == [([2, 0, 0], 2)] * 2
 
 
-@pytest.mark.parametrize(
-    ("config", "blocks", "ended"),
-    [
-        ({"maxSteps": 19}, 1, True),  # a request takes ten: three endpoints and a block
-        ({"maxSteps": 20}, 1, False),
-        ({}, 100_000, True),
-        ({"maxSteps": 300_000}, 100_000, False),
-    ],
-)
-async def test_so_many_steps_of_placing_end_the_window(config, blocks, ended, caplog):
-    given = {"windowDurationMs": HOUR, "blockSizeTokens": 1, "maxPrefixTokensToMatch": blocks, **config}
-    producer = instance(BurstPrefixCacheProducer, **given)
-    waiting = [asyncio.create_task(matches(producer, b"x" * 4 * blocks)) for _ in range(2)]
+@pytest.mark.parametrize(("maximum", "ended"), [(19, True), (20, False)])
+async def test_the_work_of_a_window_is_bounded(monkeypatch, maximum, ended):
+    """A request takes ten steps: three for each endpoint, and one block."""
+    monkeypatch.setattr(burst_prefix, "MAX_STEPS", maximum)
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR)
+    waiting = [asyncio.create_task(matches(producer, b"text")) for _ in range(2)]
     for _ in range(2):
         await asyncio.sleep(0)
     assert [one.done() for one in waiting] == [ended] * 2
-    assert ("raise maxSteps" in caplog.text) is ended
     await producer.plugin.stop()
-    assert await asyncio.gather(*waiting) == [([blocks, 0, 0], blocks)] * 2
+    assert await asyncio.gather(*waiting) == [([1, 0, 0], 1)] * 2

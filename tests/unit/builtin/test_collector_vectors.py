@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.api import Endpoint, EndpointChange, EndpointEvent, MetricsPage, PluginContext, Topology, Unavailable
+from endpick.api import Endpoint, EndpointChange, EndpointEvent, MetricsPage, PluginContext, Unavailable
+from endpick.api.keys import Topology
 from endpick.data.table import EndpointTable
 from endpick.host.discovery import discover
 from endpick.host.loader import load

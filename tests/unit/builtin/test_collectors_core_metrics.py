@@ -8,19 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
     KV_CACHE_USAGE,
-    LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     DataKey,
     Endpoint,
-    LoraAdapters,
     MetricsPage,
     PluginContext,
     Unavailable,
 )
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 
 VLLM = """\
@@ -253,19 +250,12 @@ def test_without_parameters_the_declared_keys_are_the_core_keys():
         ({"engineConfigs": [{"name": "x", "kvUsageSpec": "a{"}]}, "'a{' names no metric"),
         ({"engineConfigs": [{"name": "x", "kvUsage": "a"}]}, "kvUsage"),
         ({"engineConfigs": [{"name": "x", "customMetrics": [{"attributeKey": "k", "metricSpec": ""}]}]}, "metricSpec"),
-        ({"engineConfigs": [{"name": "x", "customMetrics": [{"attributeKey": "kv-cache-usage", "metricSpec": "a"}]}]}, "endpick's own"),
+        (
+            {"engineConfigs": [{"name": "x", "customMetrics": [{"attributeKey": "kv-cache-usage", "metricSpec": "a"}]}]},
+            "data key of endpick",
+        ),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(parameters, message):
     with pytest.raises(ValidationError, match=message):
         CoreMetricsParameters.model_validate(parameters)
-
-
-def test_of_adapters_without_end_only_the_first_are_looked_at():
-    names = ",".join(f"a{number}" for number in range(20_000))
-    others = "".join(line for line in VLLM.splitlines(keepends=True) if "lora" not in line)
-    page = f'{others}vllm:lora_requests_info{{running_lora_adapters="{names}",waiting_lora_adapters="",max_lora="1"}} 1\n'
-
-    (adapters,) = (value for value in collected(page).values() if isinstance(value, LoraAdapters))
-
-    assert len(adapters.running) == 10_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from endpick.api import SERVED_MODELS, Endpoint, Parameters, PluginContext, ServedModel
+from endpick.api import Endpoint, Parameters, PluginContext
 from endpick.api.access import AccessScope
+from endpick.api.keys import SERVED_MODELS, ServedModel
 from endpick.data.table import EndpointTable
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 

@@ -1,10 +1,11 @@
-"""Disaggregated requests through a whole host: what the stages learn from one another, and whose fault is whose."""
+"""Disaggregated requests through a whole host."""
 
 from __future__ import annotations
 
 import pytest
 
-from endpick.api import PEER_ENDPOINT, DisaggregationDecider, Endpoint, Filter
+from endpick.api import DisaggregationDecider, Endpoint, Filter
+from endpick.api.keys import PEER_ENDPOINT
 from endpick.data.table import EndpointTable
 from endpick.requests.response import _endpoint_at
 from endpick.testing.host import HostRefused, host_of
@@ -60,7 +61,7 @@ def decisions_of(text: str, times: int = 20):
 
 
 @pytest.mark.parametrize(("order", "stages"), [("decode-first", ["decode", "prefill"]), ("prefill-first", ["prefill", "decode"])])
-def test_the_later_stage_picks_near_the_earlier_one(order: str, stages: list[str]) -> None:
+def test_later_stage_picks_near_the_earlier_one(order: str, stages: list[str]) -> None:
     decisions = decisions_of(config(order))
 
     assert all(decision.faults == () for decision in decisions)
@@ -70,7 +71,7 @@ def test_the_later_stage_picks_near_the_earlier_one(order: str, stages: list[str
     assert {decision.headers["x-prefiller-host-port"] for decision in decisions} == {"10.0.0.3:8000", "10.0.0.4:8000"}
 
 
-def test_a_decider_that_fails_leaves_the_request_to_decode() -> None:
+def test_failing_decider_leaves_the_request_to_decode() -> None:
     (decision,) = decisions_of(config(decider="acme.broken"), 1)
 
     assert (decision.status, [run.profile for run in decision.runs], decision.headers.keys() & {"x-prefiller-host-port"}) == (
@@ -81,7 +82,7 @@ def test_a_decider_that_fails_leaves_the_request_to_decode() -> None:
     assert [(fault.instance, fault.problem) for fault in decision.faults] == [("decider", "RuntimeError: no idea")]
 
 
-def test_a_decider_that_must_not_fail_ends_the_request() -> None:
+def test_fail_close_decider_ends_the_request() -> None:
     (decision,) = decisions_of(config(decider="acme.broken", fault=", onFault: FailClose"), 1)
 
     assert (decision.status, decision.destinations) == (500, ())
@@ -109,29 +110,24 @@ schedulingProfiles: [{{name: decode, plugins: []}}, {{name: prefill, plugins: []
             "decodeProfile, prefillProfile cannot be mixed",
         ),
         ("stageOrder: prefill-first, deciders: {prefill: always-disagg-pd-decider}", "remove deciders.prefill"),
-        ("stageOrder: prefill-first, deciderPluginName: always-disagg-pd-decider", "remove deciders.prefill"),
-        ("stageOrder: encode-first", "stageOrder"),
-        ("deciders: {prefil: always-disagg-pd-decider}", "prefil"),
         ("deciders: {prefill: always-disagg-pd-decide}", "did you mean 'always-disagg-pd-decider'?"),
-        ("profiles: {decode: other}", "requires scheduling profile 'other'"),
         ("stageOrder: prefill-first, profiles: {prefill: other}", "requires scheduling profile 'other'"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(text: str, message: str) -> None:
+def test_contradicting_parameters_are_refused(text: str, message: str) -> None:
     with pytest.raises(HostRefused) as refused:
         host_of(parameters(text))
 
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536])
-def test_a_sidecar_listens_at_a_real_port(port: int) -> None:
-    text = f"plugins: [{{type: data-parallel-profile-handler, parameters: {{primaryPort: {port}}}}}]"
+def test_sidecar_port_must_be_valid() -> None:
+    text = "plugins: [{type: data-parallel-profile-handler, parameters: {primaryPort: 65536}}]"
     with pytest.raises(HostRefused, match="E0401"):
         host_of(f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text}\n")
 
 
-def test_a_handler_that_rewrites_ports_still_says_which_endpoint_served() -> None:
+def test_rewritten_port_maps_back_to_the_endpoint() -> None:
     table = EndpointTable(lambda: 0.0, ())
     table.replace_all([Endpoint("primary", "10.0.0.1", 8000), Endpoint("rank", "10.0.0.1", 8003), Endpoint("other", "10.0.0.2", 8003)])
     picked = table.view().take([1, 2])

@@ -38,7 +38,6 @@ VLLM = 'JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usage_per
         ("TEXT", {}),
         ("BIN CAE=", {}),
         ("", {}),
-        ("TEXT named_metrics.a=1" + " " * 9000 + ",named_metrics.b=2", {}),
     ],
 )
 def test_reports_in_either_form_are_read_and_nonsense_is_none(text, load):
@@ -115,14 +114,6 @@ def test_what_no_server_can_mean_is_left_out_and_answers_without_a_report_change
 
     assert all(math.isnan(value) for column in observed.known() for value in column)
     assert (observed.count("read"), observed.count("unreadable"), observed.count("none")) == (3, 1, 1)
-
-
-@pytest.mark.parametrize(("most", "length", "outcome"), [(100, 101, "unreadable"), (101, 101, "read"), (9000, 9000, "read")])
-def test_a_header_has_as_many_characters_as_max_header_characters_allows(most, length, outcome):
-    observed = Observed(maxHeaderCharacters=most)
-    observed.answered(VLLM.ljust(length))
-
-    assert observed.count(outcome) == 1
 
 
 def test_other_names_can_be_given_and_empty_ones_are_not_looked_for():

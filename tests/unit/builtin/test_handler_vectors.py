@@ -11,10 +11,6 @@ from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
 from endpick.api import (
-    PEER_ENDPOINT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
     CycleState,
     DisaggregationDecider,
     Endpoint,
@@ -23,11 +19,10 @@ from endpick.api import (
     Modality,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     ProfileRunResult,
     Prompt,
-    PromptTokens,
 )
+from endpick.api.keys import PEER_ENDPOINT, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks, PromptTokens
 from endpick.data.table import EndpointTable
 from endpick.host.discovery import discover
 from endpick.host.loader import LoadedPlugin, load

@@ -8,20 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    Endpoint,
-    InferenceRequest,
-    PrefixBlocks,
-    ProfileRunResult,
-    Prompt,
-    ResponseEnd,
-    SchedulingResult,
-    TerminationCause,
-)
+from endpick.api import Endpoint, InferenceRequest, ProfileRunResult, Prompt, ResponseEnd, SchedulingResult, TerminationCause
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, PrefixBlocks
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
@@ -69,7 +57,7 @@ class Bench:
         return self.table.view()[INFLIGHT_TOKENS].tolist()
 
 
-def test_a_request_counts_from_the_decision_to_the_end_and_its_prompt_until_the_answer_begins():
+def test_prompt_tokens_are_released_when_the_answer_begins():
     bench = Bench()
     sent = bench.send(default=1)
     assert (bench.requests, bench.tokens) == ([0, 1, 0], [0, 100, 0])
@@ -79,7 +67,7 @@ def test_a_request_counts_from_the_decision_to_the_end_and_its_prompt_until_the_
     assert (bench.requests, bench.tokens) == ([0, 0, 0], [0, 0, 0])
 
 
-def test_a_request_that_never_got_an_answer_is_released_too_and_only_once():
+def test_a_request_is_released_once():
     bench = Bench()
     other, sent = bench.send(default=1), bench.send(default=1)
     for _ in range(3):
@@ -90,7 +78,7 @@ def test_a_request_that_never_got_an_answer_is_released_too_and_only_once():
     assert bench.requests == [0, 0, 0]
 
 
-def test_the_endpoint_that_prepares_the_prompt_is_done_when_the_answer_begins():
+def test_prefill_is_released_when_the_answer_begins():
     bench = Bench()
     sent = bench.send(decode=0, prefill=1, encode=None)
     assert (bench.requests, bench.tokens) == ([1, 1, 0], [100, 100, 0])
@@ -111,7 +99,7 @@ def test_the_endpoint_that_prepares_the_prompt_is_done_when_the_answer_begins():
         ({"addEstimatedOutputTokens": True, "maxEstimatedOutputTokens": 0}, None, 100),
     ],
 )
-def test_tokens_of_the_answer_are_estimated_if_asked_for(parameters, limit, expected):
+def test_output_tokens_are_estimated_on_request(parameters, limit, expected):
     bench = Bench(**parameters)
     sent = bench.send(InferenceRequest(id="r", size_bytes=400, max_output_tokens=limit), default=0)
     assert bench.tokens[0] == expected
@@ -121,7 +109,7 @@ def test_tokens_of_the_answer_are_estimated_if_asked_for(parameters, limit, expe
     assert bench.tokens[0] == 0
 
 
-def test_tokens_are_those_of_the_prompt_where_it_can_be_read():
+def test_tokens_come_from_a_readable_prompt():
     bench = Bench()
     bench.send(InferenceRequest(id="r", size_bytes=4000, prompt=Prompt(lambda: (b"x" * 41, b"y"))), default=0)
     assert bench.tokens[0] == 12
@@ -131,14 +119,14 @@ def test_tokens_are_those_of_the_prompt_where_it_can_be_read():
     ("matched", "expected"),
     [([0, 0, 0], 1000), ([10, 0, 0], 360), ([15, 0, 0], 40), ([np.nan, 0, 0], 1000)],
 )
-def test_cached_tokens_are_no_load(matched, expected):
+def test_cached_tokens_do_not_count(matched, expected):
     bench = Bench()
     request = InferenceRequest(id="r", prompt=Prompt(lambda: (b"x" * 4000,)))
     bench.send(request, prefix=(PrefixBlocks(15, 64), matched), default=0)
     assert bench.tokens[0] == expected
 
 
-def test_new_endpoints_have_nothing_in_flight_and_old_ones_keep_what_they_have():
+def test_new_endpoints_start_with_no_load():
     bench = Bench()
     bench.send(default=0)
     bench.table.upsert(Endpoint("pool/new", "10.1.1.1", 1))
@@ -147,7 +135,7 @@ def test_new_endpoints_have_nothing_in_flight_and_old_ones_keep_what_they_have()
     assert bench.requests == [1, 1, 0, 0]
 
 
-def test_an_endpoint_that_left_takes_its_load_with_it():
+def test_a_removed_endpoint_loses_its_load():
     bench = Bench()
     sent = bench.send(default=1)
     gone = bench.table.generation.endpoints[1]
@@ -161,14 +149,6 @@ def test_an_endpoint_that_left_takes_its_load_with_it():
     assert bench.requests == [0, 0, 0]
 
 
-def test_without_a_table_it_counts_in_silence():
-    silent = instance(InflightLoadProducer).plugin
-    state = CycleState()
-    run = ProfileRunResult("p", pool().view().take([0]))
-    silent.before_request(InferenceRequest(id="r"), SchedulingResult("p", {"p": run}, ("x:1",)), HeadersForUpstream({}), state)
-    silent.response_ended(InferenceRequest(id="r"), END, state)
-
-
 def gauges(bench):
     """What is shown: requests and tokens by endpoint, fairness id and priority."""
     families = {family.name: family.samples for family in bench.instance.registry.collect()}
@@ -179,7 +159,7 @@ def gauges(bench):
     return {tuple(requests.labels[key] for key in keys): (requests.value, tokens.value) for requests, tokens in zip(*shown, strict=True)}
 
 
-def test_gauges_tell_whose_requests_are_in_flight_and_how_important_they_are():
+def test_gauges_by_fairness_id_and_priority():
     bench = Bench()
     alice = InferenceRequest(id="a", size_bytes=400, fairness_id="alice", priority=2)
     first, second = bench.send(alice, decode=0, prefill=1), bench.send(alice, default=0)
@@ -195,7 +175,7 @@ def test_gauges_tell_whose_requests_are_in_flight_and_how_important_they_are():
     assert gauges(bench) == {}
 
 
-def test_gauges_leave_out_what_an_endpoint_took_with_it():
+def test_gauges_leave_out_removed_endpoints():
     bench = Bench()
     sent = bench.send(default=1)
     gone = bench.table.generation.endpoints[1]
@@ -207,7 +187,7 @@ def test_gauges_leave_out_what_an_endpoint_took_with_it():
     assert gauges(bench) == {("e1", "default-flow", "0"): (1, 100)}
 
 
-def test_strangers_cannot_fill_the_gauges():
+def test_the_number_of_flows_is_bounded():
     bench = Bench()
     for number in range(1100):
         bench.send(InferenceRequest(id="r", fairness_id=f"client-{number}"), default=0)
@@ -252,35 +232,3 @@ class LoadAgainstModel(RuleBasedStateMachine):
 
 TestLoadAgainstModel = LoadAgainstModel.TestCase
 TestLoadAgainstModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
-
-
-def test_flows_that_clients_choose_are_told_apart_up_to_a_number_and_all_are_counted(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.producers.inflight_load.MOST_FLOWS", 4)
-    bench = Bench(size=2)
-    sent = [
-        bench.send(InferenceRequest(id="r", size_bytes=400, fairness_id=f"f{number}", priority=number % 2), p=0) for number in range(10)
-    ]
-    assert flows_on(bench) == {("f0", "0"): 1, ("f1", "1"): 1, ("f2", "0"): 1, ("f3", "1"): 1, ("other", "0"): 3, ("other", "1"): 3}
-    for each in sent[:3]:
-        bench.end(each)
-    assert flows_on(bench) == {("f3", "1"): 1, ("other", "0"): 3, ("other", "1"): 3}
-    sent += [bench.send(InferenceRequest(id="r", fairness_id="g"), p=0)]
-    assert flows_on(bench)["g", "0"] == 1
-    for each in sent:
-        bench.end(each)
-        bench.end(each)
-    assert flows_on(bench) == {}
-    assert bench.plugin._ledger._flows == 0
-
-
-def test_flows_of_an_endpoint_that_leaves_are_told_no_more():
-    bench = Bench(size=2)
-    sent = bench.send(InferenceRequest(id="r", fairness_id="g"), p=0)
-    bench.plugin.endpoint_removed("pool/e0")
-    bench.end(sent)
-    assert (flows_on(bench), bench.plugin._ledger._flows) == ({}, 0)
-
-
-def flows_on(bench):
-    [family] = [each for each in bench.instance.registry.collect() if each.name == "llm_d_epp_inflight_requests"]
-    return {(sample.labels["fairness_id"], sample.labels["priority"]): sample.value for sample in family.samples}

@@ -1,4 +1,4 @@
-"""Golden vectors of the precise prefix cache: keys of blocks, and what sequences of events leave to be found."""
+"""Golden vectors and captured events of the precise prefix cache."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.api import MediaPlace, Modality, PromptTokens
-from endpick_builtin.producers.precise.block_keys import BlockKeys, HashAlgorithm
-from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
-from endpick_builtin.producers.precise.kv_events import BlocksStored, read_batch
-from endpick_builtin.producers.precise.prefix_cache import block_extras
-from endpick_builtin.producers.precise.tier_index import TierIndex
+from endpick.api import Modality
+from endpick.api.keys import MediaPlace, PromptTokens
+from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.engine_blocks import EngineBlocks
+from endpick_kv_events.messages import BlocksStored, decode
+from endpick_kv_events.prefix_cache import block_extras
+from endpick_kv_events.tier_index import TierIndex
 
 ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests/fixtures/vectors"
@@ -35,20 +36,19 @@ def tokens(ids):
 
 
 @pytest.mark.parametrize("case", cases("block-keys"))
-def test_keys_of_blocks(case):
+def test_block_keys_match_llm_d(case):
     keys = BlockKeys(case["block_size_tokens"], HashAlgorithm(case["algorithm"]), case["seed"])
     chain = keys.chain(keys.root(case["model"]), tokens(case["tokens"]), [tuple(one) for one in case["extras"]])
     assert [f"{key:016x}" for key in chain] == case["expect"]
 
 
 @pytest.mark.parametrize("case", cases("kv-events"))
-@pytest.mark.parametrize("algorithm", HashAlgorithm)
-def test_what_events_leave_to_be_found(case, algorithm):
-    keys, index = BlockKeys(4, algorithm), TierIndex(WEIGHTS)
+def test_events_leave_the_expected_matches(case):
+    keys, index = BlockKeys(4), TierIndex(WEIGHTS)
     for name, messages in case["events"].items():
-        engine = EngineBlocks(index, name, keys, 1000)
+        engine = EngineBlocks(index, index.slot(name), keys, 1000)
         for events in messages:
-            engine.apply(read_batch(msgspec.msgpack.decode(msgspec.msgpack.encode([1.5, events, 0]))).events, "m")
+            engine.apply(decode(msgspec.msgpack.encode([1.5, events, 0])).events, "m")
     media = tuple(MediaPlace(Modality.IMAGE, **place) for place in case.get("media", ()))
     prompt = PromptTokens(tokens(case["prompt"]), media)
     chain = keys.chain(keys.root(case.get("model", "m")), prompt.token_ids, block_extras(prompt, case.get("salt", ""), 4))
@@ -63,23 +63,22 @@ def captured():
         pytest.skip(f"there are no captured events at {CAPTURED}; set ENDPICK_TEST_DATA to the folder that holds kv-events/")
     for line in CAPTURED.read_text().splitlines():
         frames = json.loads(line)
-        yield msgspec.msgpack.decode(base64.b64decode(frames["payload"]))
+        yield decode(base64.b64decode(frames["payload"]))
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64])
-def test_real_events_of_vllm_are_all_understood_and_followed_to_the_reset_at_their_end(block_size):
+def test_captured_vllm_events_are_followed_to_their_reset(block_size):
     index = TierIndex(WEIGHTS)
-    engine = EngineBlocks(index, "a", BlockKeys(block_size), 10_000)
+    engine = EngineBlocks(index, index.slot("a"), BlockKeys(block_size), 10_000)
     stored = removed = most = 0
     skipped: dict[str, int] = {}
-    for document in captured():
-        batch = read_batch(document)
-        assert (batch.unknown, batch.garbage) == (0, 0)
+    for batch in captured():
+        assert batch.undecodable == 0
         applied = engine.apply(batch.events, "tiny")
         stored += applied.admitted
         removed += applied.evicted
         most = max(most, len(engine))
-        for (_, reason), count in [*(applied.skipped_stores or {}).items(), *(applied.skipped_removals or {}).items()]:
+        for (_, reason), count in [*applied.skipped_stores.items(), *applied.skipped_removals.items()]:
             skipped[reason] = skipped.get(reason, 0) + count
     # Messages 30 to 207 of the run are not in the file: blocks that they stored are unknown to those after them.
     assert stored == removed == 284
@@ -88,12 +87,11 @@ def test_real_events_of_vllm_are_all_understood_and_followed_to_the_reset_at_the
     assert (len(engine), index.size) == (0, 0)
 
 
-def test_a_prompt_that_vllm_stored_is_found_as_it_was_stored_with_its_adapter_or_without():
+def test_captured_prompts_are_found_with_their_adapter_only():
     index, keys = TierIndex(WEIGHTS), BlockKeys(32)
-    engine = EngineBlocks(index, "a", keys, 10_000)
+    engine = EngineBlocks(index, index.slot("a"), keys, 10_000)
     prompts = {}
-    for document in list(captured())[:30]:
-        batch = read_batch(document)
+    for batch in list(captured())[:30]:
         engine.apply(batch.events, "tiny")
         for event in batch.events:
             if isinstance(event, BlocksStored) and event.parent is None:

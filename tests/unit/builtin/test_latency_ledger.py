@@ -1,4 +1,4 @@
-"""What is remembered of requests whose latency was predicted, and what reading it costs."""
+"""Requests in flight, and metrics of predicted latencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from endpick.api import InferenceRequest
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
-from endpick_builtin.producers.latency_metrics import MOST_PAIRS, LatencyMetrics
+from endpick_builtin.producers.latency_metrics import MAX_MODEL_PAIRS, LatencyMetrics
 from endpick_builtin.producers.latency_service import Prediction
 
 
@@ -18,8 +18,8 @@ def served(tpot=0.0, tokens=7, endpoint="e"):
     return Served(endpoint, {"input_token_length": tokens}, None, Objectives(0.0, tpot))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_sums_and_the_strictest_are_those_of_what_is_under_way(seed):
+@pytest.mark.parametrize("seed", range(2))
+def test_ledger_agrees_with_a_model(seed):
     random, ledger = Random(seed), DecodeLedger()
     running: dict[Served, int] = {}
     for _ in range(2000):
@@ -44,38 +44,7 @@ def test_sums_and_the_strictest_are_those_of_what_is_under_way(seed):
             assert ledger.strictest(endpoint) == min((one.objectives.tpot for one in there if one.objectives.tpot), default=math.inf)
 
 
-class NotLookedThrough(dict):
-    """The requests of an endpoint."""
-
-    def __iter__(self):
-        raise AssertionError("all that run are looked at")
-
-    values = items = keys = __iter__
-
-
-def test_no_request_looks_at_all_that_are_under_way():
-    ledger = DecodeLedger()
-    all_of_them = [served(0.1 + number, 1) for number in range(1000)]
-    for one in all_of_them:
-        ledger.begin(one)
-        ledger.decode(one)
-    ledger._running["e"].requests = NotLookedThrough(ledger._running["e"].requests)
-    assert ledger.tokens("e") == 1000
-    assert ledger.strictest("e") == 0.1
-    ledger.end(all_of_them[0])
-    assert ledger.strictest("e") == 1.1
-
-
-def test_what_has_ended_does_not_stay_behind_one_that_asks_for_least():
-    ledger = DecodeLedger()
-    ledger.begin(served(0.1))
-    for _ in range(1000):
-        ledger.begin(one := served(0.2))
-        ledger.end(one)
-    assert len(ledger._running["e"].asked) < 100
-
-
-def test_an_endpoint_that_leaves_takes_what_it_worked_on_along():
+def test_a_removed_endpoint_is_forgotten():
     ledger = DecodeLedger()
     ledger.begin(one := served(0.1))
     ledger.forget("e")
@@ -84,10 +53,10 @@ def test_an_endpoint_that_leaves_takes_what_it_worked_on_along():
     assert (ledger.tokens("e"), ledger.strictest("e")) == (0, math.inf)
 
 
-def test_pairs_of_models_are_told_apart_up_to_a_number_of_pairs():
+def test_the_number_of_model_pairs_is_bounded():
     registry = CollectorRegistry()
     metrics = LatencyMetrics(registry)
-    for number in range(2 * MOST_PAIRS):
+    for number in range(2 * MAX_MODEL_PAIRS):
         request = InferenceRequest("r", f"t{number % 30}" + "x" * 500, f"m{number // 30}")
         metrics.predicted(request, Prediction(0.1, 0.1))
     pairs = {
@@ -95,6 +64,6 @@ def test_pairs_of_models_are_told_apart_up_to_a_number_of_pairs():
         for family in registry.collect()
         for sample in family.samples
     }
-    assert len(pairs) == MOST_PAIRS + 1
+    assert len(pairs) == MAX_MODEL_PAIRS + 1
     assert ("other", "other") in pairs
     assert max(len(name) for pair in pairs for name in pair) <= 128

@@ -1,4 +1,4 @@
-"""What is reported of a response: a number to the gateway, and who served to a test."""
+"""Observers that report to the gateway or to a conformance test."""
 
 from __future__ import annotations
 
@@ -23,36 +23,30 @@ def reported(expression, condition="", usage=USAGE, key=None):
     ("expression", "condition", "number"),
     [
         ("usage.total_tokens", "", 14),
-        ("usage.prompt_tokens + usage.completion_tokens * 2", "", 18),
         ("double(usage.prompt_tokens) / 4.0", "", 2),
         ("usage.prompt_token_details.cached_tokens", "", 6),
-        ("usage.prompt_tokens_details.cached_tokens", "", 6),
-        ("usage.total_tokens", "usage.completion_tokens > 3", 14),
         ("usage.total_tokens", "usage.completion_tokens > 4", None),
         ("usage.total_tokens - 14", "", None),
-        ("usage.total_tokens - 15", "", None),
-        ("usage.total_tokens > 3", "", None),
         ("'text'", "", None),
-        ("usage.nothing", "", None),
         ("1 / 0", "", None),
     ],
 )
-def test_a_number_that_follows_from_the_usage(expression, condition, number):
+def test_reporter_evaluates_the_expression(expression, condition, number):
     assert reported(expression, condition) == (None if number is None else {"envoy.lb": {"tokens": number}})
 
 
-def test_namespace_and_usage_that_is_not_there():
+def test_reporter_namespace_and_missing_usage():
     assert reported("usage.total_tokens", key={"namespace": "mine", "name": "n"}) == {"mine": {"n": 14}}
     assert reported("usage.total_tokens", usage=None) is None
     assert reported("has(usage.prompt_token_details) ? 1 : 2", usage=Usage(1, 1)) == {"envoy.lb": {"tokens": 2}}
 
 
-def test_counts_that_are_beyond_what_cel_counts_with_are_no_fault():
+def test_reporter_ignores_counts_beyond_64_bits():
     assert reported("usage.total_tokens", usage=Usage(2**64 - 1, 1)) is None
     assert reported("usage.completion_tokens", usage=Usage(1, 2**63)) is None
 
 
-def test_an_expression_without_a_value_is_logged_once(caplog):
+def test_reporter_logs_a_failing_expression_once(caplog):
     pytest.importorskip("celpy", reason="the extra 'cel' is not installed")
     plugin = instance(RequestAttributeReporter, attributes=[{"key": {"name": "n"}, "expression": "usage.nothing"}]).plugin
     with caplog.at_level(logging.WARNING):
@@ -62,12 +56,12 @@ def test_an_expression_without_a_value_is_logged_once(caplog):
     assert [record.message[:21] for record in caplog.records] == ["'n' is not reported: "]
 
 
-def test_what_is_no_expression_is_refused():
+def test_reporter_refuses_invalid_cel():
     with pytest.raises(ConfigurationError, match=r"'usage\. \+' is not a CEL expression"):
         reported("usage. +")
 
 
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
+def test_reporter_names_the_missing_extra(monkeypatch):
     def missing(name, package=None):
         raise ImportError(name)
 
@@ -77,7 +71,7 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
 
 
 @pytest.mark.parametrize("served", ["10.0.0.1:8000", None])
-def test_a_conformance_test_learns_who_served(served):
+def test_verifier_reports_the_serving_endpoint(served):
     plugin = instance(DestinationEndpointServedVerifier).plugin
     headers = plugin.response_started(REQUEST, ResponseHead(200, {}, None, served), CycleState())
 

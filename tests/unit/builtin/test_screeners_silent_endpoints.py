@@ -1,4 +1,4 @@
-"""Who counts as silent."""
+"""The screener of silent endpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(table: EndpointTable, *names: str) -> None:
             table.write(WAITING_QUEUE_SIZE, endpoint, 0.0)
 
 
-def test_endpoint_that_fell_silent_is_left_out_while_others_report(screener, table, clock):
+def test_silent_endpoint_is_excluded(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 2.1
     report(table, "a", "c")
@@ -55,7 +55,7 @@ def test_endpoint_that_fell_silent_is_left_out_while_others_report(screener, tab
     assert kept(screener, table) == ["default/a", "default/c"]
 
 
-def test_silence_within_the_tolerance_is_none(screener, table, clock):
+def test_silence_within_the_tolerance_is_accepted(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 2.0
 
@@ -79,20 +79,20 @@ def test_endpoint_that_never_reported_stays(screener, table, clock):
     assert kept(screener, table) == ["default/a", "default/c"]
 
 
-def test_when_every_endpoint_is_silent_all_stay(screener, table, clock):
+def test_all_silent_endpoints_stay(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 60.0
 
     assert kept(screener, table) == ["default/a", "default/b", "default/c"]
 
 
-def test_pool_without_endpoints_is_no_trouble(screener, table):
+def test_empty_pool_is_accepted(screener, table):
     table.replace_all([])
 
     assert kept(screener, table) == []
 
 
-def test_an_endpoint_falls_silent_as_soon_as_its_time_is_up_however_often_it_was_asked_before(screener, table, clock):
+def test_cached_answer_expires_with_the_tolerance(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 1.0
     report(table, "a", "c")
@@ -102,7 +102,7 @@ def test_an_endpoint_falls_silent_as_soon_as_its_time_is_up_however_often_it_was
     assert kept(screener, table) == ["default/a", "default/c"]
 
 
-def test_what_was_found_out_of_some_endpoints_does_not_count_for_the_others(screener, table, clock):
+def test_answer_for_a_subset_is_not_cached(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 3.0
     report(table, "a")
@@ -111,7 +111,7 @@ def test_what_was_found_out_of_some_endpoints_does_not_count_for_the_others(scre
     assert kept(screener, table) == ["default/a"]
 
 
-def test_a_new_member_of_the_pool_is_looked_at(screener, table, clock):
+def test_new_member_invalidates_the_cached_answer(screener, table, clock):
     report(table, "a", "b", "c")
     assert len(kept(screener, table)) == 3
     table.upsert(Endpoint("default/d", "10.0.0.1", 9000))

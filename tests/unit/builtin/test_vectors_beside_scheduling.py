@@ -11,7 +11,6 @@ import pytest
 from endpick.api import (
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
-    SERVED_MODELS,
     WAITING_QUEUE_SIZE,
     ConfigurationError,
     CycleState,
@@ -20,11 +19,11 @@ from endpick.api import (
     ProfileRunResult,
     ResponseHead,
     SchedulingResult,
-    ServedModel,
     Unavailable,
     Usage,
 )
 from endpick.api.access import Access
+from endpick.api.keys import SERVED_MODELS, ServedModel
 from endpick.data.table import EndpointTable
 from endpick.host.discovery import discover
 from endpick.host.instance import scope_of
@@ -34,7 +33,7 @@ from endpick.host.schema import own_model
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing.made_up import make_pool
 from endpick_builtin.collection.pool_data import JsonDocument
-from endpick_builtin.collection.sources import ModelList, model_list_of
+from endpick_builtin.collection.sources import ModelList, parse_model_list
 from unit.builtin.vectors import built, cases
 from unit.scheduling.workbench import REQUEST, names, pool
 
@@ -127,9 +126,9 @@ def test_what_a_discovery_finds(case, tmp_path):
 def test_what_is_read_of_a_list_of_models(case):
     if "unavailable" in case:
         with pytest.raises(Unavailable):
-            model_list_of(case["body"].encode())
+            parse_model_list(case["body"].encode())
     else:
-        assert [[model.id, model.parent] for model in model_list_of(case["body"].encode())] == case["expect"]
+        assert [[model.id, model.parent] for model in parse_model_list(case["body"].encode())] == case["expect"]
 
 
 @pytest.mark.parametrize("case", of("documents", "models-data-extractor"))

@@ -7,20 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
-    KV_CACHE_USAGE,
-    PREDICTED_TTFT,
-    RUNNING_REQUESTS_SIZE,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
-    WAITING_QUEUE_SIZE,
-    CycleState,
-    Endpoint,
-    Rejection,
-)
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, CycleState, Endpoint, Rejection
 from endpick.api.access import Access
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
 from endpick.data.table import EndpointTable
 from endpick_builtin.parsers.openai import OpenAIParser
 from unit.builtin.vectors import built, cases

@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from endpick.api import TOKENIZED_PROMPT, DataKey, InferenceRequest, LoraAdapters, PrefixBlocks, PromptTokens, Scope, Topology, keys
+from endpick.api import DataKey, InferenceRequest, Scope, keys
 from endpick.api.access import AccessScope
+from endpick.api.keys import TOKENIZED_PROMPT, LoraAdapters, PrefixBlocks, PromptTokens, Topology
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.discovery import discover

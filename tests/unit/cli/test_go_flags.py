@@ -8,6 +8,7 @@ import pytest
 from endpick.cli.go_flags import GIVEN
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
 from endpick.cli.serve import command
+from endpick.cli.serve_options import GROUPS
 from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
 from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
@@ -68,48 +69,61 @@ def refusal(*arguments):
     return caught.value.format_message()
 
 
-def test_the_table_holds_every_flag_of_llm_ds():
+def test_the_table_has_every_flag_of_llm_d():
     assert sorted(flag.name for flag in FLAGS) == sorted(LLM_DS_38)
     assert len(LLM_DS_38) == 38
 
 
-@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 @pytest.mark.parametrize("dashes", ["-", "--"])
-def test_every_flag_is_taken_with_one_dash_and_two(flag, dashes):
-    value = VALUES.get(flag.name, VALUES[flag.kind])
-    context = command.make_context("serve", [f"{dashes}{flag.name}={value}"])
+def test_every_flag_is_taken_with_one_dash_and_two(dashes):
+    given = {flag.name: VALUES.get(flag.name, VALUES[flag.kind]) for flag in FLAGS}
+    context = command.make_context("serve", [f"{dashes}{name}={value}" for name, value in given.items()])
 
-    assert context.meta[GIVEN] == {flag.name: value}
-
-
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.effect is not Effect.NONE], ids=lambda flag: flag.name)
-def test_a_default_is_llm_ds_unless_the_table_says_why_not(flag):
-    shown = {name: option for option in command.params for name in option.opts}[f"--{flag.name}"].default
-    usual = {"true": True, "false": False, "": None}.get(flag.default, flag.default)
-
-    empty = usual is None and (shown in ("", ()) or not isinstance(shown, str | tuple))
-    assert empty or str(shown) == str(usual) or flag.note or flag.name == "zap-encoder"
+    assert context.meta[GIVEN] == given
 
 
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.effect is not Effect.SAME], ids=lambda flag: flag.name)
-def test_a_flag_without_effect_is_named_with_its_reason_when_it_asks_for_something(flag):
-    wanted = {"bool": "true"}.get(flag.kind, "x")
+def test_different_defaults_have_a_note():
+    options = {name: option for option in command.params for name in option.opts}
+    for flag in FLAGS:
+        shown = options[f"--{flag.name}"].default
+        usual = {"true": True, "false": False, "": None}.get(flag.default, flag.default)
+        empty = usual is None and (shown in ("", ()) or not isinstance(shown, str | tuple))
+        assert empty or str(shown) == str(usual) or flag.note or flag.name == "zap-encoder", flag.name
 
-    (clause,) = without_effect({flag.name: wanted}, {})
-    assert clause.startswith(f"--{flag.name}: ")
-    assert [without_effect({flag.name: value}, {}) for value in flag.asks_nothing] == [()] * len(flag.asks_nothing)
-    assert without_effect({flag.name: wanted}, {}, in_kubernetes=True) == ((clause,) if flag.effect is Effect.NONE else ())
+
+def test_flags_without_effect_are_named_with_their_reason():
+    for flag in FLAGS:
+        wanted = {"bool": "true"}.get(flag.kind, "x")
+        clauses = without_effect({flag.name: wanted}, {})
+        assert [clause.startswith(f"--{flag.name}: ") for clause in clauses] == [True] * (flag.effect is not Effect.SAME)
+        assert [without_effect({flag.name: value}, {}) for value in flag.asks_nothing] == [()] * len(flag.asks_nothing)
+        assert without_effect({flag.name: wanted}, {}, in_kubernetes=True) == (clauses if flag.effect is Effect.NONE else ())
 
 
-def test_variables_without_effect_are_named_too():
+def test_help_groups_options_and_hides_flags_without_effect():
+    text = command.get_help(click.Context(command, info_name="serve"))
+
+    for heading in GROUPS:
+        assert f"\n{heading}:\n" in text
+    for flag in FLAGS:
+        assert (f"\n  --{flag.name} " in text) == (flag.effect is not Effect.NONE), flag.name
+    assert "have no effect" in text
+
+
+def test_serve_has_at_most_45_options_of_its_own():
+    own = [name for option in command.params for name in option.opts if name.startswith("--")]
+    assert len(set(own) - {f"--{flag.name}" for flag in FLAGS}) <= 45
+
+
+def test_variables_without_effect_are_named():
     found = without_effect({}, {"OTEL_TRACES_EXPORTER": "otlp", "NAMESPACE": "prod", "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": ""})
 
     assert found == ("OTEL_TRACES_EXPORTER (environment): endpick sends no traces",)
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_flag_that_llm_d_removed_says_what_to_use_instead(name):
-    assert refusal(f"--{name}=x") == f"llm-d has removed --{name}, and endpick does not have it: {REMOVED[name]}"
+def test_removed_flags_name_their_replacement():
+    for name, instead in REMOVED.items():
+        assert refusal(f"--{name}=x") == f"llm-d has removed --{name}, and endpick does not have it: {instead}"
 
 
 def test_an_unknown_flag_gets_a_suggestion():
@@ -132,16 +146,16 @@ def test_booleans_are_read_as_go_reads_them(arguments, value):
     assert options(*arguments)["secure_serving"] is value
 
 
-def test_a_boolean_leaves_the_next_word_alone_and_others_take_it():
+def test_booleans_do_not_take_the_next_word():
     read = options("--reuse-port", "config.yaml", "-grpc-port", "7", "--configText", "-x")
 
     assert (read["config"], read["reuse_port"], read["grpc_port"], read["config_text"]) == ("config.yaml", True, 7, "-x")
-    assert "'perhaps' is no boolean" in refusal("--locked=perhaps")
+    assert "'perhaps' is not a boolean" in refusal("--locked=perhaps")
 
 
-@pytest.mark.parametrize(("text", "size"), [("10MiB", 10 << 20), ("25MB", 25_000_000), ("64Mi", 64 << 20), ("4KB", 4000), ("512B", 512)])
-def test_sizes_may_name_their_unit(text, size):
-    assert options(f"--grpc-max-recv-msg-size={text}")["grpc_max_recv_msg_size"] == size
+def test_sizes_may_name_their_unit():
+    for text, size in {"10MiB": 10 << 20, "25MB": 25_000_000, "64Mi": 64 << 20, "4KB": 4000, "512B": 512}.items():
+        assert options(f"--grpc-max-recv-msg-size={text}")["grpc_max_recv_msg_size"] == size
 
 
 @pytest.mark.parametrize(
@@ -156,17 +170,17 @@ def test_sizes_may_name_their_unit(text, size):
         (["-v=5", "--log-level=warning", "--zap-encoder=json", "--log-format=text"], "warning", "text"),
     ],
 )
-def test_how_it_logs(arguments, level, form):
+def test_log_level_and_format(arguments, level, form):
     read = options(*arguments)
     assert (log_level(read), log_format(read)) == (level, form)
 
 
-def test_a_level_that_zap_does_not_know_is_wrong_usage():
+def test_unknown_zap_level_is_wrong_usage():
     with pytest.raises(click.UsageError, match="'loud' is no --zap-log-level"):
         log_level(options("--zap-log-level=loud"))
 
 
-def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
+def test_kubernetes_flags_reach_the_pool_settings(monkeypatch):
     monkeypatch.setenv("NAMESPACE", "prod")
     arguments = ["--endpoint-selector=app in (a,b)", "--endpoint-target-ports=8000,8001", "--endpoint-target-ports=8000"]
 
@@ -183,17 +197,17 @@ def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
         (["--endpoint-target-ports=http"], "'http' in --endpoint-target-ports is no port"),
     ],
 )
-def test_flags_that_contradict_each_other_are_wrong_usage(arguments, complaint):
+def test_contradicting_pool_flags_are_wrong_usage(arguments, complaint):
     with pytest.raises(click.UsageError, match=complaint):
         pool_of(options(*arguments))
 
 
-def test_a_cipher_suite_that_does_not_exist_is_wrong_usage():
-    with pytest.raises(click.UsageError, match="'TLS_NULL' is no cipher suite"):
+def test_unknown_cipher_suite_is_wrong_usage():
+    with pytest.raises(click.UsageError, match="'TLS_NULL' is not a cipher suite"):
         settings_of(options("--tls-cipher-suites=TLS_NULL"))
 
 
-def test_ports_beyond_the_last_are_none():
+def test_ports_end_at_65535():
     assert target_ports(["0,65535"]) == (0, 65535)
     with pytest.raises(PoolSettingsError):
         target_ports(["65536"])

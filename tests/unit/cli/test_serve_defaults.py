@@ -1,68 +1,20 @@
-"""What `endpick serve` says its limits are is what the transports take by default."""
+"""The defaults of `endpick serve` are those of the process and its transports."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 
 from endpick.cli.serve import command
-from endpick.extproc.session import SessionSettings
-from endpick.serve.admin_limits import AdminLimits
+from endpick.cli.serve_settings import settings_of
 from endpick.serve.process import HEALTH_LIMITS, ServeSettings
-from endpick.transport.limits import Limits
+from endpick.transport.address import ListenSettings
+from endpick.transport.tls import TlsSettings
 
 
-def test_the_limits_of_connections_default_to_those_of_the_transports():
-    shown, limits = command.make_context("serve", []).params, Limits()
+def test_defaults_of_flags_equal_those_of_the_settings():
+    settings = settings_of(command.make_context("serve", []).params)
 
-    assert shown["grpc_max_recv_msg_size"] == limits.max_message_bytes
-    assert shown["grpc_max_connections"] == limits.max_connections
-    assert shown["max_connections_share"] == limits.max_peer_share
-    assert shown["grpc_handshake_timeout"] == limits.handshake_seconds
-    assert shown["tls_max_handshake_size"] == limits.max_handshake_bytes
-    assert shown["grpc_max_envelope_size"] == limits.max_envelope_bytes
-    assert shown["reserved_descriptors"] == limits.reserved_descriptors
-    assert shown["grpc_max_concurrent_streams"] == limits.max_concurrent_streams
-    assert shown["grpc_max_connection_age"] == limits.max_connection_age_seconds
-    assert shown["grpc_max_connection_age_grace"] == limits.max_connection_age_grace_seconds
-    assert shown["grpc_keepalive_time"] == limits.keepalive_idle_seconds
-    assert shown["grpc_keepalive_timeout"] == limits.keepalive_timeout_seconds
-    assert shown["grpc_max_header_size"] == limits.max_header_bytes
-    assert shown["grpc_header_timeout"] == limits.header_block_seconds
-    assert shown["grpc_write_timeout"] == limits.write_stall_seconds
-    assert shown["max_held"] == limits.max_buffered_bytes == SessionSettings().max_held_bytes
-    assert shown["grpc_max_early_messages"] == SessionSettings().max_early_messages
-    assert limits.tolerating(shown["grpc_flood_tolerance"]) == limits
-
-
-def test_a_tolerance_of_floods_is_one_of_all_bursts_and_rates_and_of_nothing_else():
-    usual, more, none = Limits(), Limits().tolerating(2.5), Limits().tolerating(0.001)
-
-    changed = {field.name for field in fields(Limits) if getattr(more, field.name) != getattr(usual, field.name)}
-    assert changed == {field.name for field in fields(Limits) if field.name.endswith(("_burst", "_per_second"))}
-    assert (more.pings_burst, more.settings_per_second) == (2500, 25.0)
-    assert (none.settings_burst, none.pings_burst) == (1, 1), "a first SETTINGS has to come"
-
-
-def test_the_limits_of_the_other_ports_default_to_their_own():
-    shown, limits = command.make_context("serve", []).params, AdminLimits()
-
-    assert shown["grpc_health_max_connections"] == HEALTH_LIMITS.max_connections
-    assert shown["metrics_max_connections"] == limits.max_connections
-    assert shown["max_rush_connections"] == limits.rush_connections == HEALTH_LIMITS.rush_connections
-    assert shown["metrics_header_timeout"] == limits.header_seconds
-    assert shown["metrics_idle_timeout"] == limits.idle_seconds
-    assert shown["metrics_max_request"] == limits.max_request_bytes
-    assert shown["metrics_max_held"] == limits.max_held_bytes
-    assert shown["tls_max_handshake_size"] == limits.max_handshake_bytes
-    assert shown["metrics_max_samples"] == ServeSettings().max_metric_samples
-
-
-def test_the_longest_name_defaults_to_that_of_the_process():
-    assert command.make_context("serve", []).params["max_name_length"] == ServeSettings().max_name_characters
-
-
-def test_the_times_of_the_end_default_to_those_of_the_process():
-    shown, settings = command.make_context("serve", []).params, ServeSettings()
-
-    assert shown["drain_timeout"] == settings.drain_timeout_seconds
-    assert shown["finish_timeout"] == settings.finish_timeout_seconds
+    expected = ServeSettings(
+        ext_proc=ListenSettings(port=9002, tls=TlsSettings()), health=ListenSettings(port=9003, limits=HEALTH_LIMITS), metrics_port=9090
+    )
+    assert settings == replace(expected, max_memory_bytes=settings.max_memory_bytes)

@@ -120,7 +120,7 @@ def test_every_field_of_the_superset_is_read() -> None:
     assert config.plugin_policy.on_unused == "Ignore"
 
 
-def test_deprecated_fields_are_used_until_their_successors_are_given() -> None:
+def test_deprecated_fields_are_used_without_successor() -> None:
     old = "parser: {pluginRef: old}\nsaturationDetector: {pluginRef: old}\n"
     new = "requestHandler: {parsers: [{pluginRef: new}]}\nflowControl: {saturationDetector: {pluginRef: new}}\n"
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, Span, render_text
 from unit.config.documents import HEAD, codes_of, load
 
 
-def test_behaviour_33_seven_independent_mistakes_are_seven_diagnostics_in_document_order() -> None:
+def test_behaviour_33_seven_mistakes_in_document_order() -> None:
     text = (
         "apiVersion: llm-d.ai/v1alpha1\n"
         "kind: EndpointPickerConfg\n"
@@ -63,9 +61,8 @@ def test_damage_is_known_where_something_was_taken_out() -> None:
     assert not loaded.is_damaged(("plugins", 0))
 
 
-@pytest.mark.parametrize(
-    ("plugins", "name", "expected"),
-    [
+def test_a_lost_entry_may_have_defined_a_name() -> None:
+    for plugins, name, expected in [
         ("[{name: lost}]", "lost", True),
         ("[{name: lost}]", "other", False),
         ("[{type: 5}]", "other", True),
@@ -74,10 +71,8 @@ def test_damage_is_known_where_something_was_taken_out() -> None:
         ("[{typ: a}]", "a", True),
         ("text", "other", True),
         ("[{type: a, bogus: 1}]", "other", False),
-    ],
-)
-def test_a_lost_entry_may_have_defined_a_name(plugins: str, name: str, expected: bool) -> None:
-    assert load_config(text=f"{HEAD}plugins: {plugins}\n").may_define(name) is expected
+    ]:
+        assert load_config(text=f"{HEAD}plugins: {plugins}\n").may_define(name) is expected
 
 
 def test_a_faulty_version_does_not_hide_other_mistakes() -> None:
@@ -104,7 +99,7 @@ def test_a_duplicate_key_does_not_hide_other_mistakes() -> None:
     assert codes_of(f"{HEAD}plugins: []\nplugins: []\nbogus: 1\n") == ["E0102", "E0201"]
 
 
-def test_behaviour_28_a_syntax_error_is_shown_with_its_line_a_caret_and_a_hint() -> None:
+def test_behaviour_28_syntax_error_has_caret_and_hint() -> None:
     loaded = load_config(text=f"{HEAD}plugins: {{type: @a}}\n", name="c.yaml")
 
     assert render_text(loaded.diagnostics, {"c.yaml": loaded.source.text}) == (
@@ -120,7 +115,7 @@ def test_behaviour_28_a_syntax_error_is_shown_with_its_line_a_caret_and_a_hint()
     )
 
 
-def test_behaviour_28_merge_conflicts_have_their_own_diagnostic_each_with_both_sides() -> None:
+def test_behaviour_28_merge_conflict_is_shown_with_both_sides() -> None:
     conflict = "<<<<<<< a\nx: 1\n=======\nx: 2\n>>>>>>> b\n"
 
     diagnostics = load_config(text=f"{HEAD}{conflict}{conflict}").diagnostics
@@ -139,7 +134,7 @@ def test_a_conflict_has_only_the_marks_before_the_next_one() -> None:
     assert [(label.span.line, label.message) for label in second.labels] == [(5, "other side"), (6, "end")]
 
 
-def test_what_the_parser_itself_stumbles_over_is_a_mistake_of_the_text() -> None:
+def test_parser_failure_is_a_syntax_error() -> None:
     loaded = load_config(text=f'{HEAD}plugins: "\\UFFFFFFFF"\n', name="c.yaml")
 
     (diagnostic,) = loaded.diagnostics
@@ -168,9 +163,8 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
     assert helps["xyz"].startswith("it may have apiVersion, dataLayer")
 
 
-@pytest.mark.parametrize(
-    ("text", "help_line", "notes"),
-    [
+def test_a_wrong_value_comes_with_what_to_write() -> None:
+    for text, help_line, notes in [
         ("plugins: [queue-scorer]", "write 'type: queue-scorer'", ()),
         ("plugins: queue-scorer", "write '[{type: queue-scorer}]'", ()),
         ("featureGates: flowControl", "write '[flowControl]'", ()),
@@ -198,15 +192,13 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
         ("flowControl: text", None, ()),
         ("plugins: [{type: a, onFault: FailOpenn}]", "did you mean 'FailOpen'?", ()),
         ("plugins: [{type: a, onFault: FailClosed}]", "did you mean 'FailClose'?", ()),
-    ],
-)
-def test_a_wrong_value_comes_with_what_to_write(text: str, help_line: str | None, notes: tuple[str, ...]) -> None:
-    (diagnostic,) = load_config(text=f"{HEAD}{text}\n").diagnostics
+    ]:
+        (diagnostic,) = load_config(text=f"{HEAD}{text}\n").diagnostics
 
-    assert (diagnostic.help, diagnostic.notes) == (help_line, notes)
+        assert (diagnostic.help, diagnostic.notes) == (help_line, notes)
 
 
-def test_a_parameter_out_of_a_plugin_entry_is_told_where_it_belongs() -> None:
+def test_misplaced_parameter_gets_advice() -> None:
     (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, cap: 5}}]\n").diagnostics
 
     assert diagnostic.help == "parameters of the plugin belong under 'parameters:'"
@@ -216,36 +208,36 @@ def test_an_entry_that_is_no_text_does_not_hide_a_gate_behind_it() -> None:
     assert codes_of(f"{HEAD}featureGates: [flowControl, 5, x]\n") == ["E0203", "E0208"]
 
 
-@pytest.mark.parametrize(("digits", "shown"), [(37, "1e" + "9" * 37), (38, "1e" + "9" * 38), (39, f"1e{'9' * 18}...")])
-def test_only_long_numbers_are_shortened(digits: int, shown: str) -> None:
-    (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: 1e{'9' * digits}}}}}]\n").diagnostics
+def test_only_long_numbers_are_shortened() -> None:
+    for digits, shown in [(37, "1e" + "9" * 37), (38, "1e" + "9" * 38), (39, f"1e{'9' * 18}...")]:
+        (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: 1e{'9' * digits}}}}}]\n").diagnostics
 
-    assert diagnostic.message == f"{shown} is not a finite number of reasonable size"
+        assert diagnostic.message == f"{shown} is not a finite number of reasonable size"
 
 
 def test_a_weight_of_zero_is_no_mistake() -> None:
     assert codes_of(f"{HEAD}schedulingProfiles: [{{name: p, plugins: [{{pluginRef: a, weight: 0}}]}}]\n") == []
 
 
-@pytest.mark.parametrize("merged", ["''", "5", "[5]", "[[{a: 1}]]", "[{a: 1}, 5]"])
-def test_only_mappings_can_be_merged(merged: str) -> None:
-    assert codes_of(f"{HEAD}plugins: [{{type: a, parameters: {{<<: {merged}}}}}]\n") == ["E0112"]
+def test_only_mappings_can_be_merged() -> None:
+    for merged in ["''", "5", "[5]", "[[{a: 1}]]", "[{a: 1}, 5]"]:
+        assert codes_of(f"{HEAD}plugins: [{{type: a, parameters: {{<<: {merged}}}}}]\n") == ["E0112"]
 
 
-@pytest.mark.parametrize("value", [".nan", "!foo 1", "012", "!!int one"])
-def test_what_later_phases_say_of_a_value_that_could_not_be_read_is_left_out(value: str) -> None:
-    loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: {value}, other: 1}}}}]\n")
-    cap, other = (("plugins", 0, "parameters", name) for name in ("cap", "other"))
-    echo = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(cap))
-    news = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(other))
-    key = Diagnostic(Code.E0402, "unknown parameter", loaded.source.key_span(cap))
+def test_unreadable_value_is_reported_once() -> None:
+    for value in [".nan", "!foo 1", "012", "!!int one"]:
+        loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: {value}, other: 1}}}}]\n")
+        cap, other = (("plugins", 0, "parameters", name) for name in ("cap", "other"))
+        echo = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(cap))
+        news = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(other))
+        key = Diagnostic(Code.E0402, "unknown parameter", loaded.source.key_span(cap))
 
-    assert list(loaded.without_echoes([*loaded.diagnostics, echo, news, key])) == [*loaded.diagnostics, news, key]
+        assert list(loaded.without_echoes([*loaded.diagnostics, echo, news, key])) == [*loaded.diagnostics, news, key]
 
 
-@pytest.mark.parametrize(("number", "octal"), [("012", 10), ("0_12", 10), ("-010", -8)])
-def test_an_ambiguous_number_is_told_with_both_readings(number: str, octal: int) -> None:
-    (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: {number}}}}}]\n").diagnostics
+def test_an_ambiguous_number_is_told_with_both_readings() -> None:
+    for number, octal in [("012", 10), ("0_12", 10), ("-010", -8)]:
+        (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: {number}}}}}]\n").diagnostics
 
-    decimal = int(number.replace("_", ""))
-    assert diagnostic.message == f"{number} is {decimal} to some YAML readers and {octal} to others"
+        decimal = int(number.replace("_", ""))
+        assert diagnostic.message == f"{number} is {decimal} to some YAML readers and {octal} to others"

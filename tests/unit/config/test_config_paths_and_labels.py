@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from endpick.config import load_config
-from endpick.diagnostics import Diagnostic, DocumentPath
+from endpick.diagnostics import Diagnostic
 
 HEAD = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 GATE = f"{HEAD}featureGates: [flowControl]\n"
@@ -19,9 +17,8 @@ def only(text: str) -> Diagnostic:
     return diagnostic
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
+def test_a_mistake_has_the_path_at_which_it_stands() -> None:
+    for text, path in [
         (f"{PLUGIN}{{b: 1, b: 2}}}}]\n", (*PARAMETERS, "b")),
         (f"{PLUGIN}!x {{}}}}]\n", PARAMETERS),
         (f"{PLUGIN}&x {{b: *x}}}}]\n", (*PARAMETERS, "b")),
@@ -51,10 +48,8 @@ def only(text: str) -> Diagnostic:
         ("apiVersion: x\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: v1\nkind: Pod\n", ("kind",)),
-    ],
-)
-def test_a_mistake_has_the_path_at_which_it_stands(text: str, path: DocumentPath) -> None:
-    assert only(text).path == path
+    ]:
+        assert only(text).path == path
 
 
 def test_an_overridden_field_has_its_own_path() -> None:
@@ -63,9 +58,8 @@ def test_an_overridden_field_has_its_own_path() -> None:
     assert [diagnostic.path for diagnostic in load_config(text=text).diagnostics] == [("parser",), ("parser",)]
 
 
-@pytest.mark.parametrize(
-    ("value", "use", "code"),
-    [
+def test_mistake_in_an_aliased_value_has_a_label() -> None:
+    for value, use, code in [
         ("{bogus: 1}", "dataLayer: *x", "E0201"),
         ("{weight: 1}", "schedulingProfiles: [{name: p, plugins: [*x]}]", "E0202"),
         ("{type: }", "  - *x", "E0202"),
@@ -77,14 +71,12 @@ def test_an_overridden_field_has_its_own_path() -> None:
         ("{maxBytes: 1GB}", "flowControl: *x", "E0210"),
         ("{type: \u0430}", "  - *x", "W0206"),
         ("{pluginRef: b, weight: -1}", "schedulingProfiles: [{name: p, plugins: [*x]}]", "W0207"),
-    ],
-)
-def test_a_mistake_in_an_aliased_value_shows_where_the_value_is_used(value: str, use: str, code: str) -> None:
-    version = "llm-d.ai/v1alpha1" if code == "E0206" else "endpick/v1alpha1"
-    holder = f"plugins:\n  - {{type: holder, parameters: {{x: &x {value}}}}}\n"
-    loaded = load_config(text=f"apiVersion: {version}\nkind: EndpointPickerConfig\n{holder}{use}\n")
+    ]:
+        version = "llm-d.ai/v1alpha1" if code == "E0206" else "endpick/v1alpha1"
+        holder = f"plugins:\n  - {{type: holder, parameters: {{x: &x {value}}}}}\n"
+        loaded = load_config(text=f"apiVersion: {version}\nkind: EndpointPickerConfig\n{holder}{use}\n")
 
-    (diagnostic,) = (found for found in loaded.diagnostics if str(found.code) == code)
+        (diagnostic,) = (found for found in loaded.diagnostics if str(found.code) == code)
 
-    label = diagnostic.labels[0]
-    assert (label.message, label.span.line, label.span.column) == ("used here", 5, use.index("*x") + 1)
+        label = diagnostic.labels[0]
+        assert (label.message, label.span.line, label.span.column) == ("used here", 5, use.index("*x") + 1)

@@ -49,9 +49,8 @@ def test_a_configuration_of_llm_d_has_no_problem(path: Path) -> None:
     assert problems(load_config(path).source.data, {}) == []
 
 
-@pytest.mark.parametrize(
-    ("section", "expected"),
-    [
+def test_parameters_are_judged_by_the_schema_of_their_type_alone() -> None:
+    for section, expected in [
         ({"plugins": [{"type": "queue-scorer", "parameters": {"cap": 5}}]}, []),
         ({"plugins": [{"type": "queue-scorer", "parameters": {"cap": 0}}]}, ["$.plugins[0].parameters.cap"]),
         ({"plugins": [{"type": "queue-scorer", "parameters": {"cup": 5}}]}, ["$.plugins[0].parameters"]),
@@ -62,15 +61,12 @@ def test_a_configuration_of_llm_d_has_no_problem(path: Path) -> None:
         ({"plugins": [{"type": "label-filter", "parameters": {}}]}, ["$.plugins[0].parameters"]),
         ({"plugins": [{"type": "label-filter", "parameters": {"label": "a", "title": "b"}}]}, []),
         ({"plugins": [{"name": "a"}]}, ["$.plugins[0]"]),
-    ],
-)
-def test_parameters_are_judged_by_the_schema_of_their_type_alone(section: dict[str, Any], expected: list[str]) -> None:
-    assert problems({**LLM_D, **section}) == expected
+    ]:
+        assert problems({**LLM_D, **section}) == expected
 
 
-@pytest.mark.parametrize(
-    ("section", "path"),
-    [
+def test_fields_of_the_superset_need_its_api_version() -> None:
+    for section, path in [
         ({"hooks": [{"name": "a"}]}, "$.hooks"),
         ({"models": [{"name": "a", "targets": [{"model": "b"}]}]}, "$.models"),
         ({"pluginPolicy": {}}, "$.pluginPolicy"),
@@ -78,14 +74,12 @@ def test_parameters_are_judged_by_the_schema_of_their_type_alone(section: dict[s
         ({"plugins": [{"type": "queue-scorer", "onFault": "FailOpen"}]}, "$.plugins[0].onFault"),
         ({"plugins": [{"type": "queue-scorer", "maxAge": "2s"}]}, "$.plugins[0].maxAge"),
         ({"dataLayer": {"sources": [{"pluginRef": "a", "collectors": []}]}}, "$.dataLayer.sources[0].collectors"),
-    ],
-)
-def test_fields_of_the_superset_need_its_api_version(section: dict[str, Any], path: str) -> None:
-    assert problems({**SUPERSET, **section}) == []
-    assert problems({**LLM_D, **section}) == [path]
+    ]:
+        assert problems({**SUPERSET, **section}) == []
+        assert problems({**LLM_D, **section}) == [path]
 
 
-def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
+def test_editor_names_the_api_version_of_a_field() -> None:
     (rule,) = cast("list[Any]", editor_schema({})["allOf"])
     forbidden = rule["then"]["properties"]
 
@@ -96,9 +90,8 @@ def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
     assert forbidden["plugins"]["items"]["properties"]["from"]["errorMessage"] == "'from' needs apiVersion endpick/v1alpha1"
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
+def test_the_schema_and_loading_give_the_same_verdict() -> None:
+    for section in [
         {"bogus": 1},
         {"plugins": None},
         {"plugins": {}},
@@ -125,18 +118,15 @@ def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
         {"dataLayer": {"injectDefaults": "on"}},
         {"pluginPolicy": {"onUnused": "ignore"}},
         {"hooks": [{}]},
-    ],
-    ids=json.dumps,
-)
-def test_the_schema_and_loading_give_the_same_verdict(section: dict[str, Any]) -> None:
-    document = {**SUPERSET, **section}
+    ]:
+        document = {**SUPERSET, **section}
 
-    loaded = load_config(text=json.dumps(document))
+        loaded = load_config(text=json.dumps(document))
 
-    assert bool(problems(document)) is loaded.has_errors
+        assert bool(problems(document)) is loaded.has_errors
 
 
-def test_editors_are_told_what_fields_mean_and_which_types_there_are() -> None:
+def test_editor_schema_describes_fields_and_types() -> None:
     schema = editor_schema(TYPES)
     definitions: Any = schema["definitions"]
     properties: Any = schema["properties"]
@@ -198,6 +188,6 @@ def test_what_stands_beside_a_reference_stays_beside_it() -> None:
     assert converted == {"allOf": [{"$ref": "#/definitions/A"}, {"minimum": 1}], "definitions": {"A": {"type": "integer"}}}
 
 
-def test_items_after_a_tuple_may_be_anything_unless_said_otherwise() -> None:
+def test_items_after_a_tuple_are_open_by_default() -> None:
     assert to_draft07({"prefixItems": [{"const": 1}]}) == {"items": [{"const": 1}], "additionalItems": True}
     assert to_draft07({"prefixItems": [{"const": 1}], "items": False}) == {"items": [{"const": 1}], "additionalItems": False}

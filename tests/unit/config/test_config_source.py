@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from endpick.config.source import SourceMap, read_source
 from endpick.diagnostics import Code, Span
 
@@ -53,7 +51,7 @@ def test_spans_cover_exactly_the_text_of_keys_and_values() -> None:
     assert shown(source, source.value_span(("base",))) == "cap: 5\n  inner: {deep: 1}"
 
 
-def test_a_value_that_is_not_there_has_an_empty_span_after_its_key() -> None:
+def test_missing_value_has_an_empty_span_after_its_key() -> None:
     source = source_of(DOCUMENT)
 
     assert source.value_span(("empty",)) == Span("c.yaml", 14, 7, 14, 7)
@@ -61,14 +59,14 @@ def test_a_value_that_is_not_there_has_an_empty_span_after_its_key() -> None:
     assert source.value_span(()) == Span("c.yaml", 1, 1, 15, 6)
 
 
-def test_a_list_ends_where_its_last_item_is_written_even_if_that_is_an_alias() -> None:
+def test_list_ends_after_its_last_item() -> None:
     source = source_of("a: &a\n  b: {c: 1}\nlist:\n  - 1\n  - *a\nfolded: >\n  one\n  two\n\n\nlast: 1\n")
 
     assert shown(source, source.value_span(("list",))) == "- 1\n  - *a"
     assert shown(source, source.value_span(("folded",))) == ">\n  one\n  two"
 
 
-def test_a_mapping_ends_where_its_last_value_is_written_even_if_that_is_an_alias() -> None:
+def test_mapping_ends_after_its_last_value() -> None:
     source = source_of("a: &a\n  b: {c: 1}\nmapping:\n  x: 1\n  y: *a\nlast: 1\n")
 
     assert shown(source, source.value_span(("mapping",))) == "x: 1\n  y: *a"
@@ -94,7 +92,7 @@ def test_a_merged_value_is_where_it_was_written() -> None:
     assert label.span == Span("c.yaml", 5, 3, 5, 5)
 
 
-def test_what_lies_in_a_merged_or_aliased_value_knows_how_it_got_there() -> None:
+def test_values_inside_merges_and_aliases_have_a_label() -> None:
     source = source_of(DOCUMENT)
 
     merged = source.label_for_merge(("used", "inner", "deep"))
@@ -114,7 +112,7 @@ def test_a_value_in_its_own_place_has_no_label() -> None:
     assert source.labels_for(("base",)) == ()
 
 
-def test_an_own_value_replaces_a_merged_one_and_earlier_merges_win() -> None:
+def test_own_values_and_earlier_merges_win() -> None:
     source = source_of("a: &a {x: 1, y: 1, z: 1}\nb: &b {x: 2, y: 2}\nc: {<<: [*b, *a], x: 3}\n")
 
     assert source.data == {"a": {"x": 1, "y": 1, "z": 1}, "b": {"x": 2, "y": 2}, "c": {"x": 3, "y": 2, "z": 1}}
@@ -129,7 +127,7 @@ def test_merges_reach_through_merges() -> None:
     assert label.span.line == 3
 
 
-def test_a_path_that_is_not_there_is_answered_by_its_nearest_ancestor() -> None:
+def test_missing_path_has_the_span_of_its_ancestor() -> None:
     source = source_of(DOCUMENT)
 
     assert source.nearest(("used", "bogus", 3, "x")) == ("used",)
@@ -176,27 +174,24 @@ def test_explicit_tags_of_plain_data_are_obeyed() -> None:
     assert source.data == {"a": "5", "b": 5, "c": 1.0, "d": [1], "e": {"x": 1}}
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
+def test_a_tag_decides_how_a_word_is_read() -> None:
+    for written, value in [
         *((f"!!bool {word}", True) for word in ("true", "TRUE", "y", "Yes", "on")),
         *((f"!!bool {word}", False) for word in ("false", "False", "n", "NO", "off")),
         ("!!int -0x1f", -31),
         ("!!int +0b11", 3),
         ("!!float 1_0", 10.0),
-    ],
-)
-def test_a_tag_decides_how_a_word_is_read(written: str, value: object) -> None:
-    assert source_of(f"a: {written}").data == {"a": value}
+    ]:
+        assert source_of(f"a: {written}").data == {"a": value}
 
 
-@pytest.mark.parametrize("written", ["!!bool banana", "!!bool 1", "!!int X0x10", "!!int 1.5", "!!float x", "!!float ''"])
-def test_a_word_that_does_not_fit_its_tag_stays_text(written: str) -> None:
-    source, (mistake,) = read_source(f"a: {written}".encode(), "c.yaml")
-    tag, word = written.replace("'", "").split(" ")
+def test_a_word_that_does_not_fit_its_tag_stays_text() -> None:
+    for written in ["!!bool banana", "!!bool 1", "!!int X0x10", "!!int 1.5", "!!float x", "!!float ''"]:
+        source, (mistake,) = read_source(f"a: {written}".encode(), "c.yaml")
+        tag, word = written.replace("'", "").split(" ")
 
-    assert source.data == {"a": word}
-    assert (mistake.code, mistake.message) == (Code.E0203, f"'{word}' does not fit its tag {tag}")
+        assert source.data == {"a": word}
+        assert (mistake.code, mistake.message) == (Code.E0203, f"'{word}' does not fit its tag {tag}")
 
 
 def test_reading_notes_tell_what_yaml_made_of_an_unquoted_word() -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from endpick.config.shape import MAX_SHOWN, describe, shorten, show_path, value_at
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
+def test_a_value_is_described() -> None:
+    for value, words in [
         (None, "no value"),
         (True, "true"),
         (False, "false"),
@@ -21,10 +16,8 @@ from endpick.config.shape import MAX_SHOWN, describe, shorten, show_path, value_
         ("a", "the text 'a'"),
         ({"a": 1}, "a mapping"),
         ([1], "a list"),
-    ],
-)
-def test_a_value_is_described(value: Any, words: str) -> None:
-    assert describe(value) == words
+    ]:
+        assert describe(value) == words
 
 
 def test_only_long_text_is_shortened() -> None:
@@ -39,9 +32,8 @@ def test_a_path_is_shown_as_people_write_it() -> None:
     assert show_path((0, "a", 1, 2)) == "[0].a[1][2]"
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
+def test_a_value_is_looked_up_by_path() -> None:
+    for path, value in [
         ((), {"a": [{"b": "text"}]}),
         (("a", 0, "b"), "text"),
         (("a", 1), None),
@@ -49,7 +41,5 @@ def test_a_path_is_shown_as_people_write_it() -> None:
         (("a", "b"), None),
         (("a", 0, "b", 0), None),
         (("a", 0, 0), None),
-    ],
-)
-def test_a_value_is_looked_up_by_path(path: tuple[str | int, ...], value: Any) -> None:
-    assert value_at({"a": [{"b": "text"}]}, path) == value
+    ]:
+        assert value_at({"a": [{"b": "text"}]}, path) == value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 
 import pytest
 
@@ -124,31 +123,3 @@ def test_a_collector_that_writes_what_it_did_not_declare_is_counted(run_virtual,
 
     run_virtual(scenario())
     assert [problem for *_, problem in recorder.collects] == ["instance 'sneaky' writes 'test/seen' without declaring it in `produces`"]
-
-
-def test_pages_of_one_endpoint_that_take_long_to_read_leave_out_that_endpoint_and_no_other(run_virtual, recorder, make_instance):
-    class Reading(Keep):
-        def collect(self, payload, writer):
-            if writer.endpoint.name == "bad":
-                time.sleep(0.06)
-            super().collect(payload, writer)
-
-    source, reading = make_instance(Polling, "source"), make_instance(Reading, "reading", (SEEN,))
-
-    async def scenario():
-        async with Rig(recorder, [source], [reading]) as table:
-            table.upsert(endpoint("bad"))
-            table.upsert(endpoint("good", "10.0.0.2"))
-            await asyncio.sleep(3.0)
-            frozen, latest = table.view()[SEEN]
-            table.remove("bad")
-            table.upsert(endpoint("bad"))
-            await asyncio.sleep(0.01)
-            again = table.view()[SEEN][1]
-        return frozen, latest, again
-
-    frozen, latest, again = run_virtual(scenario())
-    assert frozen < 10 < latest, "the first three pages were read, although late"
-    assert again > latest, "an endpoint that comes anew begins anew"
-    assert {name for _, _, name, _ in recorder.collects} == {"bad"}
-    assert recorder.collects[0][3].startswith("left out for 5 s, because 3 calls held the event loop for")

@@ -30,45 +30,29 @@ def test_an_endpoint_is_polled_at_once_and_then_every_interval(run_virtual, reco
     assert recorder.polls == []
 
 
-def moment_of(at: float) -> float:
-    """As a share of the tick of the rig."""
-    return round(at / 0.1 % 1, 6) % 1
-
-
-def test_endpoints_that_join_together_are_polled_in_a_few_groups(run_virtual, recorder, make_instance, keep):
+def test_endpoints_are_polled_in_groups_of_eight(run_virtual, recorder, make_instance, keep):
     source = make_instance(Polling, "source")
 
     async def scenario():
         async with Rig(recorder, [source], [keep]) as table:
-            table.replace_all([endpoint(f"e{number}") for number in range(10)])
-            await asyncio.sleep(0.3)
-            table.upsert(endpoint("late"))
-            await asyncio.sleep(0.3)
+            table.replace_all([endpoint(f"e{number}") for number in range(16)])
+            await asyncio.sleep(0.35)
 
     run_virtual(scenario())
-    third = Counter(moment_of(source.plugin.times_of(f"e{number}")[2]) for number in range(10))
-    assert sorted(third.values()) == [5, 5]
-    assert {moment_of(at) for at in source.plugin.times_of("late")[1:]} < set(third), "one that joins later wakes the process no more often"
+    moments = Counter(round(source.plugin.times_of(f"e{number}")[2], 4) for number in range(16))
+    assert sorted(moments.values()) == [8, 8]
 
 
-def test_a_loop_that_was_held_up_goes_on_at_the_moments_of_before(run_virtual, recorder, make_instance, keep):
-    class Blocking(Polling):
-        async def answer(self, endpoint):
-            if len(self.polls) == 4:
-                asyncio.get_running_loop().now += 0.27
-            return 1
-
-    source = make_instance(Blocking, "source")
+def test_a_large_pool_is_polled_less_often(run_virtual, recorder, make_instance, keep):
+    source = make_instance(Polling, "source")
 
     async def scenario():
         async with Rig(recorder, [source], [keep]) as table:
-            table.upsert(endpoint("a"))
+            table.replace_all([endpoint(f"e{number}") for number in range(900)])
             await asyncio.sleep(1.0)
 
     run_virtual(scenario())
-    times = source.plugin.times_of("a")
-    assert times[4] - times[3] == pytest.approx(0.27), "the turn that was missed is taken at once"
-    assert len({moment_of(at) for at in (*times[1:4], *times[5:])}) == 1
+    assert 2000 < len(source.plugin.polls) < 5000
 
 
 def test_each_source_keeps_its_own_interval(run_virtual, recorder, make_instance, keep):
@@ -85,7 +69,6 @@ def test_each_source_keeps_its_own_interval(run_virtual, recorder, make_instance
     run_virtual(scenario())
     assert len(fast.plugin.polls) == pytest.approx(40, abs=1)
     assert len(slow.plugin.polls) == pytest.approx(10, abs=1)
-    assert {at for _, at in slow.plugin.polls} <= {at for _, at in fast.plugin.polls}, "one timer serves both"
 
 
 def test_a_slow_poll_is_never_overtaken_by_a_second_one(run_virtual, recorder, make_instance, keep):

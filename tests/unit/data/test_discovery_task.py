@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery
+from endpick.api import ConfigurationError, Endpoint
+from endpick.api.discovery import EndpointDiscovery
 from endpick.data.discovery import DiscoveryTask
 from endpick.data.table import EndpointTable
 
@@ -84,7 +85,7 @@ def test_a_mistake_in_the_configuration_ends_start_up(discover, recorder):
 
 
 def test_returning_without_a_word_ends_start_up(discover):
-    with pytest.raises(ConfigurationError, match=r"files \(test.files, tests 1.0\) ended without saying which endpoints there are"):
+    with pytest.raises(ConfigurationError, match=r"files \(test.files, tests 1.0\) ended before it reported endpoints"):
         discover([])
 
 

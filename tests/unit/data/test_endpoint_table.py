@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -83,25 +82,6 @@ def _retyped(column):
     column.dtype = np.int8
 
 
-@pytest.mark.parametrize("spoil", [_made_writable, _reshaped, _retyped], ids=lambda spoil: spoil.__name__)
-@pytest.mark.parametrize("path", ["column", "base", "base of the base"])
-def test_what_a_plugin_does_to_a_column_is_seen_by_no_other(table, spoil, path):
-    table.replace_all([endpoint(name) for name in "abcd"])
-    for number, each in enumerate(table.view()):
-        table.writer(None, each).set(LOAD, float(number))
-    column = table.view()[LOAD]
-    for _ in range(path.count("base")):
-        column = column.base
-
-    with suppress(ValueError, AttributeError):  # refused, which is as well
-        spoil(column)
-
-    assert table.view()[LOAD].tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert table.view().take([3, 1])[LOAD].tolist() == [3.0, 1.0]
-    table.writer(None, table.find("default/a")).set(LOAD, 7.0)
-    assert table.view()[LOAD][0] == 7.0
-
-
 def test_an_object_column_keeps_sequences_whole(table):
     table.upsert(endpoint("a"))
     table.writer(None, table.find("default/a")).set(TAGS, ("x", "y"))
@@ -163,30 +143,6 @@ async def all_told(told: list[str], members: list[Endpoint]) -> None:
         while len(told) < len(members):  # noqa: ASYNC110 - told by a timer
             await asyncio.sleep(0)
     assert sorted(told) == sorted(member.name for member in members)
-
-
-@pytest.mark.asyncio
-async def test_of_many_names_that_are_void_some_are_told_in_each_turn_and_each_before_it_comes_again(table, told):
-    members = [endpoint(f"e{number}") for number in range(200)]
-    table.replace_all(members)
-    table.replace_all([])
-    assert len(told) == 64
-    again = next(member for member in members if member.name not in told)
-    table.upsert(again)
-    assert again.name in told
-    await all_told(told, members)
-
-
-@pytest.mark.asyncio
-async def test_names_that_come_again_by_the_hundred_are_told_first_and_not_all_at_once(table, told):
-    """Told at once, 4096 of them held the event loop for half a second where 28 instances had to hear of each."""
-    members = [endpoint(f"e{number}") for number in range(400)]
-    table.replace_all(members)
-    table.replace_all([])
-    table.replace_all(members[200:])
-    assert len(told) == 3 * 64
-    assert {*told[64:128]} < {member.name for member in members[200:]}
-    await all_told(told, members)
 
 
 def test_where_no_event_loop_runs_all_names_that_are_void_are_told_at_once(table):
@@ -356,13 +312,3 @@ def test_endpoints_beyond_the_most_are_left_out_and_told_and_others_go_on_as_the
     table.remove("default/b")
     table.upsert(endpoint("d"))
     assert [each.name for each in table.view()] == ["default/a", "default/c", "default/d"]
-
-
-def test_no_more_endpoints_are_asked_for_than_the_table_may_have(clock):
-    table = EndpointTable(clock, KEYS, max_endpoints=3)
-    named = (endpoint(str(number)) for number in range(10))
-    table.replace_all(named)
-    assert [each.name for each in table.view()] == ["default/0", "default/1", "default/2"]
-    assert next(named).name == "default/4", "one more was looked at, to know that there are more"
-    table.replace_all([endpoint("a"), endpoint("b"), endpoint("c"), endpoint("a", "10.0.0.9")])
-    assert [each.host for each in table.view()] == ["10.0.0.9", "10.0.0.1", "10.0.0.1"], "a name that comes twice is one endpoint"

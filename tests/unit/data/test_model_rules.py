@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.data.model_rules import ModelRules, choose_model, compile_rewrites
 
 A, B, C = ModelTarget("a", 1), ModelTarget("b", 2), ModelTarget("c", 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from endpick.diagnostics import (
@@ -102,19 +101,16 @@ def test_github_commands_without_a_place_or_with_an_empty_one() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("span", "expected"),
-    [
+def test_github_end_column_is_inclusive() -> None:
+    for span, expected in [
         (Span("c.yaml", 2, 5, 2, 5), "line=2,col=5,endLine=2,endColumn=5"),
         (Span("c.yaml", 2, 9, 3, 4), "line=2,col=9,endLine=3,endColumn=3"),
         (Span("c.yaml", 2, 9, 3, 1), "line=2,col=9,endLine=3,endColumn=1"),
-    ],
-)
-def test_github_gets_an_end_that_is_inclusive_and_not_before_the_start(span: Span, expected: str) -> None:
-    assert render_github([Diagnostic(Code.E0201, "m", span)]) == f"::error file=c.yaml,{expected},title=E0201::m\n"
+    ]:
+        assert render_github([Diagnostic(Code.E0201, "m", span)]) == f"::error file=c.yaml,{expected},title=E0201::m\n"
 
 
-def test_a_github_command_stays_one_line_whatever_ends_the_lines_of_a_message() -> None:
+def test_github_command_is_one_line() -> None:
     assert render_github([Diagnostic(Code.E0801, "a\r\nb")]) == "::error title=E0801::a%0D%0Ab\n"
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from endpick.diagnostics import did_you_mean, suggest
 from endpick.diagnostics.model import ascii_look_alike
 
 TYPES = ("queue-scorer", "max-score-picker", "random-picker", "kv-cache-utilization-scorer", "label-selector-filter")
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
+def test_the_closest_word_is_suggested_if_it_is_close() -> None:
+    for word, expected in [
         ("quue-scorer", "queue-scorer"),
         ("queuescorer", "queue-scorer"),
         ("Queue_Scorer", "queue-scorer"),
@@ -25,23 +22,18 @@ TYPES = ("queue-scorer", "max-score-picker", "random-picker", "kv-cache-utilizat
         ("picker", None),
         ("banana", None),
         ("", None),
-    ],
-)
-def test_the_closest_word_is_suggested_if_it_is_close(word: str, expected: str | None) -> None:
-    assert suggest(word, TYPES) == expected
+    ]:
+        assert suggest(word, TYPES) == expected
 
 
-@pytest.mark.parametrize(
-    ("word", "candidate"),
-    [("ttl", "t_t_l"), ("ttl", "t-t-l"), ("a---b", "a_b"), ("a___b", "ab"), ("a---b", "ab")],
-)
-def test_how_the_parts_of_a_word_are_joined_does_not_matter(word: str, candidate: str) -> None:
-    assert suggest(word, [candidate]) == candidate
+def test_how_the_parts_of_a_word_are_joined_does_not_matter() -> None:
+    for word, candidate in [("ttl", "t_t_l"), ("ttl", "t-t-l"), ("a---b", "a_b"), ("a___b", "ab"), ("a---b", "ab")]:
+        assert suggest(word, [candidate]) == candidate
 
 
-@pytest.mark.parametrize(("word", "expected"), [("data", "dataLayer"), ("dat", None), ("layer", "dataLayer")])
-def test_a_part_of_a_word_is_enough_when_it_is_long_enough(word: str, expected: str | None) -> None:
-    assert suggest(word, ["dataLayer", "flowControl"]) == expected
+def test_a_part_of_a_word_is_enough_when_it_is_long_enough() -> None:
+    for word, expected in [("data", "dataLayer"), ("dat", None), ("layer", "dataLayer")]:
+        assert suggest(word, ["dataLayer", "flowControl"]) == expected
 
 
 def test_a_word_is_never_suggested_for_itself() -> None:

@@ -7,8 +7,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-
 from endpick.diagnostics import Code, Diagnostic, Label, PluginReference, Span, render_text, wants_colour
 from endpick.diagnostics.text import MAX_LINE_LENGTH, printable
 
@@ -108,16 +106,15 @@ CASES: dict[str, tuple[list[Diagnostic], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_text_is_as_agreed(name: str) -> None:
-    diagnostics, sources = CASES[name]
-    golden = GOLDEN / f"{name}.txt"
+def test_the_text_is_as_agreed() -> None:
+    for name, (diagnostics, sources) in CASES.items():
+        golden = GOLDEN / f"{name}.txt"
 
-    text = render_text(diagnostics, sources)
+        text = render_text(diagnostics, sources)
 
-    if os.environ.get("ENDPICK_UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+        if os.environ.get("ENDPICK_UPDATE_GOLDEN"):
+            golden.write_text(text, encoding="utf-8")
+        assert text == golden.read_text(encoding="utf-8")
 
 
 def test_there_is_no_golden_file_without_a_case() -> None:
@@ -133,7 +130,7 @@ def test_colour_only_adds_to_the_text() -> None:
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_colours_tell_the_severity_and_the_mistake_from_its_labels() -> None:
+def test_colours_show_severity_and_labels() -> None:
     text = render_text([UNKNOWN_PARAMETER], {"config.yaml": CONFIG}, colour=True)
 
     assert text.startswith("\x1b[1;31merror[E0402]\x1b[0m\x1b[1m: unknown parameter 'treshold' for queue-scorer\x1b[0m\n")
@@ -143,23 +140,23 @@ def test_colours_tell_the_severity_and_the_mistake_from_its_labels() -> None:
         assert render_text([Diagnostic(code, "x")], colour=True).startswith(f"\x1b[{colour}m")
 
 
-@pytest.mark.parametrize(("length", "shown"), [(MAX_LINE_LENGTH, "x" * 140), (MAX_LINE_LENGTH + 1, "x" * 140 + "…")])
-def test_a_line_is_cut_only_where_it_is_too_long(length: int, shown: str) -> None:
-    text = render_text([Diagnostic(Code.E0201, "m", at(1, 1, 1, "l"))], {"l": "x" * length})
+def test_a_line_is_cut_only_where_it_is_too_long() -> None:
+    for length, shown in [(MAX_LINE_LENGTH, "x" * 140), (MAX_LINE_LENGTH + 1, "x" * 140 + "…")]:
+        text = render_text([Diagnostic(Code.E0201, "m", at(1, 1, 1, "l"))], {"l": "x" * length})
 
-    assert text.splitlines()[3] == f" 1 | {shown}"
-
-
-@pytest.mark.parametrize("length", [30, MAX_LINE_LENGTH])
-def test_a_line_that_fits_is_shown_from_its_start_wherever_the_mark_is(length: int) -> None:
-    line = f"{'x' * (length - 1)}!"
-
-    text = render_text([Diagnostic(Code.E0201, "m", at(1, length, 1, "l"))], {"l": line})
-
-    assert text.splitlines()[3:5] == [f" 1 | {line}", f"   | {' ' * (length - 1)}^"]
+        assert text.splitlines()[3] == f" 1 | {shown}"
 
 
-def test_a_span_of_several_lines_is_underlined_to_the_end_of_its_first() -> None:
+def test_short_line_is_shown_from_its_start() -> None:
+    for length in [30, MAX_LINE_LENGTH]:
+        line = f"{'x' * (length - 1)}!"
+
+        text = render_text([Diagnostic(Code.E0201, "m", at(1, length, 1, "l"))], {"l": line})
+
+        assert text.splitlines()[3:5] == [f" 1 | {line}", f"   | {' ' * (length - 1)}^"]
+
+
+def test_multi_line_span_is_underlined_on_its_first_line() -> None:
     text = render_text([Diagnostic(Code.E0203, "m", Span("a.yaml", 1, 3, 2, 4))], {"a.yaml": "- type: first   \n- b\n"})
 
     assert text.splitlines()[3:5] == [" 1 | - type: first", "   |   ^^^^^^^^^^^"]
@@ -179,9 +176,9 @@ def test_blank_lines_before_a_mistake_are_left_out() -> None:
     assert [line.partition(" |")[0] for line in text.splitlines()[3:6]] == [" 1", " ...", " 3"]
 
 
-@pytest.mark.parametrize("character", ["\x1b", "\u202e", "\ud800", "\u2028", "\u2029", "\ue000", "\u0378"])
-def test_a_character_that_cannot_be_seen_is_shown_as_its_number(character: str) -> None:
-    assert printable(f"a{character}b") == f"a\\u{ord(character):04x}b"
+def test_a_character_that_cannot_be_seen_is_shown_as_its_number() -> None:
+    for character in ["\x1b", "\u202e", "\ud800", "\u2028", "\u2029", "\ue000", "\u0378"]:
+        assert printable(f"a{character}b") == f"a\\u{ord(character):04x}b"
 
 
 def test_a_diagnostic_without_a_place_still_shows_its_labels() -> None:
@@ -244,15 +241,12 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("stream", "environment", "expected"),
-    [
+def test_only_a_terminal_that_wants_colour_gets_it() -> None:
+    for stream, environment, expected in [
         (Terminal(), {}, True),
         (Terminal(), {"NO_COLOR": ""}, True),
         (Terminal(), {"NO_COLOR": "1"}, False),
         (Terminal(), {"TERM": "dumb"}, False),
         (io.StringIO(), {}, False),
-    ],
-)
-def test_only_a_terminal_that_wants_colour_gets_it(stream, environment, expected) -> None:
-    assert wants_colour(stream, environment) is expected
+    ]:
+        assert wants_colour(stream, environment) is expected

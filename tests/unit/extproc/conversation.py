@@ -1,4 +1,4 @@
-"""Messages as a gateway sends them, replies as it reads them, and a director and an exchange that take notes."""
+"""Messages of a gateway, readable replies, and a director and exchange that record their calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from google.protobuf.json_format import MessageToDict
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session
-from endpick.extproc.stream import LongMessage, LongReply
 from endpick.requests.model import BodyMode, CloseCause, Decision, IncomingRequest, Metadata, Routed
 
 ENDPOINT = "10.0.0.1:8000"
@@ -104,8 +103,8 @@ class Reply:
     status: int = 0
 
 
-def read(reply: bytes | LongReply) -> Reply:
-    message = ProcessingResponse.FromString(reply if isinstance(reply, bytes) else reply.whole())
+def read(reply: bytes) -> Reply:
+    message = ProcessingResponse.FromString(reply)
     kind = message.WhichOneof("response")
     assert kind is not None
     metadata = MessageToDict(message.dynamic_metadata)
@@ -131,12 +130,11 @@ def set_headers(mutation: HeaderMutation) -> dict[str, str]:
     return {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
 
 
-def talk(session: Session, *messages: bytes | LongMessage) -> list[Reply]:
+def talk(session: Session, *messages: bytes) -> list[Reply]:
     """Feed messages in order and read all replies."""
     replies: list[Reply] = []
     for message in messages:
-        answers = session.receive(message) if isinstance(message, bytes) else session.receive_long(message)
-        replies += map(read, answers)
+        replies += map(read, session.receive(message))
     return replies
 
 
@@ -148,22 +146,20 @@ class NotedExchange:
         *,
         wants_chunks: bool = True,
         rewrites: bool = True,
-        tells_metadata: bool = True,
+        adds_metadata: bool = True,
         added: Mapping[str, str] | None = None,
         rewrite: Callable[[bytes, bool], bytes | None] = lambda chunk, end: None,
         metadata: Metadata | None = None,
     ) -> None:
         self.wants_chunks = wants_chunks
         self.rewrites = rewrites
-        self.tells_metadata = tells_metadata
+        self.adds_metadata = adds_metadata
         self.added = added or {}
         self.rewrite = rewrite
         self.metadata = metadata or {}
         self.headers: Mapping[str, str] = {}
         self.served: str | None = None
         self.chunks: list[tuple[bytes, bool]] = []
-        self.unseen = 0
-        self.held_back: bytes | None = None
         self.finishes: list[CloseCause] = []
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
@@ -173,10 +169,6 @@ class NotedExchange:
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         self.chunks.append((chunk, end))
         return self.rewrite(chunk, end)
-
-    def response_unseen(self, size: int) -> bytes | None:
-        self.unseen += size
-        return self.held_back
 
     def response_metadata(self) -> Metadata:
         return self.metadata

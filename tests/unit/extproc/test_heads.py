@@ -1,4 +1,4 @@
-"""Header messages read without protobuf: always what protobuf reads, or nothing."""
+"""Header messages parsed without protobuf equal protobuf's result."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest
-from endpick.extproc.headers import MOST_NAMES, read_headers
+from endpick.extproc.context import MessageContext, context_of
+from endpick.extproc.headers import MAX_NAMES, read_headers
 from endpick.extproc.heads import _names, header_message
-from endpick.extproc.modes import body_modes_of
 from endpick.extproc.pieces import varint
 from endpick.requests.model import BodyMode
 
 KINDS = ("request_headers", "response_headers")
 
 
-def by_protobuf(message: bytes) -> tuple[dict[str, str], bool, bytes]:
+def by_protobuf(message: bytes) -> tuple[dict[str, str], bool, MessageContext]:
     parsed = ProcessingRequest.FromString(message)
     head = getattr(parsed, parsed.WhichOneof("request"))
-    parsed.ClearField(parsed.WhichOneof("request"))
-    return read_headers(head.headers), head.end_of_stream, parsed.SerializeToString(deterministic=True)
+    return read_headers(head.headers), head.end_of_stream, context_of(parsed)
 
 
-def read(message: bytes) -> tuple[dict[str, str], bool, bytes] | None:
-    found = header_message(message)
-    return None if found is None else (found[0], found[1], found[2].SerializeToString(deterministic=True))
+def read(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
+    return header_message(message)
 
 
 def written(kind: str, headers: list[tuple[str, dict[str, object]]], end: bool = False) -> ProcessingRequest:
@@ -50,7 +48,7 @@ values = st.one_of(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", [False, True])
-def test_what_gateways_send_is_read(kind, end):
+def test_usual_header_messages_are_parsed(kind, end):
     message = written(
         kind, [(":path", {"raw_value": b"/v1"}), ("X-Long", {"raw_value": b"v" * 5000}), ("old", {"value": "text"}), ("e", {})], end
     )
@@ -76,11 +74,11 @@ def test_what_gateways_send_is_read(kind, end):
         written("request_headers", [("x", {"raw_value": b"value"})]).SerializeToString()[:-1],
     ],
 )
-def test_everything_else_is_left_to_protobuf(message):
+def test_unusual_messages_are_left_to_protobuf(message):
     assert header_message(message) is None
 
 
-def test_what_cannot_be_decoded_behind_the_headers_is_no_message():
+def test_invalid_context_is_a_decode_error():
     message = written("request_headers", [("x", {"raw_value": b"v"})]).SerializeToString() + b"\x42\xff"
     with pytest.raises(DecodeError):
         ProcessingRequest.FromString(message)
@@ -88,30 +86,30 @@ def test_what_cannot_be_decoded_behind_the_headers_is_no_message():
         header_message(message)
 
 
-def test_names_that_clients_make_up_are_read_and_not_all_remembered():
-    for number in range(2 * MOST_NAMES):
+def test_name_cache_is_bounded():
+    for number in range(2 * MAX_NAMES):
         name = f"X-{number}"
         message = written("request_headers", [(name, {"raw_value": b"v"}), (name * 20, {"raw_value": b"w"})])
         assert header_message(message.SerializeToString())[0] == {name.lower(): "v", name.lower() * 20: "w"}
-    assert len(_names) == MOST_NAMES
+    assert len(_names) == MAX_NAMES
 
 
-def test_gateways_with_settings_of_their_own_take_turns():
+def test_gateways_with_different_settings():
     modes = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.BUFFERED, ProcessingMode.NONE, ProcessingMode.BUFFERED)
     for turn in range(3):
         for number, mode in enumerate(modes):
             message = written("request_headers", [("x", {"raw_value": b"%d" % number})])
             message.protocol_config.request_body_mode = mode
             message.protocol_config.response_body_mode = ProcessingMode.NONE
-            headers, _, settings = header_message(message.SerializeToString())
+            headers, _, context = header_message(message.SerializeToString())
             expected = {"x": str(number)}, BodyMode(mode), BodyMode.NONE
-            assert (headers, body_modes_of(settings).request_body, body_modes_of(settings).response_body) == expected, turn
-        headers, _, settings = header_message(written("request_headers", [("x", {"raw_value": b"v"})]).SerializeToString())
-        assert (headers, body_modes_of(settings).request_body) == ({"x": "v"}, BodyMode.FULL_DUPLEX_STREAMED)
+            assert (headers, context.modes.request_body, context.modes.response_body) == expected, turn
+        headers, _, context = header_message(written("request_headers", [("x", {"raw_value": b"v"})]).SerializeToString())
+        assert (headers, context.modes.request_body) == ({"x": "v"}, BodyMode.FULL_DUPLEX_STREAMED)
 
 
 @given(st.sampled_from(KINDS), st.lists(st.tuples(names, values), max_size=8), st.booleans())
-def test_headers_are_as_protobuf_reads_them(kind, headers, end):
+def test_headers_equal_protobufs(kind, headers, end):
     message = written(kind, headers, end).SerializeToString()
     found = read(message)
     assert found is None or found == by_protobuf(message)
@@ -145,7 +143,7 @@ wild = st.builds(
 
 
 @given(wild | st.binary(max_size=40).map(b"\x12".__add__))
-def test_what_is_read_is_what_protobuf_reads(message):
+def test_malformed_messages_equal_protobufs(message):
     try:
         found = read(message)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Metadata beside the messages: the subset hint the gateway gives, and what we give back."""
+"""Metadata: the gateway's subset hint, and what endpick returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.headers import as_struct, destination_metadata, subset_hint
+from endpick.extproc.context import subset_hint
+from endpick.extproc.headers import as_struct, destination_metadata
 from endpick.extproc.session import Session
 from unit.extproc.conversation import NotedDirector, request_body, request_headers, talk, with_metadata
 
@@ -39,24 +40,24 @@ def read(metadata: dict[str, dict[str, object]] | None) -> tuple[str, ...] | Non
         (hint(None), None),
     ],
 )
-def test_a_hint_is_a_list_or_a_string_of_addresses_and_absence_restricts_nothing(metadata, expected):
+def test_subset_hint_is_a_list_or_a_string(metadata, expected):
     assert read(metadata) == expected
 
 
-def test_the_hint_of_the_headers_holds_although_later_messages_carry_none():
+def test_subset_hint_of_the_headers_is_kept():
     director = NotedDirector()
     talk(Session(director), request_headers(metadata=hint(["10.0.0.3:8080"])), request_body(b"{}"), request_body(b"", end=True))
     assert director.asked[0].subset == ("10.0.0.3:8080",)
 
 
-def test_a_hint_may_come_with_the_body():
+def test_subset_hint_may_come_with_the_body():
     message = ProcessingRequest.FromString(request_body(b"{}", end=True))
     director = NotedDirector()
     talk(Session(director), request_headers(), with_metadata(message, hint([])).SerializeToString())
     assert director.asked[0].subset == ()
 
 
-def test_no_plugin_can_move_the_destination_in_the_metadata():
+def test_plugin_metadata_cannot_replace_the_destination():
     struct = destination_metadata("10.0.0.1:1", {"envoy.lb": {"x-gateway-destination-endpoint": "6.6.6.6:6", "a": "b"}})
     assert dict(struct["envoy.lb"]) == {"x-gateway-destination-endpoint": "10.0.0.1:1", "a": "b"}
 

@@ -1,4 +1,4 @@
-"""The bytes we build by hand are the bytes protobuf would build."""
+"""Replies serialised by hand equal protobuf's."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def by_protobuf(direction: Direction, body: bytes, end: bool) -> ProcessingRespo
 @example(size=128)
 @example(size=16_383)
 @example(size=16_384)
-def test_a_streamed_chunk_is_what_protobuf_would_write(direction, end, size):
+def test_streamed_chunk_equals_protobufs(direction, end, size):
     body = bytes(size)
     assert ProcessingResponse.FromString(streamed_chunk(direction, body, end)) == by_protobuf(direction, body, end)
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_a_chunk_with_bytes_is_identical_to_protobufs_serialisation(direction):
+def test_streamed_chunk_has_protobufs_bytes(direction):
     assert streamed_chunk(direction, b"data: {}\n\n", True) == by_protobuf(direction, b"data: {}\n\n", True).SerializeToString()
 
 
@@ -45,7 +45,7 @@ def test_a_chunk_with_bytes_is_identical_to_protobufs_serialisation(direction):
 @example(size=MAX_CHUNK_BYTES, end=True)
 @example(size=2 * MAX_CHUNK_BYTES, end=False)
 @example(size=0, end=False)
-def test_pieces_join_to_the_body_and_only_the_last_ends_it(size, end):
+def test_streamed_chunks_join_to_the_body(size, end):
     body = bytes(number % 256 for number in range(256)) * (size // 256 + 1)
     body = body[:size]
     pieces = [ProcessingResponse.FromString(reply) for reply in streamed(Direction.RESPONSE, body, end)]
@@ -57,14 +57,14 @@ def test_pieces_join_to_the_body_and_only_the_last_ends_it(size, end):
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 5, 6, 70_000])
-def test_a_passage_says_of_each_length_what_a_piece_begins_with_and_what_its_reply(length):
+def test_passage_exists_for_possible_lengths_only(length):
     before, size, instead = passage(length)
     assert len(before) == size <= length
     assert bool(instead) == (length in (5, 6)), "a tag and a length, twice, and at least one byte"
 
 
-def test_of_replies_that_differ_by_what_others_say_only_short_ones_are_remembered():
-    known = replies._known_response_headers, replies._known_destination
+def test_only_short_replies_are_cached():
+    known = replies._cached_response_headers, replies._cached_destination
     before = [each.cache_info().currsize for each in known]
     for length in (8, 60_000):
         changed = ProcessingResponse.FromString(response_headers((("x-served", "s" * length),)))

@@ -1,4 +1,4 @@
-"""What changes when the gateway hands over bodies in another way than the protocol's own."""
+"""Sessions in body modes other than FULL_DUPLEX_STREAMED."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def begun(director: NotedDirector, response: BodyMode, headers: dict[str, str] |
     return session
 
 
-def test_none_decides_at_the_headers_and_says_that_the_body_was_kept():
+def test_none_decides_at_the_headers():
     director = NotedDirector()
     assert talk(Session(director), request_headers(request_body=BodyMode.NONE)) == [ROUTED_HEADERS]
     assert director.asked[0].body is None
     assert not director.asked[0].body_modes.sees_request_body
 
 
-def test_none_still_answers_request_trailers():
+def test_none_answers_request_trailers():
     answers = talk(Session(NotedDirector()), request_headers(request_body=BodyMode.NONE), request_trailers())
     assert answers == [ROUTED_HEADERS, Reply("request_trailers")]
 
 
-def test_streamed_decides_at_the_headers_because_the_body_waits_for_their_answer():
+def test_streamed_decides_at_the_headers():
     director = NotedDirector()
     session = Session(director)
     assert talk(session, request_headers(request_body=BodyMode.STREAMED)) == [ROUTED_HEADERS]
@@ -67,14 +67,14 @@ def test_streamed_decides_at_the_headers_because_the_body_waits_for_their_answer
     assert director.asked[0].body is None
 
 
-def test_streamed_body_bytes_are_neither_kept_nor_sent_back():
+def test_streamed_body_is_not_sent_back():
     session = Session(replacing(b"ignored: no plugin saw the body"))
     talk(session, request_headers(request_body=BodyMode.STREAMED))
     reply = session.receive(request_body(b"x" * 1_000_000))
     assert sum(map(len, reply)) < 10
 
 
-def test_early_streamed_decides_with_the_whole_body_and_answers_each_message_once():
+def test_early_streamed_decides_with_the_whole_body():
     director = NotedDirector()
     session = Session(director)
     first = request_headers(request_body=BodyMode.STREAMED, early=True)
@@ -83,20 +83,20 @@ def test_early_streamed_decides_with_the_whole_body_and_answers_each_message_onc
     assert director.asked[0].body == b"{}"
 
 
-def test_early_streamed_puts_a_replaced_body_into_the_first_answer_and_empties_the_others():
+def test_early_streamed_replaces_the_body_in_one_reply():
     session = Session(replacing(b"other"))
     first = request_headers(request_body=BodyMode.STREAMED, early=True)
     answers = talk(session, first, request_body(b"{"), request_body(b"}"), request_body(b"", end=True))
     assert [answer.body for answer in answers[1:]] == [b"other", b"", b""]
 
 
-def test_early_streamed_without_any_body_message_ends_at_the_trailers():
+def test_early_streamed_without_body_ends_at_the_trailers():
     first = request_headers(request_body=BodyMode.STREAMED, early=True)
     assert talk(Session(replacing(b"other")), first, request_trailers()) == [ROUTED_HEADERS, Reply("request_trailers")]
 
 
 @pytest.mark.parametrize("mode", ONE_MESSAGE)
-def test_buffered_lets_the_headers_pass_and_routes_with_the_body(mode):
+def test_buffered_routes_with_the_body(mode):
     director = NotedDirector()
     session = Session(director)
     assert talk(session, request_headers(request_body=mode)) == [Reply("request_headers")]
@@ -110,19 +110,19 @@ def test_buffered_without_body_routes_at_the_headers(mode):
 
 
 @pytest.mark.parametrize("mode", ONE_MESSAGE)
-def test_buffered_replaces_body_and_length_together(mode):
+def test_buffered_replaces_body_and_length(mode):
     session = Session(replacing(b"other"))
     answers = talk(session, request_headers({"content-length": "2"}, request_body=mode), request_body(b"{}", end=True))
     assert answers[1].headers == {**DESTINATION, "content-length": "5"}
     assert answers[1].body == b"other"
 
 
-def test_buffered_can_replace_a_body_by_nothing():
+def test_buffered_body_can_be_cleared():
     answers = talk(Session(replacing(b"")), request_headers(request_body=BodyMode.BUFFERED), request_body(b"{}", end=True))
     assert answers[1].body == b""
 
 
-def test_buffered_body_before_trailers_is_whole_although_it_does_not_say_so():
+def test_buffered_body_before_trailers_is_whole():
     director = NotedDirector()
     session = Session(director)
     answers = talk(session, request_headers(request_body=BodyMode.BUFFERED), request_body(b"{}"), request_trailers())
@@ -131,7 +131,7 @@ def test_buffered_body_before_trailers_is_whole_although_it_does_not_say_so():
 
 
 @pytest.mark.parametrize("mode", ONE_MESSAGE)
-def test_buffered_trailers_without_a_body_leave_no_place_for_a_destination(mode):
+def test_buffered_trailers_without_body_are_400(mode):
     director = NotedDirector()
     session = Session(director)
     answers = talk(session, request_headers(request_body=mode), request_trailers())
@@ -140,7 +140,7 @@ def test_buffered_trailers_without_a_body_leave_no_place_for_a_destination(mode)
     assert director.asked == []
 
 
-def test_a_partial_body_is_not_shown_as_if_it_were_whole():
+def test_partial_body_is_not_parsed():
     director = NotedDirector(Routed((ENDPOINT,), NotedExchange(), body=b"would lose the rest"))
     first = request_headers(request_body=BodyMode.BUFFERED_PARTIAL)
     answers = talk(Session(director), first, request_body(b'{"trunc', end=False))
@@ -149,7 +149,7 @@ def test_a_partial_body_is_not_shown_as_if_it_were_whole():
 
 
 @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
-def test_an_untouched_response_piece_is_waved_through_without_its_bytes(mode):
+def test_unchanged_response_chunk_is_not_sent_back(mode):
     session = begun(director := NotedDirector(), mode)
     reply = session.receive(response_body(b"x" * 100_000, end=True))
     assert len(reply) == 1
@@ -158,20 +158,20 @@ def test_an_untouched_response_piece_is_waved_through_without_its_bytes(mode):
     assert director.exchange.finishes == [CloseCause.END]
 
 
-def test_streamed_answers_every_response_piece_exactly_once():
+def test_streamed_answers_each_response_chunk_once():
     session = begun(NotedDirector(), BodyMode.STREAMED)
     for chunk, end in [(b"a", False), (b"", False), (b"b", True)]:
         assert talk(session, response_body(chunk, end)) == [Reply("response_body")]
 
 
-def test_streamed_replaces_a_piece_and_empties_one_held_back():
+def test_streamed_replaces_response_chunks():
     session = begun(rewriting(b""), BodyMode.STREAMED)
     assert talk(session, response_body(b"a")) == [Reply("response_body", body=b"")]
     session = begun(rewriting(b"other"), BodyMode.STREAMED)
     assert talk(session, response_body(b"a")) == [Reply("response_body", body=b"other")]
 
 
-def test_streamed_cannot_let_out_at_the_trailers_what_was_held_back():
+def test_streamed_trailers_after_held_back_bytes_fail():
     held = NotedExchange(rewrite=lambda chunk, end: b"tail" if end else b"")
     session = begun(NotedDirector(Routed((ENDPOINT,), held)), BodyMode.STREAMED)
     talk(session, response_body(b"tail"))
@@ -181,18 +181,18 @@ def test_streamed_cannot_let_out_at_the_trailers_what_was_held_back():
 
 
 @pytest.mark.parametrize(("announced", "expected"), [({"content-length": "1"}, {"content-length": "5"}), ({}, {})])
-def test_a_buffered_response_is_replaced_together_with_its_length(announced, expected):
+def test_buffered_response_is_replaced_with_its_length(announced, expected):
     session = begun(rewriting(b"other"), BodyMode.BUFFERED, announced)
     assert talk(session, response_body(b"a", end=True)) == [Reply("response_body", expected, b"other")]
 
 
-def test_a_buffered_response_before_trailers_is_whole():
+def test_buffered_response_before_trailers_is_whole():
     session = begun(director := NotedDirector(), BodyMode.BUFFERED)
     assert kinds(talk(session, response_body(b"a"), response_trailers())) == ["response_body", "response_trailers"]
     assert director.exchange.chunks == [(b"a", True)]
 
 
-def test_without_response_bodies_the_exchange_sees_headers_and_no_chunk():
+def test_exchange_without_response_bodies_sees_headers():
     session = begun(director := NotedDirector(), BodyMode.NONE, {"content-type": "a/b"})
     assert director.exchange.headers["content-type"] == "a/b"
     assert not director.asked[0].body_modes.sees_response_body
@@ -201,27 +201,27 @@ def test_without_response_bodies_the_exchange_sees_headers_and_no_chunk():
     assert director.exchange.finishes == [CloseCause.END]
 
 
-def test_without_response_bodies_the_reset_of_the_stream_is_the_end_of_the_response():
+def test_reset_without_response_bodies_is_the_end():
     session = begun(director := NotedDirector(), BodyMode.NONE)
     assert director.exchange.finishes == []
     session.close(CloseCause.RESET)
     assert director.exchange.finishes == [CloseCause.END]
 
 
-def test_without_response_bodies_a_reset_before_the_response_is_still_one():
+def test_reset_before_the_response_is_a_reset():
     session = Session(director := NotedDirector())
     talk(session, request_headers(end=True, response_body=BodyMode.NONE))
     session.close(CloseCause.RESET)
     assert director.exchange.finishes == [CloseCause.RESET]
 
 
-def test_without_response_bodies_trailers_end_the_response():
+def test_trailers_without_response_bodies_are_the_end():
     session = begun(director := NotedDirector(), BodyMode.NONE)
     assert talk(session, response_trailers()) == [Reply("response_trailers")]
     assert director.exchange.finishes == [CloseCause.END]
 
 
-def test_the_session_says_what_the_gateway_sends():
+def test_session_exposes_the_body_modes():
     session = Session(NotedDirector())
     assert session.body_modes is None
     talk(session, request_headers(request_body=BodyMode.BUFFERED, response_body=BodyMode.NONE))
@@ -239,13 +239,13 @@ def test_the_session_says_what_the_gateway_sends():
         (BodyModes(FULL_DUPLEX, BodyMode.NONE), True, False),
     ],
 )
-def test_a_delivery_says_which_bodies_can_be_looked_at(delivery, sees_request, sees_response):
+def test_body_modes_tell_which_bodies_are_visible(delivery, sees_request, sees_response):
     assert (delivery.sees_request_body, delivery.sees_response_body) == (sees_request, sees_response)
 
 
-@pytest.mark.parametrize(("mode", "named"), [(5, "GRPC"), (9, "9"), (32, "unknown"), (-1, "unknown"), (2**31 - 1, "unknown")])
+@pytest.mark.parametrize(("mode", "named"), [(5, "GRPC"), (9, "9")])
 @pytest.mark.parametrize("option", ["request_body_mode", "response_body_mode"])
-def test_a_mode_we_do_not_speak_ends_the_stream_and_names_the_option(option, mode, named):
+def test_unsupported_mode_names_the_option(option, mode, named):
     message = ProcessingRequest.FromString(request_headers())
     setattr(message.protocol_config, option, mode)
     with pytest.raises(ProtocolError, match=f"{option} {named}") as caught:
@@ -253,7 +253,7 @@ def test_a_mode_we_do_not_speak_ends_the_stream_and_names_the_option(option, mod
     assert caught.value.status == GrpcStatus.FAILED_PRECONDITION
 
 
-def test_a_gateway_that_only_observes_is_told_so():
+def test_observability_mode_is_refused():
     message = ProcessingRequest.FromString(request_headers())
     message.observability_mode = True
     with pytest.raises(ProtocolError, match="observability_mode: false") as caught:

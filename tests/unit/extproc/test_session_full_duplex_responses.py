@@ -1,4 +1,4 @@
-"""Responses of which the gateway sends every piece and waits for each of them (`FULL_DUPLEX_STREAMED`)."""
+"""Responses in the mode FULL_DUPLEX_STREAMED."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit.extproc.conversation import (
 )
 
 
-def test_a_plain_response_passes_piece_by_piece_and_unchanged():
+def test_response_passes_chunk_by_chunk():
     exchange = NotedExchange(added={"x-went-into-resp-headers": "true"})
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     talk(session, request_headers(end=True))
@@ -34,13 +34,13 @@ def test_a_plain_response_passes_piece_by_piece_and_unchanged():
     assert exchange.finishes == [CloseCause.END]
 
 
-def test_response_headers_stay_as_they_are_when_no_observer_adds_any():
+def test_response_headers_are_unchanged_by_default():
     session = Session(NotedDirector())
     answers = talk(session, request_headers(end=True), response_headers({"set-cookie": "a=1"}))
     assert answers[1] == Reply("response_headers")
 
 
-def test_an_sse_response_passes_event_by_event_before_it_ends():
+def test_events_pass_before_the_response_ends():
     events = [b"data: %d\n\n" % number for number in range(5)]
     session = Session(NotedDirector())
     talk(session, request_headers(end=True), response_headers({"content-type": "text/event-stream"}))
@@ -49,14 +49,14 @@ def test_an_sse_response_passes_event_by_event_before_it_ends():
     assert talk(session, response_body(b"", end=True)) == [Reply("response_body", body=b"", end=True)]
 
 
-def test_a_large_response_piece_is_cut():
+def test_large_response_chunk_is_cut():
     session = Session(NotedDirector())
     talk(session, request_headers(end=True), response_headers())
     answers = talk(session, response_body(bytes(130_000), end=True))
     assert [(len(answer.body), answer.end) for answer in answers] == [(62_000, False), (62_000, False), (6000, True)]
 
 
-def test_an_exchange_may_hold_bytes_back_and_let_them_out_later():
+def test_exchange_may_hold_bytes_back():
     held: list[bytes] = []
 
     def rewrite(chunk: bytes, end: bool) -> bytes:
@@ -69,7 +69,7 @@ def test_an_exchange_may_hold_bytes_back_and_let_them_out_later():
     assert talk(session, response_body(b"}", end=True)) == [Reply("response_body", body=b'{"model":"name"}', end=True)]
 
 
-def test_bytes_held_back_come_out_before_response_trailers():
+def test_held_back_bytes_precede_the_trailers():
     exchange = NotedExchange(rewrite=lambda chunk, end: b"all of it" if end else b"")
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     talk(session, request_headers(end=True), response_headers())
@@ -86,7 +86,7 @@ def test_response_trailers_end_the_response_once():
     assert director.exchange.finishes == [CloseCause.END]
 
 
-def test_an_exchange_that_does_not_want_chunks_is_called_for_the_end_only():
+def test_exchange_without_chunks_sees_the_end_only():
     exchange = NotedExchange(wants_chunks=False)
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a"), response_body(b"b", end=True))
@@ -99,22 +99,22 @@ def test_an_exchange_that_does_not_want_chunks_is_called_for_the_end_only():
     [[response_headers(end=True)], [response_headers(), response_body(b"", end=True)], [response_headers(), response_trailers()]],
     ids=["headers", "body", "trailers"],
 )
-def test_an_exchange_that_does_not_rewrite_is_not_called_for_an_end_without_bytes(ending):
+def test_exchange_without_rewrites_sees_no_empty_end(ending):
     exchange = NotedExchange(rewrites=False)
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     talk(session, request_headers(end=True), *ending)
     assert (exchange.chunks, exchange.finishes) == ([], [CloseCause.END])
 
 
-def test_an_exchange_that_tells_no_metadata_is_not_asked_for_any():
-    exchange = NotedExchange(tells_metadata=False, metadata={"acme": {"cost": 1.0}})
+def test_exchange_without_metadata_is_not_asked():
+    exchange = NotedExchange(adds_metadata=False, metadata={"acme": {"cost": 1.0}})
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a", end=True))
     assert answers[-1] == Reply("response_body", body=b"a", end=True)
     assert exchange.finishes == [CloseCause.END]
 
 
-def test_a_response_without_body_has_its_end_and_its_finish():
+def test_response_without_body_is_finished():
     session = Session(director := NotedDirector())
     talk(session, request_headers(end=True), response_headers(end=True))
     assert director.exchange.chunks == [(b"", True)]
@@ -130,7 +130,7 @@ def test_a_response_without_body_has_its_end_and_its_finish():
     ],
     ids=["headers", "body", "trailers"],
 )
-def test_closing_metadata_is_on_the_last_message_and_on_no_other(ending):
+def test_metadata_is_on_the_last_message_only(ending):
     cost = {"envoy.lb": {"x-gateway-inference-request-cost": 10.0}}
     session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(metadata=cost))))
     talk(session, request_headers(end=True))
@@ -138,20 +138,20 @@ def test_closing_metadata_is_on_the_last_message_and_on_no_other(ending):
     assert [dict(answer.metadata) for answer in answers] == [{}] * (len(answers) - 1) + [cost]
 
 
-def test_the_served_endpoint_reaches_the_exchange():
+def test_served_endpoint_reaches_the_exchange():
     session = Session(director := NotedDirector())
     served = {"envoy.lb": {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}}
     talk(session, request_headers(end=True), response_headers(metadata=served))
     assert director.exchange.served == "10.0.0.2:8000"
 
 
-def test_no_served_endpoint_is_none():
+def test_missing_served_endpoint_is_none():
     session = Session(director := NotedDirector())
     talk(session, request_headers(end=True), response_headers(metadata={"envoy.lb": {"else": 1}}))
     assert director.exchange.served is None
 
 
-def test_a_stream_of_a_response_only_passes_everything():
+def test_stream_with_a_response_only_passes():
     answers = talk(Session(NotedDirector()), response_headers(), response_body(b'{"model":"sql-lo'), response_body(b'ra"}', end=True))
     assert answers == [
         Reply("response_headers"),

@@ -1,4 +1,4 @@
-"""Any order of messages, any dialect: a session answers or refuses with ProtocolError, decides once and finishes once."""
+"""Any order of messages in any mode: answered or refused, decided once, finished once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Director:
 
 
 class Stream(RuleBasedStateMachine):
-    """A gateway without manners: every message at every time."""
+    """A gateway that sends any message at any time."""
 
     @initialize(later=st.booleans(), refuse=st.booleans(), hold=st.booleans(), wants=st.booleans())
     def open(self, later: bool, refuse: bool, hold: bool, wants: bool) -> None:
@@ -159,7 +159,7 @@ TestStream = Stream.TestCase
     request_end=st.sampled_from(["own message", "last chunk", "trailers"]),
     response_end=st.sampled_from(["own message", "last chunk", "trailers"]),
 )
-def test_whatever_way_a_gateway_cuts_bodies_the_same_bytes_go_on(request, response, request_end, response_end):
+def test_bodies_pass_however_they_are_cut(request, response, request_end, response_end):
     exchange = NotedExchange()
     session = Session(Director(Routed((ENDPOINT,), exchange), later=False))
     sent = [say.request_headers()]

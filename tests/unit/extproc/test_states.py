@@ -1,4 +1,4 @@
-"""The transition tables of an ext_proc stream: what they allow, and what a gateway is told that does something else."""
+"""The transition tables of an ext_proc stream."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from endpick.extproc.states import MESSAGE_TRANSITIONS, SESSION_TRANSITIONS, Mes
 from endpick.extproc.stream import GrpcStatus
 
 
-def test_a_stream_only_moves_forward_and_can_close_from_everywhere():
+def test_stream_moves_forward_and_can_always_close():
     assert set(SESSION_TRANSITIONS) == set(SessionState)
     for state, following in SESSION_TRANSITIONS.items():
         assert all(after > state for after in following)
         assert (SessionState.CLOSED in following) == (state is not SessionState.CLOSED)
 
 
-def test_every_state_of_a_stream_and_of_a_message_can_be_reached():
+def test_every_state_is_reachable():
     assert set().union(*SESSION_TRANSITIONS.values()) | {SessionState.RECEIVING} == set(SessionState)
     assert {*MESSAGE_TRANSITIONS.values(), MessageState.IDLE} == set(MessageState)
 
 
-def test_a_message_never_goes_back():
+def test_message_never_goes_back():
     assert all(after >= before for (before, _), after in MESSAGE_TRANSITIONS.items())
 
 
@@ -32,7 +32,7 @@ def test_a_message_never_goes_back():
     [pair for pair in itertools.product(MessageState, MessagePart) if pair not in MESSAGE_TRANSITIONS],
     ids=lambda member: member.name,
 )
-def test_what_the_table_does_not_have_is_the_gateways_mistake(state, part):
+def test_missing_transition_is_a_protocol_error(state, part):
     error = misplaced("request", state, part)
     assert error.status is GrpcStatus.INVALID_ARGUMENT
     assert re.match(r"(request|a request) (headers|body|trailers) came (twice|before the|after the end)", error.message)

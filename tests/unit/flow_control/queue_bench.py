@@ -1,4 +1,4 @@
-"""A controller with real queues, policies in a few lines, and a clock and a pool that tests move."""
+"""A flow controller with real queues, short policies, and a clock and a pool that tests move."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from endpick.api import Endpoint, FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
+from endpick.api import Endpoint, SaturationDetector
 from endpick.api.access import Access
+from endpick.api.flow_control import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.request import InferenceRequest
 from endpick.data.table import EndpointTable
 from endpick.flow_control.controller import FlowController
-from endpick.flow_control.limits import Rules, rules_of
-from endpick.flow_control.policies import bind_flow_control
-from endpick.flow_control.queues import Entry
-from endpick.flow_control.states import EntryEvent
-from endpick.host.boundary import bind
+from endpick.flow_control.policies import BoundFlowControl, bind_flow_control
+from endpick.flow_control.queues import Entry, WaitEnd
+from endpick.host.boundary import Step, bind
 from endpick.host.breaker import Breaker, BreakerSettings
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
@@ -41,7 +40,7 @@ def in_turn(band):
 
 @dataclass
 class Log:
-    """What flow control reports, as it reports it."""
+    """A `Report` that keeps what it gets."""
 
     passes: list[str] = field(default_factory=list)
     ends: list[tuple[str, str]] = field(default_factory=list)
@@ -55,10 +54,10 @@ class Log:
         assert band is entry.band
 
     def left(self, entry, band, bands, outcome, waited_seconds):
-        self.ends.append((entry.request.id, str(outcome)))
+        self.ends.append((entry.waiting.request.id, str(outcome)))
 
     def refused(self, entry, outcome):
-        self.refusals.append((entry.request.id, str(outcome)))
+        self.refusals.append((entry.waiting.request.id, str(outcome)))
 
     def revoked(self, priority, target, pending):
         self.ends.append((str(priority), f"revoked {target:g}"))
@@ -74,12 +73,10 @@ class Log:
 
 
 class Bench:
-    """Requests are named; `told` says what became of each, in order."""
+    """A controller for named requests; `ended` has the end of each wait, in order."""
 
     budget_seconds = math.inf
-    """How long a call of a policy may take before its circuit is in question."""
     keys = ()
-    """What endpoints report."""
 
     def __init__(self, settings: FlowControlSettings = SETTINGS, *, saturation=2.0, endpoints: int = 2, **policies) -> None:
         """`saturation` is a number or a function of endpoints; policies are functions, by their names in `settings`."""
@@ -89,15 +86,16 @@ class Bench:
         self.table = EndpointTable(lambda: self.now, self.keys)
         self.grow(endpoints)
         self.log = Log()
-        self.told: list[tuple[str, str]] = []
+        self.ended: list[tuple[str, str]] = []
         self.entries: dict[str, Entry] = {}
         self.policies = {"in-turn": in_turn, "first-come": first_come} | policies
         self.carried: dict[str, Instance] = {}
-        """Policies that the next rules take over, as a reload does where nothing about them has changed."""
+        """Policies that the next rules keep, as a reload does with unchanged instances."""
         self.access = Access()
-        self.controller = FlowController(self.rules(settings), self.table, self.access, lambda: self.now, self.log)
+        self.detector = plugin_of(SaturationDetector, "detector", self.policies.get("on_fault"), saturation=self.saturated)
+        self.controller = FlowController(self.rules(settings), self.detector_step(), self.table, self.access, lambda: self.now, self.log)
 
-    def rules(self, settings: FlowControlSettings, detector=None) -> Rules:
+    def rules(self, settings: FlowControlSettings) -> BoundFlowControl:
         ceilings = self.policies.get("ceilings", lambda saturation, priorities: [1.0] * len(priorities))
         instances = {
             settings.usage_limit: plugin_of(UsageLimitPolicy, "whole", ceilings=ceilings),
@@ -110,15 +108,16 @@ class Bench:
             if band.ordering != "fcfs":
                 instances[band.ordering] = plugin_of(OrderingPolicy, band.ordering, sort_key=self.policies[band.ordering])
         instances = self.carried = instances | {name: each for name, each in self.carried.items() if name in instances}
-        detector = detector or plugin_of(SaturationDetector, "detector", self.policies.get("on_fault"), saturation=self.saturated)
-        return rules_of(
-            bind_flow_control(settings, {name: self._in_test_time(each) for name, each in instances.items()}, self.telemetry),
-            bind(self._in_test_time(detector), SaturationDetector, "saturation", self.telemetry),
-            self.access,
-        )
+        return bind_flow_control(settings, {name: self._in_test_time(each) for name, each in instances.items()}, self.telemetry)
+
+    def detector_step(self) -> Step:
+        return bind(self._in_test_time(self.detector), SaturationDetector, "saturation", self.telemetry)
+
+    def reconfigure(self, settings: FlowControlSettings) -> None:
+        self.controller.reconfigure(self.rules(settings), self.detector_step())
 
     def _in_test_time(self, instance: Instance) -> Instance:
-        """The same instance, whose circuit neither opens because the machine is busy nor closes because time passes there."""
+        """The instance with a breaker on the clock of the test."""
         return replace(instance, breaker=Breaker(BreakerSettings(budget_seconds=self.budget_seconds), lambda: self.now))
 
     def saturated(self, endpoints) -> float:
@@ -133,21 +132,23 @@ class Bench:
             id=name, model="m", fairness_id=flow, priority=priority, size_bytes=size, headers=named, received_at=self.now
         )
 
-    def offer(self, name: str, *arguments, **keywords) -> EntryEvent:
-        request = self.request(name, *arguments, **keywords)
-        entry, event = self.controller.offer(request, request.size_bytes, self._tell)
-        self.entries[name] = entry
-        return event
+    def offer(self, name: str, *arguments, **keywords) -> WaitEnd | None:
+        """Queue a request; returns why it may not wait."""
+        offered = self.controller.offer(self.request(name, *arguments, **keywords), self._end)
+        if isinstance(offered, WaitEnd):
+            return offered
+        self.entries[name] = offered
+        return None
 
-    def _tell(self, entry, event) -> None:
-        self.told.append((entry.request.id, event.name))
+    def _end(self, entry, end) -> None:
+        self.ended.append((entry.waiting.request.id, end.name))
 
     def gone(self) -> list[str]:
-        """Let all go that may; their names in order."""
-        before = len(self.told)
-        while self.controller.attempt():
+        """Dispatch all that may go; returns their names in order."""
+        before = len(self.ended)
+        while self.controller.dispatch():
             pass
-        return [name for name, event in self.told[before:] if event == "CHOSEN"]
+        return [name for name, end in self.ended[before:] if end == "DISPATCHED"]
 
 
 def settings(**changes) -> FlowControlSettings:

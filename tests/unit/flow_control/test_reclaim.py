@@ -1,4 +1,4 @@
-"""Eviction in flight: which requests, how many, and when the next."""
+"""Eviction of requests in flight: which, how many, and when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from endpick.api import EvictionFilter, EvictionOrderingPolicy
-from endpick.flow_control.calls import Eviction
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy
 from endpick.flow_control.policies import BoundEviction
 from endpick.flow_control.reclaim import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
 from endpick.host.boundary import bind
@@ -16,7 +15,7 @@ from unit.scheduling.workbench import plugin_of
 
 
 class Flights:
-    """A bench with requests in flight; `revoked` says which were taken back, in order."""
+    """A bench with requests in flight; `revoked` has the evicted ones in order."""
 
     def __init__(self, rules=None, *, allows=lambda dispatched: dispatched.request.priority < 0, order=None, **keywords):
         self.bench = Bench(rules or settings(), saturation=1.0, **keywords)
@@ -27,9 +26,7 @@ class Flights:
             bind(plugin_of(EvictionOrderingPolicy, "order", sort_key=order), EvictionOrderingPolicy, "sort_key", telemetry),
         )
         controller = self.bench.controller
-        self.reclaimer = Reclaimer(
-            Eviction(bound, self.bench.access), controller.bands.rules.detector, lambda: self.bench.now, self.bench.log
-        )
+        self.reclaimer = Reclaimer(bound, self.bench.access, lambda: self.bench.now, self.bench.log, is_counted_here=False)
         controller.reclaimer = self.reclaimer
         self.revoked: list[str] = []
         self.flights = {}
@@ -42,103 +39,103 @@ class Flights:
             flight.connect(lambda: self.revoked.append(name))
         return flight
 
-    def attempt(self, saturation: float = 1.0) -> list[str]:
-        """Who was taken back by one attempt to let something go."""
+    def reclaim(self, saturation: float = 1.0) -> list[str]:
+        """The requests that one dispatch cycle evicts."""
         before = len(self.revoked)
         self.bench.saturation = saturation
-        self.bench.controller.attempt()
+        self.bench.controller.dispatch()
         return self.revoked[before:]
 
 
-def test_the_least_important_goes_first_and_of_those_the_newest():
+def test_the_newest_of_the_lowest_priority_is_evicted_first():
     flights = Flights()
     for name, priority in (("zero", 0), ("one", -1), ("two", -2), ("two newer", -2)):
         flights.send(name, priority)
     flights.bench.offer("waits")
-    assert flights.attempt(1.75) == ["two newer", "two"], "0.75 of 1.75 is two of four"
+    assert flights.reclaim(1.75) == ["two newer", "two"], "0.75 of 1.75 is two of four"
     assert flights.bench.log.ends[:2] == [("-2", "revoked 0.75"), ("-2", "revoked 0.75")]
 
 
 @pytest.mark.parametrize(("saturation", "in_flight", "count"), [(1.0, 10, 1), (1.05, 10, 1), (1.2, 10, 2), (9.0, 10, 2), (9.0, 1, 1)])
-def test_so_many_go_as_make_the_room_that_is_missing_and_two_at_most(saturation, in_flight, count):
+def test_evictions_free_the_missing_room_two_at_most(saturation, in_flight, count):
     flights = Flights()
     for number in range(in_flight):
         flights.send(str(number), -1)
     flights.bench.offer("waits")
-    assert len(flights.attempt(saturation)) == count
+    assert len(flights.reclaim(saturation)) == count
 
 
-def test_the_next_goes_when_the_last_has_ended_and_its_room_could_be_seen():
+def test_the_next_eviction_waits_for_confirmation_and_a_pause():
     flights = Flights()
     for name in "abc":
         flights.send(name, -1)
     flights.bench.offer("waits")
-    (first,) = flights.attempt()
-    assert flights.attempt() == []
+    (first,) = flights.reclaim()
+    assert flights.reclaim() == []
     flights.flights[first].ended()
-    assert flights.attempt() == [], "cooling"
+    assert flights.reclaim() == [], "cooling"
     flights.bench.now += REPORTED_GRACE_SECONDS
-    (second,) = flights.attempt()
+    (second,) = flights.reclaim()
     flights.bench.now += CONFIRMATION_SECONDS
-    assert flights.attempt() == [], "given up, but cooling"
+    assert flights.reclaim() == [], "given up, but cooling"
     flights.bench.now += REPORTED_GRACE_SECONDS
-    assert len(flights.attempt()) == 1
+    assert len(flights.reclaim()) == 1
     assert [outcome for outcome, _ in flights.bench.log.ends if "confirmed" in outcome] == ["confirmed", "unconfirmed"]
     flights.flights[second].ended()
     assert flights.reclaimer.in_flight == 1
 
 
-def test_a_pool_that_is_full_beyond_measure_takes_back_the_most_and_goes_on():
+def test_infinite_saturation_evicts_the_most():
     flights = Flights()
     for name in ("a", "b", "c"):
         flights.send(name, -1)
     flights.bench.offer("waits")
-    assert flights.attempt(math.inf) == ["c", "b"]
+    assert flights.reclaim(math.inf) == ["c", "b"]
     assert flights.bench.controller.waiting == 1
 
 
-def test_nothing_goes_for_those_who_are_no_more_important_or_while_nothing_waits():
+def test_only_a_higher_waiting_priority_evicts():
     flights = Flights()
     flights.send("flies", -1)
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     flights.bench.offer("equal", priority=-1)
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     flights.bench.offer("lower", priority=-2)
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     flights.bench.offer("higher", priority=0)
-    assert flights.attempt() == ["flies"]
+    assert flights.reclaim() == ["flies"]
 
 
-def test_bands_that_are_never_served_ask_for_nothing():
+def test_bands_with_ceiling_0_evict_nothing():
     flights = Flights(ceilings=lambda saturation, priorities: [1.0 if priority > 5 else 0.0 for priority in priorities])
     flights.send("flies", -1)
     flights.bench.offer("barred", priority=3)
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     flights.bench.offer("served", priority=6)
-    assert flights.attempt() == ["flies"]
+    assert flights.reclaim() == ["flies"]
 
 
-def test_what_is_over_or_cannot_be_told_is_left_alone():
+def test_ended_or_unconnected_requests_are_not_evicted():
     flights = Flights()
     flights.send("over", -1).ended()
     flights.send("unconnected", -1, connected=False)
     flights.bench.offer("waits")
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     flights.flights["over"].ended()
     assert flights.reclaimer.in_flight == 1
     assert flights.flights["unconnected"].state is FlightState.BARRED
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes"])
-def test_after_a_fault_of_the_filter_a_request_is_not_evicted(answer):
+def test_a_fault_of_the_filter_prevents_eviction(answer):
     flights = Flights(allows=lambda dispatched: answer)
     flights.send("flies", -1)
     flights.bench.offer("waits")
-    assert flights.attempt() == []
+    assert flights.reclaim() == []
     assert flights.bench.telemetry.faults[0][:2] == ("allows", "EvictionFilter")
 
 
-def test_after_a_fault_of_the_order_a_request_goes_last():
+def test_a_fault_of_the_order_is_last():
     def order(dispatched):
         if dispatched.request.id == "odd":
             raise RuntimeError("broken")
@@ -148,12 +145,12 @@ def test_after_a_fault_of_the_order_a_request_goes_last():
     flights.send("odd", -1)
     flights.send("even", -1)
     flights.bench.offer("waits")
-    assert flights.attempt(2.0) == ["even"]
+    assert flights.reclaim(2.0) == ["even"]
 
 
-def test_ends_of_many_requests_leave_nothing_behind():
+def test_ended_requests_leave_nothing_behind():
     flights = Flights()
     for number in range(1000):
         flights.send(str(number), -1).ended()
-    assert len(flights.reclaimer._heap) < 40
+    assert len(flights.reclaimer._evictable) == 0
     assert flights.reclaimer.in_flight == 0

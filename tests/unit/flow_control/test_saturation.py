@@ -1,4 +1,4 @@
-"""How full the pool is: by roles, and asked no more often than needed."""
+"""The saturation by role, and its cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from endpick.api import SaturationDetector
 from endpick.api.access import Access
 from endpick.api.keys import INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
-from endpick.flow_control.calls import Detector
 from endpick.flow_control.saturation import FRESH_SECONDS, PoolSaturation
 from endpick.host.boundary import bind
 from endpick_builtin.admission.concurrency import ConcurrencyDetector
@@ -44,10 +43,10 @@ def test_the_fuller_stage_counts(roles, effective, prefill, decode):
 def saturation_of(plugin: type, table, clock, **parameters):
     built = instance(plugin, **parameters)
     access = Access()
-    return PoolSaturation(Detector(bind(built, SaturationDetector, "saturation", Recording()), access), table, access, clock)
+    return PoolSaturation(bind(built, SaturationDetector, "saturation", Recording()), table, access, clock)
 
 
-def test_a_reading_holds_until_a_column_changes_on_which_it_depends():
+def test_a_reading_is_kept_until_its_columns_change():
     now = [100.0]
     table = pool({INFLIGHT_REQUESTS: [0, 0], WAITING_QUEUE_SIZE: [1, 2]})
     saturation = saturation_of(ConcurrencyDetector, table, lambda: now[0], maxConcurrency=2)
@@ -78,7 +77,7 @@ class Counting(SaturationDetector):
         return 0.0
 
 
-def test_a_detector_with_books_of_its_own_is_asked_each_time_and_trusted_with_one_at_a_time():
+def test_a_detector_without_columns_is_called_each_time():
     saturation = saturation_of(Counting, pool({KV_CACHE_USAGE: [0.1]}), lambda: 100.0)
     before = Counting.asked
     saturation.read()
@@ -87,7 +86,7 @@ def test_a_detector_with_books_of_its_own_is_asked_each_time_and_trusted_with_on
     assert not saturation.has_changed()
 
 
-def test_an_empty_pool_is_full_without_asking():
+def test_an_empty_pool_is_full():
     saturation = saturation_of(Counting, pool({key: [] for key in KEYS}), lambda: 100.0)
     before = Counting.asked
     reading = saturation.read()

@@ -25,20 +25,17 @@ def test_a_sound_class_passes():
     assert codes(scorer_class()) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
+def test_anything_but_a_plugin_class_is_named_for_what_it_is():
+    for value, found in [
         (scorer_class, "an object of type function"),
         (int, "the class int"),
         (types.ModuleType("m"), "the module m"),
         (None, "an object of type NoneType"),
-    ],
-)
-def test_anything_but_a_plugin_class_is_named_for_what_it_is(value, found):
-    (fault,) = load_class(value).diagnostics
+    ]:
+        (fault,) = load_class(value).diagnostics
 
-    assert fault.code is Code.E0309
-    assert f"leads to {found}, not to a plugin class" in fault.message
+        assert fault.code is Code.E0309
+        assert f"leads to {found}, not to a plugin class" in fault.message
 
 
 def test_a_plugin_of_no_kind_is_refused():
@@ -75,9 +72,8 @@ def test_every_method_left_abstract_is_named():
     assert fault.message.endswith("does not implement `filter`, `score`")
 
 
-@pytest.mark.parametrize(
-    ("facts", "code", "says"),
-    [
+def test_each_wrong_fact_has_its_code():
+    for facts, code, says in [
         ({"parameters": dict}, Code.E0318, "the parameters of 'acme.scorer' in acme 1.0 are <class 'dict'>, not a subclass"),
         ({"consumes": [DataKey("k", float)]}, Code.E0318, "`consumes` of 'acme.scorer' in acme 1.0 is not a tuple of data keys"),
         ({"consumes_optional": ("k",)}, Code.E0318, "`consumes_optional` of"),
@@ -90,13 +86,11 @@ def test_every_method_left_abstract_is_named():
             "`consume` of 'acme.scorer' in acme 1.0 is read by no part of endpick: did you mean 'consumes'?",
         ),
         ({"categroy": None}, Code.E0318, "did you mean 'category'?"),
-    ],
-)
-def test_each_wrong_fact_has_its_code(facts, code, says):
-    (fault,) = load_class(scorer_class(**facts)).diagnostics
+    ]:
+        (fault,) = load_class(scorer_class(**facts)).diagnostics
 
-    assert fault.code is code
-    assert says in fault.message
+        assert fault.code is code
+        assert says in fault.message
 
 
 def test_a_subclass_inherits_every_fact():
@@ -162,14 +156,16 @@ def test_misspelt_facts_of_a_kind_are_known_to_that_kind():
     assert "did you mean 'default_source'?" in fault.message
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [("alias", "aliases"), ("produce", "produces"), ("consumes_optionnal", "consumes_optional"), ("stabilty", "stability")],
-)
-def test_a_slip_of_the_pen_is_told_from_a_name_of_its_own(written, meant):
-    (fault,) = load_class(scorer_class(**{written: ()})).diagnostics
+def test_a_slip_of_the_pen_is_told_from_a_name_of_its_own():
+    for written, meant in [
+        ("alias", "aliases"),
+        ("produce", "produces"),
+        ("consumes_optionnal", "consumes_optional"),
+        ("stabilty", "stability"),
+    ]:
+        (fault,) = load_class(scorer_class(**{written: ()})).diagnostics
 
-    assert f"did you mean '{meant}'?" in fault.message
+        assert f"did you mean '{meant}'?" in fault.message
 
 
 @pytest.mark.parametrize("name", ["older", "acme.scorer"])

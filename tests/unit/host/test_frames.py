@@ -35,7 +35,7 @@ def blamed(call, *arguments) -> str:
 
 
 @pytest.mark.parametrize("file", ["acme/plugin.py", "site-packages/acme/plugin.py", "site-packages/acme_plugin.py"])
-def test_innermost_line_of_the_plugin_is_blamed_and_not_the_library_it_calls(load, file):
+def test_innermost_plugin_line_is_blamed(load, file):
     plugin, path = load(file, PLUGIN)
     library, _ = load("site-packages/vendor/library.py", "def fail():\n    raise ValueError('no')\n")
 
@@ -48,7 +48,7 @@ def test_standard_library_is_not_blamed_either(load):
     assert blamed(plugin.score) == f"{path}:5 in score"
 
 
-def test_lines_of_other_modules_of_the_package_are_the_plugins_own(load):
+def test_other_modules_of_the_package_belong_to_the_plugin(load):
     plugin, _ = load("acme/plugin.py", PLUGIN)
     table, path = load("acme/tables/table.py", "def read():\n    raise ValueError('no')\n")
 

@@ -1,9 +1,7 @@
-"""Lock files, fingerprints, and finding modules without importing them."""
+"""Lock files, and how the installed distributions differ from them."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,259 +9,137 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.contents import contents_of
-from endpick.host.discovery import discover
-from endpick.host.hook_objects import discover_hook_objects
-from endpick.host.locating import locate, module_files
-from endpick.host.lock import Lock, LockedPlugin, load_lock, lock_of, read_lock
-from endpick.host.lock_check import LockCheck
+from endpick.host.discovery import discover, discover_hook_objects
+from endpick.host.lock import Lock, Pin, check_lock, load_lock, lock_of
 from endpick.host.resolution import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
 
 
-def installed(*roots):
-    return discover([str(root) for root in roots])
+@pytest.fixture
+def installed(make_distribution):
+    """`installed(…)`: the candidates of one distribution called `lockable`, and its directory."""
+
+    def make(**more):
+        root = make_distribution("lockable", ENTRY_POINTS, **more)
+        return discover([str(root)]), root
+
+    return make
 
 
-def check_lock(reference, candidate, lock):
-    return LockCheck(lock).plugin(reference, candidate)
+def test_lock_pins_each_distribution_once(installed, make_distribution):
+    candidates, _ = installed()
+    hook = make_distribution("hooky", {"hook": "hooky:Hook"}, group="endpick.hooks.v1")
+
+    lock = lock_of([*candidates, *discover_hook_objects([str(hook)])])
+
+    assert [(pin.distribution, pin.version) for pin in lock.pins] == [("hooky", "1.0"), ("lockable", "1.0")]
 
 
-def check_hook_lock(reference, candidate, lock):
-    return LockCheck(lock).hook_object(reference, candidate)
-
-
-def differences(lock, candidates, hook_objects=()):
-    return LockCheck(lock).differences(candidates, hook_objects)
-
-
-def fingerprint(candidate):
-    return contents_of(candidate).fingerprint
-
-
-def altered_files(candidate):
-    return contents_of(candidate).altered()
-
-
-def test_a_lock_names_each_usable_type_once_per_distribution(make_distribution):
-    roots = [
-        make_distribution("lockable", ENTRY_POINTS),
-        make_distribution("rival", {"acme.a": "rival:A", "Bad_Name": "rival:B"}),
-        make_distribution("future", {"acme.c": "future:C"}, group="endpick.plugins.v2"),
-    ]
-
-    lock = lock_of(installed(*roots))
-
-    assert [(plugin.type, plugin.distribution) for plugin in lock.plugins] == [
-        ("acme.a", "lockable"),
-        ("acme.a", "rival"),
-        ("acme.b", "lockable"),
-    ]
-
-
-def test_a_lock_survives_being_written_and_read(make_distribution):
-    lock = lock_of(installed(make_distribution("lockable", ENTRY_POINTS)))
-
-    assert read_lock(lock.render(), "endpick.lock.json") == lock
-
-
-@given(st.lists(st.builds(LockedPlugin, *[st.text(max_size=5)] * 5), max_size=5, unique=True), st.randoms())
-def test_the_order_of_plugins_does_not_show(plugins, random):
-    shuffled = list(plugins)
+@given(st.lists(st.builds(Pin, *[st.text(max_size=5)] * 3), max_size=5, unique=True), st.randoms())
+def test_lock_text_does_not_depend_on_order(tmp_path_factory, pins, random):
+    shuffled = list(pins)
     random.shuffle(shuffled)
+    file = tmp_path_factory.mktemp("lock") / "lock.json"
+    file.write_text(Lock(tuple(pins)).render())
 
-    assert Lock(tuple(plugins)).render() == Lock(tuple(shuffled)).render()
-    assert read_lock(Lock(tuple(plugins)).render(), "f") == Lock(tuple(sorted(plugins)))
-
-
-WITH_DISTRIBUTION = (
-    '{"format": 2, "hooks": [], "owners": [],'
-    ' "plugins": [{"type": "a", "distribution": %s, "version": "1", "target": "m:C", "digest": "x"}]}'
-)
+    assert Lock(tuple(pins)).render() == Lock(tuple(shuffled)).render()
+    assert load_lock(file) == Lock(tuple(sorted(pins)))
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "the lock file is damaged: JSONDecodeError: "),
         ("[]", "the lock file is damaged: TypeError: "),
-        ('{"plugins": []}', "the lock file is damaged: KeyError: 'format'"),
-        ('{"format": 2, "plugins": []}', "the lock file is damaged: KeyError: 'hooks'"),
-        ('{"format": 1, "plugins": []}', "is of format 1, this endpick reads format 2"),
-        ('{"format": 2, "plugins": [{"type": "a", "colour": "red"}], "hooks": []}', "the lock file is damaged: TypeError: "),
-        (WITH_DISTRIBUTION % "5", "the lock file is damaged: TypeError: an entry is no mapping of text to text"),
-        (WITH_DISTRIBUTION % "null", "the lock file is damaged: TypeError: an entry is no mapping of text to text"),
-        ("[" * 200_000, "the lock file is damaged: RecursionError"),
+        ("{}", "the lock file is damaged: KeyError: 'format'"),
+        ('{"format": 1}', "the lock file is of format 1, this endpick reads format 3"),
+        ('{"format": 3, "distributions": [{"colour": "red"}]}', "the lock file is damaged: TypeError: "),
+        ("\xff", "the lock file is damaged: UnicodeDecodeError: "),
     ],
 )
-def test_what_is_no_lock_file_is_told(text, says):
-    diagnostic = read_lock(text, "endpick.lock.json")
+def test_lock_file_that_cannot_be_read_is_reported(tmp_path, text, message):
+    file = tmp_path / "lock.json"
+    file.write_bytes(text.encode("latin-1"))
+
+    diagnostic = load_lock(file)
 
     assert isinstance(diagnostic, Diagnostic)
-    assert diagnostic.code is Code.E0321
-    assert says in diagnostic.message
-    assert diagnostic.span.file == "endpick.lock.json"
+    assert (diagnostic.code, diagnostic.span.file) == (Code.E0321, str(file))
+    assert diagnostic.message.startswith(message)
 
 
-def test_a_lock_file_that_is_not_text_is_told(tmp_path):
-    (tmp_path / "lock").write_bytes(b"\xff\xfe")
-
-    assert load_lock(tmp_path / "lock").code is Code.E0321
+def test_missing_lock_file_is_reported(tmp_path):
+    assert load_lock(tmp_path / "lock.json").code is Code.E0321
 
 
-def test_a_lock_file_is_loaded_from_its_path(make_distribution, tmp_path):
-    lock = lock_of(installed(make_distribution("lockable", ENTRY_POINTS)))
-    (tmp_path / "good.json").write_text(lock.render())
-    (tmp_path / "bad.json").write_text("{")
+def test_unchanged_distribution_passes(installed):
+    candidates, _ = installed()
+    check = check_lock(lock_of(candidates), candidates)
 
-    assert load_lock(tmp_path / "good.json") == lock
-    assert load_lock(tmp_path / "bad.json").span.file == str(tmp_path / "bad.json")
-
-
-def test_only_what_the_host_could_load_is_compared(make_distribution):
-    candidate, _ = installed(make_distribution("lockable", ENTRY_POINTS))
-    lock = Lock(lock_of([candidate]).plugins)
-
-    for unusable in (replace(candidate, api_major=2), replace(candidate, shadowed_by="/other")):
-        (gone,) = differences(lock, [unusable])
-        assert gone.message == "'acme.a' is locked to lockable 1.0, which does not offer it here"
-
-
-def test_what_is_as_locked_passes(make_distribution):
-    candidates = installed(make_distribution("lockable", ENTRY_POINTS))
-    lock = lock_of(candidates)
-
-    assert [check_lock(Reference(one.type), one, lock) for one in candidates] == [None, None]
-    assert differences(lock, candidates) == ()
+    assert check.diagnostics() == ()
+    assert [check.fault(Reference(one.type), one) for one in candidates] == [None, None]
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "note"),
     [
         ({"version": "0.9"}, "the version was 0.9, now it is 1.0"),
-        ({"target": "lockable:Old"}, "the entry point was lockable:Old, now it is lockable:A"),
         ({"digest": "sha256:00"}, "the version is still 1.0, but other files are installed: the digest was sha256:00, now sha256:"),
     ],
 )
-def test_each_change_is_told(make_distribution, change, says):
-    candidate, _ = candidates = installed(make_distribution("lockable", ENTRY_POINTS))
-    document = json.loads(lock_of(candidates).render())
-    document["plugins"][0].update(change)
+def test_changed_distribution_is_reported(installed, change, note):
+    candidates, _ = installed()
+    (pin,) = lock_of(candidates).pins
+    check = check_lock(Lock((replace(pin, **change),)), candidates)
 
-    drift = check_lock(Reference("acme.a"), candidate, read_lock(json.dumps(document), "f"))
+    fault = check.fault(Reference("acme.a"), candidates[0])
 
-    assert drift.code is Code.E0308
-    assert drift.notes[0].startswith(says)
-
-
-def test_a_type_from_another_distribution_than_locked_is_refused(make_distribution):
-    lock = lock_of(installed(make_distribution("lockable", ENTRY_POINTS)))
-    (rival,) = installed(make_distribution("rival", {"acme.a": "rival:A"}))
-
-    drift = check_lock(Reference("acme.a"), rival, lock)
-
-    assert drift.message == "'acme.a' is locked to lockable 1.0, but rival 1.0 provides it"
-    assert {one.message for one in differences(lock, [rival])} == {
-        "'acme.a' is locked to lockable 1.0, which does not offer it here",
-        "'acme.b' is locked to lockable 1.0, which does not offer it here",
-    }
+    assert (fault.code, fault.message) == (Code.E0308, "lockable has changed since it was locked")
+    assert fault.notes[0].startswith(note)
 
 
-def test_a_type_that_is_not_locked_is_refused(make_distribution):
-    (candidate,) = installed(make_distribution("rival", {"acme.a": "rival:A"}))
+def test_unlocked_and_missing_distributions_are_reported(installed):
+    candidates, _ = installed()
+    check = check_lock(Lock((Pin("gone", "2.0", ""),)), candidates)
 
-    assert check_lock(Reference("acme.a"), candidate, Lock()).message == "'acme.a' from rival 1.0 is not in the lock file"
-
-
-def test_hook_objects_are_locked_apart_from_plugin_types(make_distribution):
-    root = make_distribution("hooky", {"acme.a": "hooky:Hook"}, group="endpick.hooks.v1")
-    (hook,) = discover_hook_objects([str(root)])
-    lock = lock_of((), [hook])
-
-    assert [one.type for one in lock.hooks] == ["acme.a"]
-    assert read_lock(lock.render(), "f") == lock
-    assert check_hook_lock(Reference("acme.a"), hook, lock) is None
-    assert check_hook_lock(Reference("acme.a"), hook, Lock(lock.hooks)).message == "'acme.a' from hooky 1.0 is not in the lock file"
-    assert differences(lock, (), [hook]) == ()
-    assert differences(lock, [hook]) != ()
-    (root / "hooky.py").write_text("# changed\n")
-    assert "files of hooky 1.0 were changed" in check_hook_lock(Reference("acme.a"), hook, lock).message
+    assert check.fault(Reference("acme.a"), candidates[0]).message == "lockable 1.0 is not in the lock file"
+    assert [one.message for one in check.diagnostics()] == [
+        "gone 2.0 is locked and offers nothing to endpick here",
+        "lockable 1.0 is not in the lock file",
+    ]
 
 
-def test_a_type_that_a_hook_object_offers_is_pinned_with_its_distribution(make_distribution):
+def test_type_offered_by_a_hook_object_is_locked_with_it(make_distribution):
     root = make_distribution("hooky", {"hook": "hooky:Hook"}, group="endpick.hooks.v1")
     (hook,) = discover_hook_objects([str(root)])
-    lock = lock_of((), [hook])
     offered = replace(hook, type="acme.offered", target="hooky:Offered")
 
-    assert check_lock(Reference("acme.offered"), offered, lock) is None
-    assert check_lock(Reference("acme.offered"), replace(offered, distribution="other"), lock) is not None
-    assert check_lock(Reference("acme.offered"), replace(offered, version="2.0"), lock).notes == ("the version was 1.0, now it is 2.0",)
+    assert check_lock(lock_of([hook]), [hook]).fault(Reference("acme.offered"), offered) is None
+    assert check_lock(Lock(), [hook]).fault(Reference("acme.offered"), offered) is not None
 
 
-def test_a_fingerprint_ignores_what_installers_write(fixture_project, make_distribution, tmp_path):
-    root = make_distribution("lockable", ENTRY_POINTS)
-    before = fingerprint(installed(root)[0])
+def test_digest_ignores_entries_written_by_installers(installed):
+    candidates, root = installed()
     record = root / "lockable-1.0.dist-info" / "RECORD"
+    before = lock_of(candidates)
     noise = ["lockable-1.0.dist-info/INSTALLER,sha256=x,1", "lockable-1.0.dist-info/direct_url.json,sha256=x,1", "../bin/run,sha256=x,1"]
-    record.write_text("\n".join([*noise, *reversed(record.read_text().splitlines()), "__pycache__/lockable.pyc,,", "short", ""]))
+    record.write_text("\n".join([*noise, *reversed(record.read_text().splitlines()), "__pycache__/lockable.pyc,,", ""]))
 
-    assert fingerprint(installed(root)[0]) == before
-
-
-def test_altered_and_missing_files_are_named(make_distribution):
-    root = make_distribution("lockable", {**ENTRY_POINTS, "acme.c": "also:C"})
-    candidate = installed(root)[0]
-    assert altered_files(candidate) == ()
-
-    (root / "lockable.py").write_text("# changed\n")
-    (root / "also.py").unlink()
-
-    assert altered_files(candidate) == ("also.py", "lockable.py")
+    assert lock_of(candidates) == before
 
 
-def test_many_altered_files_are_counted(make_distribution):
-    names = [f"module_{number}" for number in range(8)]
-    root = make_distribution("lockable", {"acme.a": "module_0:A"}, modules=dict.fromkeys(names, ""))
-    candidates = installed(root)
+def test_altered_and_missing_files_are_named(installed):
+    modules = {f"module_{number}": "" for number in range(7)}
+    candidates, root = installed(modules=modules)
     lock = lock_of(candidates)
-    for name in names:
+    (root / "module_0.py").unlink()
+    for name in list(modules)[1:]:
         (root / f"{name}.py").write_text("# changed\n")
 
-    assert check_lock(Reference("acme.a"), candidates[0], lock).message.endswith("module_4.py and 3 more")
+    (fault,) = check_lock(lock, candidates).diagnostics()
 
-
-def test_the_fingerprint_of_an_editable_install_is_that_of_its_source(make_distribution, monkeypatch):
-    root = make_distribution("lockable", ENTRY_POINTS)
-    (root / "lockable-1.0.dist-info" / "direct_url.json").write_text(json.dumps({"url": f"file://{root}", "dir_info": {"editable": True}}))
-    monkeypatch.syspath_prepend(root)
-    candidate = installed(root)[0]
-    before = fingerprint(candidate)
-
-    (root / "unrelated.py").write_text("")
-    assert fingerprint(candidate) == before
-    (root / "lockable.py").write_text("# changed\n")
-    assert fingerprint(candidate) != before
-    assert altered_files(candidate) == ()
-
-
-def test_modules_are_located_without_being_imported(tmp_path, monkeypatch):
-    package = tmp_path / "located_package"
-    (package / "inner").mkdir(parents=True)
-    for file in ("__init__.py", "module.py", "inner/deep.py"):
-        (package / file).write_text("raise AssertionError('imported')\n")
-    (tmp_path / "located_module.py").write_text("raise AssertionError('imported')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    assert locate("located_package") == package / "__init__.py"
-    assert locate("located_package.module") == package / "module.py"
-    assert locate("located_package.inner") == package / "inner"
-    assert locate("located_package.inner.deep") == package / "inner" / "deep.py"
-    assert locate("located_module") == tmp_path / "located_module.py"
-    assert locate("located_module.x") is None
-    assert locate("located_package.nothing.x") is None
-    assert locate("no_such_module_anywhere") is None
-    assert module_files(tmp_path / "located_module.py") == (tmp_path / "located_module.py",)
-    assert module_files(package / "__init__.py") == module_files(package) == tuple(sorted(package.rglob("*.py")))
-    assert not {name for name in sys.modules if name.startswith("located_")}
+    assert fault.message == (
+        "files of lockable 1.0 were changed after it was installed: "
+        "module_0.py, module_1.py, module_2.py, module_3.py, module_4.py and 2 more"
+    )

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from endpick.api import Parameters, ignored
+from endpick.api import Parameters
+from endpick.api.plugin import ignored
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
-from endpick.host.discovery import Candidate, discover
-from endpick.host.loader import load
-from endpick.host.parameters import check_parameters, deprecated_parameters, description_of, ineffective_parameters
-from endpick.host.plain_schema import plainly_satisfies
+from endpick.host.parameters import check_parameters, deprecated_parameters, ineffective_parameters
 from endpick.host.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
@@ -88,16 +86,12 @@ def under(text, span):
 MISTAKES = [
     ("{must: x, queueCap: many}", "E0401", "many", "parameter 'queueCap' of busy (acme.scorer) must be an integer, not 'many'"),
     ("{must: x, queueCap: 0}", "E0401", "0", "parameter 'queueCap' of busy (acme.scorer) must be greater than 0, not 0"),
-    ("{must: x, queueCap: true}", "E0401", "true", "must be an integer, not true"),
-    ("{must: x, queueCap: 1.5}", "E0401", "1.5", "must be an integer, not 1.5"),
     ("{must: x, queue_cap: 5}", "E0402", "queue_cap", "unknown parameter 'queue_cap' for busy (acme.scorer)"),
     ("{must: x, ratio: 2}", "E0401", "2", "must be at most 1, not 2"),
-    ("{must: x, ratio: -0.5}", "E0401", "-0.5", "must be at least 0, not -0.5"),
     ("{must: x, mode: fsat}", "E0401", "fsat", "must be 'fast' or 'slow', not 'fsat'"),
     ("{must: x, maybe: y}", "E0401", "y", "must be an integer or null, not 'y'"),
     ("{must: x, either: {}}", "E0401", "{}", "must be an integer, a string or a list, not {}"),
     ("{must: x, either: [z]}", "E0401", "z", "parameter 'either[0]' of busy (acme.scorer) must be an integer, not 'z'"),
-    ("{must: x, inner: 3}", "E0401", "3", "must be a mapping, not 3"),
     ("{must: x, inner: {sise: 1}}", "E0402", "sise", "unknown parameter 'sise' for"),
     (
         "{must: x, inner: {names: [a, b, c]}}",
@@ -123,7 +117,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("block", "code", "place", "says"), MISTAKES)
-def test_each_mistake_is_told_at_its_place(block, code, place, says):
+def test_mistake_is_reported_at_its_place(block, code, place, says):
     outcome, _, text = check(f"parameters: {block}")
     (diagnostic,) = outcome
 
@@ -134,20 +128,20 @@ def test_each_mistake_is_told_at_its_place(block, code, place, says):
     assert diagnostic.path[:3] == PATH
 
 
-def test_a_missing_parameter_without_a_block_is_told_at_the_type():
+def test_missing_parameter_without_block_is_reported_at_the_type():
     (diagnostic,), _, text = check("name: busy")
 
     assert (diagnostic.code, under(text, diagnostic.span)) == (Code.E0406, "acme.scorer")
     assert diagnostic.notes == ("must: Has no default.",)
 
 
-def test_every_mistake_is_told_at_once():
+def test_every_mistake_is_reported():
     outcome, _, _ = check("parameters: {queueCap: 0, mode: fsat, ratio: 7, inner: {size: big}, rule: {kind: near}, what: 1}")
 
     assert sorted(diagnostic.code.name for diagnostic in outcome) == ["E0401"] * 4 + ["E0402", "E0406", "E0406"]
 
 
-def test_what_the_schema_said_is_not_said_again_by_the_model():
+def test_model_does_not_repeat_schema_errors():
     outcome, _, _ = check("parameters: {must: SHOUT, queueCap: 0, inner: {size: big}}")
 
     assert [diagnostic.message.partition(" of ")[0] for diagnostic in outcome] == [
@@ -157,7 +151,7 @@ def test_what_the_schema_said_is_not_said_again_by_the_model():
     ]
 
 
-def test_suggestions_come_only_when_close():
+def test_suggestion_requires_a_close_name():
     (near,), _, _ = check("parameters: {must: x, queCap: 1}")
     (far,), _, _ = check("parameters: {must: x, zebra: 1}")
     (choice,), _, _ = check("parameters: {must: x, mode: fastt}")
@@ -168,13 +162,13 @@ def test_suggestions_come_only_when_close():
     assert choice.help == "did you mean 'fast'?"
 
 
-def test_a_name_that_is_already_given_is_not_suggested():
+def test_given_name_is_not_suggested():
     (diagnostic,), _, _ = check("parameters: {must: x, queueCap: 1, queueCapp: 2}")
 
     assert diagnostic.help is None
 
 
-def test_the_author_explains_a_bad_value():
+def test_description_is_a_note():
     (diagnostic,), _, _ = check("parameters: {must: x, queueCap: 0}")
     (inner,), _, _ = check("parameters: {must: x, inner: {size: big}}")
 
@@ -182,7 +176,7 @@ def test_the_author_explains_a_bad_value():
     assert inner.notes == ("inner.size: How big.",)
 
 
-def test_a_merged_value_is_told_where_it_was_written_with_a_label_at_the_merge():
+def test_merged_value_has_a_label_at_the_merge():
     outcome, _, text = check("parameters:\n  inner: &base {size: big}\n  must: x\n  rule: {kind: near, <<: *base, metres: 1}")
 
     sizes = [diagnostic for diagnostic in outcome if "size" in diagnostic.message]
@@ -190,7 +184,7 @@ def test_a_merged_value_is_told_where_it_was_written_with_a_label_at_the_merge()
     assert sizes[1].labels[0].span.line == 6
 
 
-def test_a_sound_block_becomes_the_typed_object():
+def test_valid_block_becomes_the_model():
     parameters, deprecated, _ = check("parameters: {must: x, queueCap: 3.0, rule: {kind: near, metres: 2}}")
 
     assert isinstance(parameters, Model)
@@ -199,7 +193,7 @@ def test_a_sound_block_becomes_the_typed_object():
     assert deprecated == ()
 
 
-def test_a_deprecated_parameter_is_a_warning():
+def test_deprecated_parameter_is_a_warning():
     parameters, (warning,), text = check("parameters: {must: x, old: y}")
 
     assert isinstance(parameters, Model)
@@ -207,7 +201,7 @@ def test_a_deprecated_parameter_is_a_warning():
     assert not has_errors([warning])
 
 
-def test_a_parameter_without_effect_is_found_at_its_key_and_inside_others():
+def test_nested_parameter_without_effect_is_found():
     text = "plugins:\n  - type: acme.scorer\n    parameters: {must: x, inner: {size: 1, tint: red}}\n"
     source, _ = read_source(text.encode(), "c.yaml")
 
@@ -218,7 +212,7 @@ def test_a_parameter_without_effect_is_found_at_its_key_and_inside_others():
     assert ineffective_parameters(LOADED, {"must": "x", "inner": {"size": 1}}) == ()
 
 
-def test_a_crashing_validator_is_a_fault_of_the_plugin():
+def test_crashing_validator_is_a_fault_of_the_plugin():
     (diagnostic,), _, text = check("parameters: {must: crash}")
 
     assert (diagnostic.code, under(text, diagnostic.span)) == (Code.E0403, "parameters")
@@ -226,13 +220,7 @@ def test_a_crashing_validator_is_a_fault_of_the_plugin():
     assert "fault of acme" in diagnostic.help
 
 
-def test_an_instance_of_the_hosts_own_needs_no_document():
-    assert check_parameters(LOADED, {"must": "x"}).must == "x"
-    (diagnostic,) = check_parameters(LOADED, {})
-    assert (diagnostic.code, diagnostic.span) == (Code.E0406, None)
-
-
-def test_a_plugin_with_a_schema_alone_gets_its_parameters_as_attributes():
+def test_schema_without_model_gives_attributes():
     given_schema = {"properties": {"limit": {"type": "integer"}, "nested": {"type": "object"}}}
     loaded = load_class(scorer_class(parameters_schema=given_schema)).loaded
 
@@ -242,7 +230,7 @@ def test_a_plugin_with_a_schema_alone_gets_its_parameters_as_attributes():
     assert (parameters.limit, parameters.nested) == (3, {"a": 1})
 
 
-def test_schema_and_model_must_both_be_satisfied():
+def test_schema_and_model_both_apply():
     loaded = load_class(scorer_class(parameters=Model, parameters_schema={"properties": {"queueCap": {"maximum": 9}, "must": {}}})).loaded
 
     (diagnostic,) = check_parameters(loaded, {"must": "x", "queueCap": 10})
@@ -282,13 +270,13 @@ PREDICATES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "value", "says"), PREDICATES)
-def test_each_rule_of_json_schema_is_put_into_words(rule, value, says):
-    loaded = load_class(scorer_class(parameters_schema={"properties": {"p": rule}})).loaded
+def test_json_schema_rule_is_worded():
+    for rule, value, says in PREDICATES:
+        loaded = load_class(scorer_class(parameters_schema={"properties": {"p": rule}})).loaded
 
-    (diagnostic,) = check_parameters(loaded, {"p": value})
+        (diagnostic,) = check_parameters(loaded, {"p": value})
 
-    assert says in diagnostic.message
+        assert says in diagnostic.message
 
 
 values = st.recursive(
@@ -305,7 +293,7 @@ blocks = st.dictionaries(st.sampled_from([*Model.model_json_schema()["properties
 
 
 @given(blocks)
-def test_any_block_is_either_accepted_or_told_at_a_place_within_it(block):
+def test_any_block_is_accepted_or_reported_within_it(block):
     outcome = check_parameters(LOADED, block, path=PATH)
 
     if isinstance(outcome, Parameters):
@@ -328,7 +316,7 @@ class Vague(Parameters):
     box: Annotated[Closed, WithJsonSchema({"type": "object"})]
 
 
-def test_what_only_the_model_knows_is_told_as_if_the_schema_had():
+def test_model_errors_are_worded_like_schema_errors():
     found = check_parameters(load_class(scorer_class(parameters=Vague)).loaded, {"box": {"bogus": 1}})
 
     assert [(one.code, one.path, one.message) for one in found] == [
@@ -337,26 +325,10 @@ def test_what_only_the_model_knows_is_told_as_if_the_schema_had():
     ]
 
 
-def test_a_name_that_is_not_allowed_is_a_mistake_at_that_name():
+def test_forbidden_name_is_reported_at_the_name():
     schema = {"properties": {"table": {"type": "object", "propertyNames": {"pattern": "^a"}}}}
     loaded = load_class(scorer_class(parameters_schema=schema)).loaded
 
     (diagnostic,) = check_parameters(loaded, {"table": {"b": 1, "ab": 2}})
 
     assert (diagnostic.code, diagnostic.path) == (Code.E0402, ("table", "b"))
-
-
-@pytest.mark.parametrize("schema", [{"properties": {"x": True}}, {"properties": True}, {"properties": {"x": {"$ref": "#/$defs/X"}}}, {}])
-def test_a_schema_that_says_nothing_of_a_parameter_describes_it_with_nothing(schema):
-    assert description_of(schema, ("x",)) is None
-
-
-BUILT_IN = [candidate for candidate in discover() if candidate.is_builtin]
-
-
-@pytest.mark.parametrize("candidate", BUILT_IN, ids=lambda candidate: candidate.type)
-def test_a_built_in_model_refuses_no_parameters_where_its_schema_does(candidate: Candidate):
-    loaded = load(candidate, Reference(candidate.type)).loaded
-    assert loaded is not None
-    satisfied = all(plainly_satisfies(schema, {}) for schema in loaded.schemas)
-    assert satisfied or not isinstance(check_parameters(loaded, {}), Parameters)

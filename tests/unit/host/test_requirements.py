@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-import importlib_metadata
-import pytest
+from importlib import metadata
 
-from endpick.host.metadata import requirements_of
-from endpick.host.requirements import unmet_requirements
+from endpick.host.requirements import requirements_of, unmet_requirements
 
-CLICK = importlib_metadata.version("click")
+CLICK = metadata.version("click")
 
 
-@pytest.mark.parametrize(
-    "requirement",
-    ["click", f"click=={CLICK}", "click>=1", "Click>=1", "click>=99; extra == 'x'", "nowhere; python_version < '3'", "click[colors]>=1"],
-)
-def test_a_requirement_that_is_met_or_does_not_apply_is_silent(requirement):
-    assert unmet_requirements([requirement]) == ()
+def test_met_and_inapplicable_requirements_pass():
+    for requirement in [
+        "click",
+        f"click=={CLICK}",
+        "click>=1",
+        "Click>=1",
+        "click>=99; extra == 'x'",
+        "nowhere; python_version < '3'",
+        "click[colors]>=1",
+    ]:
+        assert unmet_requirements([requirement]) == ()
 
 
-@pytest.mark.parametrize(
-    ("requirement", "sentence"),
-    [
+def test_unmet_requirement_is_reported():
+    for requirement, sentence in [
         ("click>=99,<100", f"click<100,>=99 is needed, click {CLICK} is installed"),
         ("never-published-by-anybody", "never-published-by-anybody is not installed"),
         ("never-published-by-anybody>=2; python_version >= '3'", "never-published-by-anybody>=2 is not installed"),
-        ("not a requirement!", "'not a requirement!' cannot be read as a requirement"),
-    ],
-)
-def test_a_requirement_that_is_not_met_is_told(requirement, sentence):
-    assert list(map(str, unmet_requirements(["click", requirement]))) == [sentence]
+    ]:
+        assert list(map(str, unmet_requirements(["click", requirement]))) == [sentence]
 
 
-def test_requirements_are_those_of_the_installed_distribution():
+def test_requirements_of_installed_distribution():
     assert any(line.startswith("click") for line in requirements_of("endpick"))
     assert requirements_of("never-published-by-anybody") == ()
 
 
-def test_a_version_that_cannot_be_read_is_given_the_benefit_of_the_doubt(make_distribution, monkeypatch):
+def test_unreadable_version_passes(make_distribution, monkeypatch):
     monkeypatch.syspath_prepend(make_distribution("odd", version="of-yesterday"))
 
     assert unmet_requirements(["odd>=1"]) == ()
 
 
-def test_an_installed_prerelease_meets_a_requirement(make_distribution, monkeypatch):
+def test_prerelease_meets_a_requirement(make_distribution, monkeypatch):
     monkeypatch.syspath_prepend(make_distribution("early", version="2.0b1"))
 
     assert unmet_requirements(["early>=1"]) == ()

@@ -1,8 +1,7 @@
-"""From a type to one candidate: a pure function of what is installed."""
+"""Resolution of a type to one candidate."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,26 +37,26 @@ def fault(*args):
     return outcome
 
 
-def test_the_only_candidate_is_chosen():
+def test_only_candidate_is_chosen():
     only = candidate()
 
     assert resolve(reference(), [only, candidate("other")]) is only
 
 
-def test_from_chooses_whatever_its_spelling():
+def test_from_chooses_in_any_spelling():
     wanted = candidate(distribution="Acme_X")
 
     assert resolve(reference(distribution="acme-x"), [candidate(distribution="other"), wanted]) is wanted
 
 
-def test_an_empty_environment_says_that_nothing_is_installed():
+def test_empty_environment_is_reported():
     diagnostic = fault(reference(), [])
 
     assert (diagnostic.code, diagnostic.span) == (Code.E0320, TYPE_SPAN)
     assert "install endpick again" in diagnostic.help
 
 
-def test_an_unknown_type_is_met_with_a_near_name_or_none():
+def test_unknown_type_gets_a_suggestion():
     installed = [candidate("queue-scorer"), candidate("kv-scorer", api_major=2)]
 
     assert fault(reference("quue-scorer"), installed).help == "did you mean 'queue-scorer'?"
@@ -65,22 +64,29 @@ def test_an_unknown_type_is_met_with_a_near_name_or_none():
     assert fault(reference("quue-scorer"), installed).code is Code.E0301
 
 
-@pytest.mark.parametrize(("major", "remedy"), [(2, "upgrade endpick, or"), (0, "upgrade acme, or")])
-def test_a_type_for_another_major_says_which_side_is_behind(major, remedy):
-    diagnostic = fault(reference(), [candidate(api_major=major)])
+def test_missing_separate_plugin_names_its_distribution():
+    installed = [candidate("queue-scorer")]
 
-    assert diagnostic.code is Code.E0322
-    assert diagnostic.help.startswith(remedy)
-    assert diagnostic.plugin.distribution == "acme"
+    assert fault(reference("kubernetes-discovery"), installed).help == "pip install endpick-kubernetes"
+    assert fault(reference("precise-prefix-cache-scorer"), installed).help == "pip install endpick-kv-events"
 
 
-def test_ours_is_chosen_when_the_type_is_offered_for_another_major_too():
+def test_other_api_major_names_the_side_to_upgrade():
+    for major, remedy in [(2, "upgrade endpick, or"), (0, "upgrade acme, or")]:
+        diagnostic = fault(reference(), [candidate(api_major=major)])
+
+        assert diagnostic.code is Code.E0322
+        assert diagnostic.help.startswith(remedy)
+        assert diagnostic.plugin.distribution == "acme"
+
+
+def test_offer_for_our_api_major_is_chosen():
     ours = candidate()
 
     assert resolve(reference(), [candidate(distribution="next", api_major=2), ours]) is ours
 
 
-def test_from_without_an_offer_points_at_from():
+def test_wrong_from_is_reported_at_from():
     diagnostic = fault(reference(distribution="acmee"), [candidate()])
 
     assert (diagnostic.code, diagnostic.span) == (Code.E0316, FROM_SPAN)
@@ -88,7 +94,7 @@ def test_from_without_an_offer_points_at_from():
     assert fault(reference(distribution="zebra"), [candidate()]).help == "it is offered by acme"
 
 
-def test_two_targets_in_one_distribution_are_a_clash_that_from_cannot_settle():
+def test_two_targets_in_one_distribution_clash():
     diagnostic = fault(reference(distribution="acme"), [candidate(target="m:A"), candidate(target="m:B")])
 
     assert diagnostic.code is Code.E0304
@@ -96,14 +102,14 @@ def test_two_targets_in_one_distribution_are_a_clash_that_from_cannot_settle():
     assert "ask the author of acme" in diagnostic.help
 
 
-def test_a_clash_with_a_builtin_names_both_choices():
+def test_clash_with_builtin_names_both_choices():
     diagnostic = fault(reference(), [candidate(distribution="endpick", is_builtin=True), candidate(distribution="evil")])
 
     assert diagnostic.code is Code.E0315
     assert diagnostic.help == "say which one you want with `from: endpick` or `from: evil`, or uninstall evil"
 
 
-def test_a_malformed_name_is_blamed_on_its_distribution():
+def test_malformed_name_is_blamed_on_its_distribution():
     diagnostic = fault(reference("A_B"), [candidate("A_B")])
 
     assert diagnostic.code is Code.E0302
@@ -124,7 +130,7 @@ candidates = st.lists(
 
 
 @given(st.data(), candidates, st.sampled_from(["a.b", "A_B", "a.d"]), st.sampled_from([None, "acme", "endpick", "nobody"]))
-def test_the_answer_never_depends_on_the_order_of_the_import_path(data, installed, plugin_type, distribution):
+def test_result_does_not_depend_on_import_path_order(data, installed, plugin_type, distribution):
     asked = reference(plugin_type, distribution)
     first, second = resolve(asked, sorted(installed)), resolve(asked, sorted(data.draw(st.permutations(installed))))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from endpick.api import Duration, Parameters
@@ -40,7 +39,7 @@ class Model(Parameters):
     queue_cap: int = Field(128, alias="queueCap", gt=0, description="Scores zero.")
 
 
-def test_a_model_gives_a_closed_schema_with_aliases_and_descriptions():
+def test_model_gives_a_closed_schema():
     (schema,) = schemas(parameters=Model)
 
     assert schema["additionalProperties"] is False
@@ -75,17 +74,14 @@ def test_a_given_schema_is_closed_at_its_top():
     assert "additionalProperties" not in given, "the author's object stays as it is"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_a_given_schema_that_is_open_or_composed_is_left_alone():
+    for given in [
         {"properties": {"a": {}}, "additionalProperties": True},
         {"properties": {"a": {}}, "unevaluatedProperties": False},
         {"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}]},
         {"type": "object"},
-    ],
-)
-def test_a_given_schema_that_is_open_or_composed_is_left_alone(given):
-    assert schemas(parameters_schema=given) == (given,)
+    ]:
+        assert schemas(parameters_schema=given) == (given,)
 
 
 def test_a_given_schema_beside_a_model_is_judged_besides_and_shown():
@@ -95,9 +91,8 @@ def test_a_given_schema_beside_a_model_is_judged_besides_and_shown():
     assert parameters_schema(loaded)["properties"] == {"queueCap": {"maximum": 9}}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+def test_an_invalid_schema_is_the_plugins_fault():
+    for given, says in [
         ({"type": "objekt"}, "is invalid at $.type"),
         ({"properties": {"a": {"pattern": "("}}}, "is invalid at $.properties.a.pattern"),
         ({"$schema": "https://example.org/my-own-dialect"}, "is written in an unknown dialect, 'https://example.org/my-own-dialect'"),
@@ -105,44 +100,36 @@ def test_a_given_schema_beside_a_model_is_judged_besides_and_shown():
         ({"properties": {"a": {"$ref": "#anchor"}}}, "refers to '#anchor', which it does not contain"),
         ([1, 2], "is not an object"),
         ({"default": object()}, "cannot be generated: TypeError"),
-    ],
-)
-def test_an_invalid_schema_is_the_plugins_fault(given, says):
-    diagnostic = fault(parameters_schema=given)
+    ]:
+        diagnostic = fault(parameters_schema=given)
 
-    assert diagnostic.code is Code.E0405
-    assert says in diagnostic.message
-    assert "the configuration is not to blame" in diagnostic.help
+        assert diagnostic.code is Code.E0405
+        assert says in diagnostic.message
+        assert "the configuration is not to blame" in diagnostic.help
 
 
-@pytest.mark.parametrize(
-    ("given", "target"),
-    [
+def test_a_reference_to_another_document_is_refused():
+    for given, target in [
         ({"properties": {"a": {"$ref": "https://example.org/a.json"}}}, "https://example.org/a.json"),
         ({"properties": {"a": {"$ref": "other.json#/a"}}}, "other.json#/a"),
         ({"$ref": "file:///etc/passwd"}, "file:///etc/passwd"),
         ({"items": {"anyOf": [{"$dynamicRef": "https://example.org/b"}]}}, "https://example.org/b"),
-    ],
-)
-def test_a_reference_to_another_document_is_refused(given, target):
-    diagnostic = fault(parameters_schema=given)
+    ]:
+        diagnostic = fault(parameters_schema=given)
 
-    assert diagnostic.code is Code.E0404
-    assert f"refers to another document, '{target}'" in diagnostic.message
+        assert diagnostic.code is Code.E0404
+        assert f"refers to another document, '{target}'" in diagnostic.message
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_references_within_the_schema_are_fine():
+    for given in [
         {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "integer"}}},
         {"properties": {"a": {"$ref": "#a"}}, "$defs": {"a": {"$anchor": "a"}}},
         {"properties": {"a": {"$ref": "https://acme.example/a"}}, "$defs": {"a": {"$id": "https://acme.example/a", "type": "integer"}}},
         {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"$ref": "#/definitions/a"}}, "definitions": {"a": {}}},
         {"properties": {"$ref": {"type": "string"}}, "examples": [{"$ref": "https://example.org/not-a-reference"}]},
-    ],
-)
-def test_references_within_the_schema_are_fine(given):
-    assert len(schemas(parameters_schema=given)) == 1
+    ]:
+        assert len(schemas(parameters_schema=given)) == 1
 
 
 def test_a_model_that_has_no_json_schema_is_the_plugins_fault():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 
-import pytest
-
-from endpick.api import DataProducer, EndpointDiscovery, PerEndpointScorer, Plugin, PollingSource, Scorer
+from endpick.api import DataProducer, PerEndpointScorer, Plugin, PollingSource, Scorer
+from endpick.api.discovery import EndpointDiscovery
 from endpick.host.contract import signature_faults
 
 
@@ -18,35 +17,29 @@ def test_the_exact_signature_fits():
     assert faults(Scorer, score=lambda self, request, endpoints, state: None) == []
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
+def test_whatever_can_be_called_in_this_way_fits():
+    for score in [
         lambda self, *args: None,
         lambda self, a, b, c, d=None, **more: None,
         lambda *everything: None,
         staticmethod(lambda request, endpoints, state: None),
         classmethod(lambda cls, request, endpoints, state: None),
-    ],
-)
-def test_whatever_can_be_called_in_this_way_fits(score):
-    assert faults(Scorer, score=score) == []
+    ]:
+        assert faults(Scorer, score=score) == []
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
+def test_what_cannot_be_called_in_this_way_does_not_fit():
+    for score in [
         lambda self, request, endpoints: None,
         lambda self, request, endpoints, state, extra: None,
         lambda self, request, endpoints, *, state: None,
         lambda request, endpoints, state: None,
         staticmethod(lambda self, request, endpoints, state: None),
-    ],
-)
-def test_what_cannot_be_called_in_this_way_does_not_fit(score):
-    ((method, reason),) = faults(Scorer, score=score)
+    ]:
+        ((method, reason),) = faults(Scorer, score=score)
 
-    assert method == "score"
-    assert reason.startswith("is called with (request, endpoints, state), but ")
+        assert method == "score"
+        assert reason.startswith("is called with (request, endpoints, state), but ")
 
 
 def test_a_method_that_is_no_method_is_a_fault():
@@ -105,7 +98,7 @@ def test_methods_of_the_api_itself_are_not_judged():
     assert faults(PerEndpointScorer, score_endpoint=lambda self, request, endpoint, state: 1.0) == []
 
 
-def test_private_methods_and_methods_of_the_plugin_itself_are_its_own_business():
+def test_other_methods_are_not_checked():
     assert faults(Scorer, score=_plain, _helper=lambda: None, helper=_coroutine) == []
 
 

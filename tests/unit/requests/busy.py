@@ -1,34 +1,32 @@
-"""A stage on which requests wait: parts for tests."""
+"""A stage with flow control."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.access import Access
+from endpick.api.flow_control import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.flow_control.policies import bind_flow_control
 from endpick.host.instance import Instance
 from endpick.requests.director import Director
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.flow_gate import FlowGate
 from endpick.requests.pipeline import Pipeline
-from endpick.requests.waiting import LaterDecision, WaitingRoom
 from unit.flow_control.queue_bench import SETTINGS, Log
 from unit.requests.stage import Stage, detector_of
 from unit.scheduling.workbench import plugin_of
 
 
 class Busy(Stage):
-    """A stage with queues; `load` is what the detector says."""
+    """A stage with queues; `load` is the answer of the detector."""
 
-    def __init__(self, rules=SETTINGS, limit_bytes=10**9, **keywords):
+    def __init__(self, rules=SETTINGS, **keywords):
         self.load = 2.0
         super().__init__(detector=detector_of(lambda endpoints: self.load), objectives={"batch": -1, "high": 5}, **keywords)
-        self.account = MemoryAccount(limit_bytes)
         self.log = Log()
-        self.room = WaitingRoom(self.table, Access(), lambda: self.now, self.account, lambda: self.log)
+        self.gate = FlowGate(self.table, Access(), lambda: self.now, self.director._memory, lambda: self.log)
         self.pipeline = self.with_queues(rules)
-        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, account=self.account, room=self.room)
+        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, memory=self.director._memory, gate=self.gate)
 
     def with_queues(self, rules) -> Pipeline:
         bound = None if rules is None else bind_flow_control(rules, self.policies(), self.telemetry)
@@ -41,28 +39,14 @@ class Busy(Stage):
             "whole": plugin_of(UsageLimitPolicy, "whole", ceilings=lambda saturation, priorities: [1.0] * len(priorities)),
         }
 
-    def wait(self, *arguments, **keywords) -> LaterDecision:
-        decision = self.decide(*arguments, **keywords)
-        assert isinstance(decision, LaterDecision), decision
-        return decision
+    def wait(self, *arguments, **keywords) -> asyncio.Task:
+        """The task that awaits the decision about a request in the queues."""
+        before = self.gate.controller.waiting
+        task = asyncio.ensure_future(self.decide(*arguments, **keywords))
+        assert self.gate.controller.waiting == before + 1
+        return task
 
-
-class Delivered:
-    """What a transport gets."""
-
-    def __init__(self, later: LaterDecision) -> None:
-        self.results: list[object] = []
-        self.errors: list[BaseException] = []
-        self.come = asyncio.Event()
-        later.deliver(self)
-
-    def __call__(self, result, error):
-        self.results.append(result)
-        if error is not None:
-            self.errors.append(error)
-        self.come.set()
-
-    async def result(self) -> object:
-        await self.come.wait()
-        assert len(self.results) == 1
-        return self.results[0]
+    def open(self) -> None:
+        """Make room in the pool."""
+        self.load = 0.0
+        self.gate.something_changed()

@@ -21,7 +21,7 @@ from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import compile_pipeline
 from endpick.scheduling.profile import compile_profile
@@ -58,7 +58,7 @@ class Stage:
         random: Random | None = None,
         objectives: Mapping[str, int] | None = None,
         detector: Instance | None = None,
-        account: MemoryAccount | None = None,
+        memory: Memory | None = None,
         **groups: Sequence[Instance],
     ) -> None:
         self.telemetry = Recording()
@@ -85,7 +85,7 @@ class Stage:
             random=random,
             sent=self.table.sent,
             rules=self.table.rules,
-            account=account,
+            memory=memory,
         )
 
     def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, **headers: str):

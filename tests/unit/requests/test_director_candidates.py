@@ -1,4 +1,4 @@
-"""Who may serve a request at all: subset hints, shedding, candidate filters and admitters."""
+"""Candidates: subset hints, shedding, candidate filters and admitters."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ OBJECTIVES = {"batch": -1, "urgent": 5}
         (("10.0.0.2",), {"10.0.0.2:8000"}),
     ],
 )
-def test_a_subset_hint_limits_the_candidates_with_and_without_a_body(subset, allowed):
+def test_subset_hint_limits_candidates(subset, allowed):
     stage = Stage()
     assert {stage.route(subset=subset).destinations[0] for _ in range(60)} == allowed
     assert {stage.route(None, subset=subset).destinations[0] for _ in range(60)} == allowed
 
 
 @pytest.mark.parametrize("subset", [(), ("192.168.1.99:8000",), ("10.0.0.1:9999",)])
-def test_a_subset_hint_that_allows_no_endpoint_is_503(subset):
+def test_subset_hint_without_candidates_is_503(subset):
     assert Stage().refuse(subset=subset) == NO_CANDIDATES
     assert Stage().refuse(None, subset=subset) == NO_CANDIDATES
 
 
-def test_an_empty_pool_is_503():
+def test_empty_pool_is_503():
     table = EndpointTable(clock=lambda: 0.0)
     assert Stage(table=table).refuse() == NO_CANDIDATES
     assert Stage(table=table).refuse(None) == NO_CANDIDATES
 
 
 @pytest.mark.parametrize("header", ["x_llm_d_inference_objective", "x_gateway_inference_objective"])
-def test_a_sheddable_request_is_dropped_while_the_pool_is_full(header):
+def test_sheddable_request_is_refused_by_a_full_pool(header):
     stage = Stage(detector=detector_of(1.0), objectives=OBJECTIVES)
     assert stage.refuse(**{header: "batch"}) == SATURATED
     assert stage.route(**{header: "urgent"})
@@ -55,18 +55,18 @@ def test_a_sheddable_request_is_dropped_while_the_pool_is_full(header):
     assert [decided[3] for decided in stage.telemetry.decided] == [5, 0, 0]
 
 
-def test_a_sheddable_request_passes_while_there_is_room_and_is_dropped_when_there_is_no_endpoint():
+def test_sheddable_request_passes_while_there_is_room():
     assert Stage(detector=detector_of(0.99), objectives=OBJECTIVES).route(x_llm_d_inference_objective="batch")
     stage = Stage(detector=detector_of(0.0), objectives=OBJECTIVES)
     assert stage.refuse(x_llm_d_inference_objective="batch", subset=()) == SATURATED
     assert stage.refuse(subset=()) == NO_CANDIDATES
 
 
-def test_without_a_detector_nothing_is_shed():
+def test_nothing_is_shed_without_a_detector():
     assert Stage(objectives=OBJECTIVES).route(x_llm_d_inference_objective="batch")
 
 
-def test_candidate_filters_all_see_the_same_candidates_and_what_all_keep_remains():
+def test_candidate_filters_see_the_same_candidates():
     seen = []
 
     def keep(*positions):
@@ -81,7 +81,7 @@ def test_candidate_filters_all_see_the_same_candidates_and_what_all_keep_remains
     assert seen == [3, 3]
 
 
-def test_candidate_filters_that_agree_on_no_endpoint_are_503():
+def test_candidate_filters_without_common_endpoint_are_503():
     stage = Stage(
         candidate_filters=[
             candidate_filter_of(lambda endpoints: endpoints.take([0]), "a"),
@@ -92,7 +92,7 @@ def test_candidate_filters_that_agree_on_no_endpoint_are_503():
 
 
 @pytest.mark.parametrize("bad", [lambda endpoints: 1 / 0, lambda endpoints: "x", lambda endpoints: np.ones(99, dtype=bool)])
-def test_a_candidate_filter_that_fails_refuses_or_is_skipped_as_its_policy_says(bad):
+def test_candidate_filter_fault_follows_on_fault(bad):
     keeps_first = candidate_filter_of(lambda endpoints: endpoints.take([0]), "good")
     assert Stage(candidate_filters=[candidate_filter_of(bad, "bad"), keeps_first]).refuse() == Refused(
         500, "Internal", "plugin 'bad' failed"
@@ -100,7 +100,7 @@ def test_a_candidate_filter_that_fails_refuses_or_is_skipped_as_its_policy_says(
     assert Stage(candidate_filters=[candidate_filter_of(bad, "bad", OnFault.SKIP), keeps_first]).route().destinations == ("10.0.0.1:8000",)
 
 
-def test_the_first_admitter_that_rejects_decides_with_its_own_words():
+def test_first_rejecting_admitter_decides():
     asked = []
     admitters = [
         admitter_of(lambda request: asked.append("a"), "a"),
@@ -112,13 +112,13 @@ def test_the_first_admitter_that_rejects_decides_with_its_own_words():
 
 
 @pytest.mark.parametrize("bad", [lambda request: 1 / 0, lambda request: False])
-def test_an_admitter_that_fails_refuses_or_is_skipped_as_its_policy_says(bad):
+def test_admitter_fault_follows_on_fault(bad):
     assert Stage(admitters=[admitter_of(bad, "bad")]).refuse() == Refused(500, "Internal", "plugin 'bad' failed")
     assert Stage(admitters=[admitter_of(bad, "bad", OnFault.SKIP)]).route()
 
 
 @pytest.mark.parametrize("bad", [lambda endpoints: 1 / 0, lambda endpoints: None, lambda endpoints: "full"])
-def test_a_detector_that_fails_sheds_no_request_unless_its_policy_says_so(bad):
+def test_detector_fault_follows_on_fault(bad):
     assert Stage(detector=detector_of(bad), objectives=OBJECTIVES).route(x_llm_d_inference_objective="batch")
     refusing = Stage(detector=detector_of(bad, OnFault.REFUSE), objectives=OBJECTIVES)
     assert refusing.refuse(x_llm_d_inference_objective="batch").status == 500

@@ -1,4 +1,4 @@
-"""What the director decides: where a request goes, with which headers, and which requests are refused how."""
+"""Decisions: destinations, headers, metadata and refusals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from endpick.api import (
-    KV_CACHE_USAGE,
-    LORA_ADAPTERS,
-    WAITING_QUEUE_SIZE,
-    LoraAdapters,
-    Rejection,
-)
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Rejection
+from endpick.api.keys import LORA_ADAPTERS, LoraAdapters
 from endpick.host.kinds import OnFault
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Refused
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
@@ -53,7 +48,7 @@ def llm_d_default_and_lora():
         ("critical", [0, 0, 10], [0.2, 0.2, 0.8], [adapters("foo", "bar"), adapters("foo", "critical"), adapters("foo")], "10.0.0.2:8000"),
     ],
 )
-def test_requests_go_where_llm_d_sends_them(model, queue, usage, loaded, destination):
+def test_destinations_equal_those_of_llm_d(model, queue, usage, loaded, destination):
     table = pool({WAITING_QUEUE_SIZE: [float(n) for n in queue], KV_CACHE_USAGE: usage, LORA_ADAPTERS: loaded})
     stage = Stage(table=table, scorers=llm_d_default_and_lora())
     assert stage.route({**CHAT, "model": model}).destinations == (destination,)
@@ -66,7 +61,7 @@ def test_all_picks_are_destinations_best_first():
     assert stage.route().destinations == ("10.0.0.3:8000", "10.0.0.1:8000")
 
 
-def test_the_default_profile_follows_a_conversation():
+def test_default_profile_follows_a_conversation():
     scorers = [(instance(PrefixCacheScorer), 3.0)]
     producer = instance(ApproxPrefixCacheProducer)
     stage = Stage(scorers=scorers, producers=[producer], pre_request=[producer])
@@ -76,7 +71,7 @@ def test_the_default_profile_follows_a_conversation():
     assert all(stage.route(longer).destinations == (first,) for _ in range(20))
 
 
-def test_candidates_that_no_filter_keeps_are_429_with_the_reason():
+def test_filters_without_survivors_are_429():
     stage = Stage(filters=[filter_of(lambda endpoints: endpoints.take([]))])
     refused = stage.refuse()
     assert (refused.status, refused.code, refused.reason) == (429, "ResourceExhausted", "rejected-saturated")
@@ -85,12 +80,12 @@ def test_candidates_that_no_filter_keeps_are_429_with_the_reason():
     assert stage.telemetry.refused == [("m", "ResourceExhausted")]
 
 
-def test_a_scheduling_fault_is_500():
+def test_scheduling_fault_is_500():
     refused = Stage(filters=[filter_of(lambda endpoints: 1 / 0)]).refuse()
     assert (refused.status, refused.code, refused.reason) == (500, "Internal", None)
 
 
-def test_a_producer_that_fails_costs_its_data_only_or_the_request_as_its_policy_says():
+def test_producer_fault_follows_on_fault():
     def fail(request, endpoints, state):
         raise RuntimeError("tokenizer down")
 
@@ -100,7 +95,7 @@ def test_a_producer_that_fails_costs_its_data_only_or_the_request_as_its_policy_
     assert Stage(producers=[producer_of(fail, "bad", OnFault.REFUSE)]).refuse() == Refused(500, "Internal", "plugin 'bad' failed")
 
 
-def test_every_plugin_is_told_before_the_request_leaves_and_may_add_headers():
+def test_pre_request_plugins_may_add_headers():
     told = []
 
     def note(name):
@@ -116,20 +111,20 @@ def test_every_plugin_is_told_before_the_request_leaves_and_may_add_headers():
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "x-gateway-destination-endpoint", "x-llm-d-inference-fairness-id", ":path"])
-def test_headers_that_are_not_a_plugins_to_set_are_its_fault(name):
+def test_setting_an_owned_header_is_a_fault(name):
     stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set(name, "x"), "bold")])
     assert name.lower() not in stage.route().set_headers
     assert [fault[0] for fault in stage.telemetry.faults] == ["bold"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("x-number", 1), ("x-bytes", b"1"), (1, "x")])
-def test_headers_that_are_no_text_are_the_fault_of_the_plugin_that_sets_them(name, value):
+def test_setting_a_header_that_is_no_text_is_a_fault(name, value):
     stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set(name, value), "odd")])
     assert set(stage.route().set_headers) == {"x-request-id"}
     assert [fault[0] for fault in stage.telemetry.faults] == ["odd"]
 
 
-def test_a_rejection_at_the_last_moment_reaches_the_client_and_every_plugin_was_told():
+def test_all_pre_request_plugins_run_after_a_rejection():
     told = []
     stage = Stage(
         pre_request=[
@@ -142,7 +137,7 @@ def test_a_rejection_at_the_last_moment_reaches_the_client_and_every_plugin_was_
     assert stage.telemetry.decided == []
 
 
-def test_a_request_without_body_goes_anywhere_and_meets_no_plugin():
+def test_request_without_body_meets_no_plugin():
     asked = []
     scorer = scorer_of(lambda endpoints: asked.append(1) or np.ones(len(endpoints)))
     stage = Stage(scorers=[(scorer, 1.0)], random=random.Random(3))
@@ -155,7 +150,7 @@ def test_a_request_without_body_goes_anywhere_and_meets_no_plugin():
     assert stage.telemetry.decided == stage.telemetry.ended == []
 
 
-def test_a_body_that_the_gateway_keeps_is_scheduled_without_a_prompt():
+def test_unsent_body_is_scheduled_without_a_prompt():
     table = pool({WAITING_QUEUE_SIZE: [5.0, 0.0, 9.0]})
     stage = Stage(table=table, scorers=[(instance(QueueScorer), 1.0)])
     delivery = BodyModes(request_body=BodyMode.NONE)
@@ -163,7 +158,7 @@ def test_a_body_that_the_gateway_keeps_is_scheduled_without_a_prompt():
 
 
 @pytest.mark.parametrize("preference", ["if-available", "respond-async, If-Available"])
-def test_a_client_that_wants_its_prompt_cached_gets_412_when_it_is_not(preference):
+def test_prefer_if_available_is_412_without_a_cached_prefix(preference):
     producer = instance(ApproxPrefixCacheProducer)
     stage = Stage(scorers=[(instance(PrefixCacheScorer), 1.0)], producers=[producer], pre_request=[producer])
     refused = stage.refuse(prefer=preference)
@@ -174,7 +169,7 @@ def test_a_client_that_wants_its_prompt_cached_gets_412_when_it_is_not(preferenc
     assert Stage().route(prefer="respond-async")
 
 
-def test_a_request_finishes_on_the_pipeline_it_began_with():
+def test_request_finishes_on_its_own_pipeline():
     ended = []
     stage = Stage(observers=[])
     before = Stage(observers=[observer_of("old", response_ended=lambda request, end, state: ended.append("old"))])
@@ -186,7 +181,7 @@ def test_a_request_finishes_on_the_pipeline_it_began_with():
     assert ended == ["old", "new"]
 
 
-def test_a_plugin_tells_the_gateway_metadata_with_the_decision():
+def test_pre_request_plugins_may_set_metadata():
     def tell(request, result, headers):
         headers.set_metadata("acme.example", "zone", "b")
         headers.set_metadata("acme.example", "cost", 0.5)
@@ -198,14 +193,14 @@ def test_a_plugin_tells_the_gateway_metadata_with_the_decision():
 
 
 @pytest.mark.parametrize(("namespace", "key", "value"), [(1, "x", "y"), ("x", b"y", "z"), ("x", "y", None), ("x", "y", ["z"])])
-def test_metadata_that_a_gateway_cannot_read_is_the_fault_of_the_plugin_that_sets_it(namespace, key, value):
+def test_setting_invalid_metadata_is_a_fault(namespace, key, value):
     stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set_metadata(namespace, key, value), "teller")])
 
     assert stage.route().dynamic_metadata == {}
     assert [(name, problem.partition(":")[0]) for name, _, problem in stage.telemetry.faults] == [("teller", "TypeError")]
 
 
-def test_the_collection_learns_where_requests_are_sent_and_of_no_other():
+def test_addresses_of_routed_requests_are_recorded():
     stage = Stage(table=pool({WAITING_QUEUE_SIZE: [3.0, 0.0, 10.0]}), scorers=[(instance(QueueScorer), 1.0)])
 
     stage.refuse({"messages": []})

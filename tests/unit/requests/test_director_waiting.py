@@ -1,4 +1,4 @@
-"""Producers that wait: only their requests become coroutines, and no wait is longer than allowed."""
+"""Asynchronous producers: only their requests become coroutines, and their waits have limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def forever(request, endpoints, state):
 
 
 @pytest.mark.asyncio
-async def test_producers_run_in_order_around_the_one_that_waits():
+async def test_producers_run_in_order_around_an_async_one():
     order = []
 
     async def wait(request, endpoints, state):
@@ -60,7 +60,7 @@ async def test_other_requests_are_decided_meanwhile():
 
 
 @pytest.mark.asyncio
-async def test_a_producer_that_takes_too_long_is_cancelled_and_the_request_goes_on():
+async def test_late_producer_is_cancelled():
     cancelled = []
 
     async def hang(request, endpoints, state):
@@ -77,24 +77,10 @@ async def test_a_producer_that_takes_too_long_is_cancelled_and_the_request_goes_
 
 
 @pytest.mark.asyncio
-async def test_each_producer_has_its_own_time():
-    done = []
-
-    async def quick(request, endpoints, state):
-        await asyncio.sleep(0)
-        done.append(True)
-
-    stage = Stage(producers=[async_producer_of(forever, "slow", timeout_seconds=0.01), async_producer_of(quick, "quick")])
-    assert isinstance(await stage.decide(), Routed)
-    assert done == [True]
-    assert [name for name, *_ in stage.telemetry.faults] == ["slow"]
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("problem", "text"), [(RuntimeError("no tokens"), "RuntimeError: no tokens"), (TimeoutError("socket"), "TimeoutError: socket")]
 )
-async def test_an_error_after_waiting_is_the_producers_fault(problem, text):
+async def test_async_producer_error_is_a_fault(problem, text):
     async def fail(request, endpoints, state):
         await asyncio.sleep(0)
         raise problem
@@ -105,13 +91,13 @@ async def test_an_error_after_waiting_is_the_producers_fault(problem, text):
 
 
 @pytest.mark.asyncio
-async def test_a_late_fault_refuses_when_the_operator_wants_that():
+async def test_late_producer_refuses_with_on_fault_refuse():
     stage = Stage(producers=[async_producer_of(forever, "slow", OnFault.REFUSE, timeout_seconds=0.01)])
     assert await stage.decide() == Refused(500, "Internal", "plugin 'slow' failed")
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_leaves_cancels_the_wait_and_leaves_no_trace():
+async def test_client_that_leaves_cancels_the_producer():
     asked = []
     stage = Stage(producers=[async_producer_of(forever)], filters=[filter_of(lambda endpoints: asked.append(1) or endpoints)])
     waiting = asyncio.ensure_future(stage.decide())
@@ -124,7 +110,7 @@ async def test_a_client_that_leaves_cancels_the_wait_and_leaves_no_trace():
 
 
 @pytest.mark.asyncio
-async def test_a_waiting_producer_is_confined_to_its_keys_also_after_others_ran():
+async def test_async_producer_is_confined_to_its_keys():
     async def sneak(request, endpoints, state):
         await asyncio.sleep(0)
         state.put(ANSWER, "mine")
@@ -136,12 +122,12 @@ async def test_a_waiting_producer_is_confined_to_its_keys_also_after_others_ran(
     assert stage.telemetry.violations == [("sneaky", "test/answer", "write")]
 
 
-def test_without_a_waiting_producer_there_is_no_coroutine():
+def test_sync_producers_need_no_coroutine():
     stage = Stage(producers=[producer_of(lambda request, endpoints, state: None)])
     assert not inspect.isawaitable(stage.decide())
 
 
-def test_a_plain_producer_that_returns_something_to_await_is_at_fault():
+def test_sync_producer_returning_a_coroutine_is_a_fault():
     async def coroutine():
         return None
 

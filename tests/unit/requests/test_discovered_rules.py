@@ -1,16 +1,16 @@
-"""Objectives and rewrites that a discovery publishes while requests are served."""
+"""Objectives and model rewrites that a discovery publishes."""
 
 from __future__ import annotations
 
 import json
 from random import Random
 
-from endpick.api import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from unit.requests.stage import CHAT, Stage, detector_of
 from unit.requests.test_director_candidates import OBJECTIVES, SATURATED
 
 
-def test_a_discovered_objective_counts_from_the_next_request_on_and_one_of_the_configuration_before_it():
+def test_configured_objectives_override_discovered_ones():
     stage = Stage(detector=detector_of(1.0), objectives=OBJECTIVES)
     assert stage.route(x_llm_d_inference_objective="nightly")
     stage.table.set_objectives({"nightly": -2, "urgent": -1})
@@ -21,7 +21,7 @@ def test_a_discovered_objective_counts_from_the_next_request_on_and_one_of_the_c
     assert [decided[3] for decided in stage.telemetry.decided] == [0, 5, 0]
 
 
-def test_a_rewrite_changes_body_and_model_in_proportion_to_the_weights():
+def test_rewrite_follows_the_weights():
     stage = Stage(random=Random(7))
     stage.table.set_rewrites([ModelRewrite(("m",), (ModelTarget("m-1", 3), ModelTarget("m-2", 1)))])
     models = []
@@ -34,7 +34,7 @@ def test_a_rewrite_changes_body_and_model_in_proportion_to_the_weights():
     assert [decided[:2] for decided in stage.telemetry.decided] == [("m", model) for model in models]
 
 
-def test_a_rewrite_counts_before_the_clients_header_and_another_model_keeps_the_header():
+def test_rewrite_overrides_the_clients_header():
     stage = Stage()
     stage.table.set_rewrites([ModelRewrite(("m",), (ModelTarget("by-rule"),))])
     ruled, asked = (stage.route({**CHAT, "model": model}, x_llm_d_model_name_rewrite="by-header").body for model in ("m", "n"))
@@ -43,7 +43,7 @@ def test_a_rewrite_counts_before_the_clients_header_and_another_model_keeps_the_
     assert (json.loads(ruled)["model"], json.loads(asked)["model"]) == ("by-rule", "by-header")
 
 
-def test_a_rule_for_every_model_gives_one_to_a_request_without():
+def test_rewrite_for_all_models_adds_a_missing_model():
     stage = Stage()
     body = {"messages": CHAT["messages"]}
     assert stage.refuse(body).status == 400

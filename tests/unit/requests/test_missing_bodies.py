@@ -1,4 +1,4 @@
-"""A gateway that does not send all bodies is noticed once, with what each plugin loses by it."""
+"""A gateway that does not send all bodies is reported once, with the consequences for each plugin."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ NO_RESPONSE_BODY = BodyModes(response_body=BodyMode.NONE)
 NO_BODIES = BodyModes(BodyMode.NONE, BodyMode.NONE)
 
 
-def test_gateway_that_sends_everything_costs_no_plugin_anything():
-    stage = Stage()
-    stage.route()
-    stage.route()
-
-    assert stage.telemetry.delivered == [(True, True, ())]
-
-
-def test_missing_response_bodies_cost_usage_the_first_byte_and_without_trailers_the_end():
+def test_losses_without_response_bodies():
     watching = observer_of("watching", first_chunk=lambda request, state: None)
     at_the_end = observer_of("at-the-end", response_ended=lambda request, end, state: None)
     stage = Stage(observers=[watching, at_the_end])
@@ -34,7 +26,7 @@ def test_missing_response_bodies_cost_usage_the_first_byte_and_without_trailers_
     )
 
 
-def test_missing_request_bodies_cost_the_model_and_the_prompt():
+def test_losses_without_request_bodies():
     stage = Stage(producers=[producer_of(lambda request, endpoints, state: None, "prefixes")])
     stage.decide(None, body_modes=NO_BODIES)
 
@@ -46,7 +38,7 @@ def test_missing_request_bodies_cost_the_model_and_the_prompt():
     )
 
 
-def test_each_change_is_told_of_and_its_losses_once():
+def test_each_change_is_reported_and_losses_once():
     stage = Stage()
     for _ in range(2):
         stage.route(body_modes=NO_RESPONSE_BODY)
@@ -59,7 +51,7 @@ def test_each_change_is_told_of_and_its_losses_once():
     assert losses == (("openai-parser reads no usage",), (), (), ())
 
 
-def test_in_flight_counting_is_named_among_those_that_see_less():
+def test_losses_name_the_inflight_producer():
     producer = instance(InflightLoadProducer, "inflight-load-producer")
     stage = Stage(observers=[producer], producers=[producer], pre_request=[producer])
 
@@ -71,7 +63,7 @@ def test_in_flight_counting_is_named_among_those_that_see_less():
     )
 
 
-def test_equal_modes_are_no_change_whichever_object_says_them():
+def test_equal_modes_are_no_change():
     stage = Stage()
     for _ in range(3):
         stage.route(body_modes=BodyModes())

@@ -1,4 +1,4 @@
-"""Headers that a decision takes from a request: from the plugin that says so to the bytes that the gateway gets."""
+"""Headers removed from a request, from the plugin to the gateway's reply."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def names_of(answer: HeaderMutation) -> tuple[dict[str, bytes], list[str]]:
     return {option.header.key: option.header.raw_value for option in answer.set_headers}, list(answer.remove_headers)
 
 
-def test_a_decision_names_the_headers_that_the_request_loses() -> None:
+def test_decision_lists_removed_headers() -> None:
     with host_of(CONFIG, {"acme.handler": Handler, "acme.headers": Headers}) as host:
         host.put(1)
         decided = host._director.decide(incoming())
@@ -59,7 +59,7 @@ def incoming():
     return IncomingRequest({":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r"}, body, None, 0.0)
 
 
-def test_a_header_that_is_set_later_is_not_removed() -> None:
+def test_header_set_later_is_not_removed() -> None:
     headers = HeadersForUpstream({"x-a": "1"}, ("x-b",))
     headers.remove("x-a")
     headers.set("x-b", "2")
@@ -68,17 +68,17 @@ def test_a_header_that_is_set_later_is_not_removed() -> None:
 
 
 @pytest.mark.parametrize("name", ["content-length", "x-gateway-destination-endpoint", ":path"])
-def test_headers_that_are_not_the_plugins_cannot_be_removed(name: str) -> None:
+def test_owned_headers_cannot_be_removed(name: str) -> None:
     with pytest.raises(ValueError, match="belongs to endpick"):
         HeadersForUpstream({}).remove(name)
 
 
-@pytest.mark.parametrize("name", ["content-length", "transfer-encoding", "a b", ""])
-def test_a_name_that_a_gateway_would_refuse_is_left_out(name: str) -> None:
+@pytest.mark.parametrize("name", ["content-length", "transfer-encoding"])
+def test_protected_names_are_not_removed(name: str) -> None:
     assert names_of(mutation({}, {}, (name, "x-ok")))[1] == ["x-ok"]
 
 
 @pytest.mark.parametrize("removed", [["x"], (7,), "x"])
-def test_a_result_that_names_no_headers_is_refused_where_it_is_made(removed) -> None:
+def test_result_checks_removed_headers(removed) -> None:
     with pytest.raises(TypeError, match="removed_headers"):
         SchedulingResult("default", {}, ("127.0.0.1:1",), removed_headers=removed)

@@ -1,4 +1,4 @@
-"""What a subset hint admits."""
+"""Subset hints."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def admitted(subset: tuple[str, ...] | None, *addresses: str) -> tuple[str, ...]
         (("10.0.0",), ()),
     ],
 )
-def test_an_entry_with_a_port_admits_that_port_and_a_bare_address_admits_all(subset, expected):
+def test_entry_with_port_allows_that_port_only(subset, expected):
     assert admitted(subset, *POOL) == expected
 
 
 @pytest.mark.parametrize("entry", ["[fd00::1]:8000", "[fd00::1]", "fd00::1"])
-def test_an_ipv6_endpoint_is_admitted_with_and_without_brackets_and_port(entry):
+def test_ipv6_entry_may_have_brackets_and_port(entry):
     assert admitted((entry,), "[fd00::1]:8000", "[fd00::2]:8000") == ("[fd00::1]:8000",)
 
 
 @given(st.lists(st.ip_addresses().map(str)), st.ip_addresses(), st.integers(1, 65535))
-def test_a_bare_address_admits_exactly_its_own_ports(entries, address, port):
+def test_bare_address_allows_all_its_ports(entries, address, port):
     endpoint = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
     assert bool(admitted(tuple(entries), endpoint)) == (str(address) in entries)

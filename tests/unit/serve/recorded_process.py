@@ -1,4 +1,4 @@
-"""What `serve` has around an active plan, and plugins that note what becomes of them in it."""
+"""An active plan as in `serve`, with plugins that record how they are started and stopped."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
 
-from endpick.api import EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api import Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.data.collection import CollectionSettings
@@ -19,42 +21,30 @@ from endpick.host.discovery import Candidate, discover
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.active_plan import ActivePlan, reload_once
+from endpick.serve.active_plan import ActivePlan, Reloader
 from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy
 
 SERVING = "first"
 STOPPED: Counter[str] = Counter()
-COMPARING: list[object] = []
-"""The task that ran, each time that parameters were compared."""
 
 
 class Waiting:
-    """Tells a test that a plugin or a hook object has begun what takes its time."""
+    """Set when a plugin or a hook object has begun a slow call."""
 
     begun: ClassVar[asyncio.Event]
 
 
 class Recording(Parameters):
     start: str = ""
-    """How `start` fails: `cancel` or `exit`."""
-    built: str = ""
-    """Who is cancelled when it is built: the `task` that runs."""
+    """How `start` fails: `fail` or `exit`."""
     stop: str = ""
-    """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
-
-    def __eq__(self, other):
-        COMPARING.append(asyncio.current_task())
-        return super().__eq__(other)
-
-    __hash__ = None
+    """How `stop` behaves: `fail`, `exit` or `slow`."""
 
 
 async def behave(how: str) -> None:
     if how == "fail":
         raise RuntimeError("cannot let go")
-    if how == "cancel":
-        raise asyncio.CancelledError
     if how == "exit":
         sys.exit(3)
     if how == "slow":
@@ -64,11 +54,6 @@ async def behave(how: str) -> None:
 
 class RecordingScorer(Scorer[Recording]):
     plugin_type = "test.recording"
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        if self.parameters.built == "task":
-            asyncio.current_task().cancel()
 
     def score(self, request, endpoints, state):
         raise NotImplementedError
@@ -90,7 +75,7 @@ class ReadyDiscovery(EndpointDiscovery):
 
 
 class Veto:
-    """A hook object against every reload."""
+    """A hook object that vetoes reloads."""
 
     @hookimpl
     async def endpick_config_reload(self, new):
@@ -128,7 +113,7 @@ dataLayer: {{discovery: {{pluginRef: test.ready}}}}
 
 
 class Process:
-    """What `serve` has around an active plan."""
+    """An active plan and its surroundings."""
 
     def __init__(self, plan: Plan, finish_timeout_seconds: float) -> None:
         self.plan = plan
@@ -146,7 +131,10 @@ class Process:
         return process
 
     async def reload(self, plan: Plan) -> bool:
-        return await reload_once(self.active, self.runtime, self.plan.hooks, lambda: PlanOutcome(plan))
+        return await self.replan(lambda: PlanOutcome(plan))
+
+    async def replan(self, replan: Callable[[], PlanOutcome]) -> bool:
+        return await Reloader(self.active, self.runtime, self.plan.hooks, replan).reload()
 
     @property
     def serving(self) -> str:

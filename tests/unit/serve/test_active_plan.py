@@ -1,26 +1,22 @@
-"""A reload replaces what serves or leaves it as it is, and at the end every instance has been stopped, once."""
+"""A reload replaces the deployment or leaves it as it is; at the end every instance has been stopped once."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 
 import pytest
 import pytest_asyncio
 
 from endpick.api import Endpoint
-from endpick.config import load_config
 from endpick.data.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.discovery import discover
-from endpick.host.planning.plan import Plan, PlanOutcome
-from endpick.host.planning.planner import make_plan
+from endpick.host.planning.plan import PlanOutcome
 from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
-from endpick.serve.active_plan import MOST_PLANNING, WatchedFile, reload_once
+from endpick.serve.active_plan import WatchedFile
 from endpick.serve.deployment import deploy
-from unit.serve.recorded_process import COMPARING, SERVING, STOPPED, Process, RecordingScorer, Waiting, offered, planned
+from unit.serve.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, planned
 
 
 @pytest_asyncio.fixture
@@ -29,8 +25,8 @@ async def process() -> Process:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("stop", ["", "fail", "cancel", "exit"])
-async def test_a_veto_stands_also_when_a_fresh_instance_does_not_stop(process, caplog, stop):
+@pytest.mark.parametrize("stop", ["", "fail", "exit"])
+async def test_a_veto_stands_even_if_a_fresh_instance_does_not_stop(process, caplog, stop):
     assert not await process.reload(planned("vetoed", stop=stop))
 
     assert process.serving == SERVING
@@ -42,8 +38,8 @@ async def test_a_veto_stands_also_when_a_fresh_instance_does_not_stop(process, c
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("start", ["fail", "cancel", "exit"])
-async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(process, start):
+@pytest.mark.parametrize("start", ["fail", "exit"])
+async def test_an_instance_that_does_not_start_refuses_the_reload(process, start):
     assert not await process.reload(planned("unwilling", start=start))
 
     assert process.serving == SERVING
@@ -52,147 +48,57 @@ async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(pr
 
 
 @pytest.mark.asyncio
-async def test_an_instance_that_would_cancel_the_reload_that_builds_it_refuses_it_and_no_more(process):
-    assert not await process.reload(planned("second", built="task"))
-    assert process.serving == SERVING
-    assert await process.reload(planned("third"))
-    assert process.serving == "third"
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-async def test_parameters_that_a_reload_compares_find_no_task_that_they_could_cancel(process):
-    COMPARING.clear()
-    assert await process.reload(planned())
-    assert set(COMPARING) == {None}
-    await process.active.end()
-
-
-def plan_of_many(count: int, salt: str = "") -> Plan:
-    """A plan with so many recording scorers, of which one is used, and a warning of each of the others."""
-    instances = "".join(f"- {{type: test.recording, name: i{number}{salt}}}\n" for number in range(count))
-    text = f"""\
-apiVersion: endpick/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- {{type: test.ready}}
-{instances}schedulingProfiles: [{{name: default, plugins: [{{pluginRef: i0{salt}}}]}}]
-dataLayer: {{discovery: {{pluginRef: test.ready}}}}
-"""
-    plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
-    outcome = make_plan(load_config(text=text), plugins)
-    assert outcome.plan is not None, outcome.diagnostics
-    return outcome.plan
-
-
-@pytest.mark.asyncio
-async def test_a_reload_of_hundreds_of_instances_leaves_everything_else_its_turns(process, monkeypatch):
-    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
-
-    async def turns_of(plan: Plan, previous=None) -> int:
-        turns, deployed = 0, asyncio.ensure_future(deploy(plan, process.runtime, previous))
-        while not deployed.done():
-            turns += 1
-            await asyncio.sleep(0)
-        turns_of.deployment = deployed.result()
-        return turns
-
-    monkeypatch.setattr(deployment_module, "start_instances", without_a_turn)
-    assert await turns_of(plan_of_many(200)) > 200, "each instance is built in a turn of its own where turns are short"
-    assert await turns_of(plan_of_many(200), turns_of.deployment) > 400, "and compared with the one before in another"
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-async def test_what_a_reload_leaves_behind_is_asked_what_it_has_learnt_until_it_is_stopped(process):
-    for name in ("second", "third"):
-        assert await process.reload(planned(name))
-    assert [instance.name for instance in process.active.all_instances()].count("test.ready") == 1
-    assert {SERVING, "second", "third"} < {instance.name for instance in process.active.all_instances()}
-    assert SERVING not in {instance.name for instance in process.active.instances()}
-    await process.active.end()
-    assert {SERVING, "second"}.isdisjoint(instance.name for instance in process.active.all_instances())
-
-
-async def without_a_turn(instances):
-    return [*instances]
-
-
-@pytest.mark.asyncio
-async def test_hundreds_of_mistakes_are_logged_in_turns_and_each_of_them(process, monkeypatch, caplog):
-    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
-    mistakes = tuple(Diagnostic(Code.E0501, f"mistake {number}") for number in range(300))
-    reloading = asyncio.ensure_future(reload_once(process.active, process.runtime, process.plan.hooks, lambda: PlanOutcome(None, mistakes)))
-    logged = []
-    while not reloading.done():
-        logged.append(len(caplog.records))
-        await asyncio.sleep(0)
-
-    assert not reloading.result()
-    assert max(after - before for before, after in itertools.pairwise(logged)) <= 2
-    assert sum("mistake" in record.getMessage() for record in caplog.records) == 300
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-async def test_an_instance_that_blocks_at_each_endpoint_that_leaves_is_left_out(process, monkeypatch):
-    heard = []
-    seconds = itertools.count()
-    monkeypatch.setattr("endpick.serve.active_plan.perf_counter", lambda: float(next(seconds)))
-    monkeypatch.setattr(RecordingScorer, "endpoint_removed", lambda scorer, name: heard.append(name), raising=False)
-    table = process.runtime.table
-    table.replace_all([Endpoint(f"e{number}", "10.0.0.1", number + 1) for number in range(10)])
-    table.replace_all([])
-    assert len(heard) == 3
-    await process.active.end()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("problem", "told"),
-    [
-        (OSError(28, "No space left on device"), "a reload failed: [Errno 28] No space left on device; the old configuration serves\n"),
-        (MemoryError("none left"), "a reload failed; the old configuration serves\nTraceback"),
-    ],
-)
-async def test_what_keeps_a_configuration_from_being_read_refuses_the_reload_and_no_more(process, caplog, problem, told):
+async def test_a_failing_replan_refuses_the_reload(process, caplog):
     def without_room() -> PlanOutcome:
-        raise problem
+        raise OSError(28, "No space left on device")
 
-    assert not await reload_once(process.active, process.runtime, process.plan.hooks, without_room)
+    assert not await process.replan(without_room)
 
-    assert told in caplog.text
+    assert "a reload failed: OSError: [Errno 28] No space left on device; the old configuration serves" in caplog.text
     assert process.serving == SERVING
     await process.active.end()
 
 
 @pytest.mark.asyncio
-async def test_a_plan_that_does_not_end_is_given_up_and_the_next_one_serves_until_there_are_too_many(process, caplog, monkeypatch):
+async def test_planning_that_does_not_end_refuses_the_reload(process, caplog, monkeypatch):
     may_end = threading.Event()
-
-    def endless() -> PlanOutcome:
-        may_end.wait(20)
-        return PlanOutcome(planned("late"))
-
     monkeypatch.setattr(active_plan, "PLANNING_SECONDS", 0.0)
-    for number in range(1, MOST_PLANNING + 1):
-        assert not await reload_once(process.active, process.runtime, process.plan.hooks, endless)
-        assert caplog.text.count("a reload was given up") == number
-    monkeypatch.setattr(active_plan, "PLANNING_SECONDS", 60.0)
-    assert not await process.reload(planned("new"))
-    assert "a reload was not begun" in caplog.text
+
+    assert not await process.replan(lambda: PlanOutcome(planned("late") if may_end.wait(20) else None))
+    assert "are not loaded within 0 s; the old configuration serves" in caplog.text
     may_end.set()
-    while process.active.planning:  # noqa: ASYNC110 - threads end
-        await asyncio.sleep(0)
     assert process.serving == SERVING
-    assert await process.reload(planned("new"))
-    assert process.serving == "new"
     await process.active.end()
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", ["hook-fail", "hook-cancel", "hook-exit"])
-async def test_a_hook_object_that_fails_refuses_the_reload_and_no_more(process, name):
+async def test_every_mistake_of_a_refused_configuration_is_logged(process, caplog):
+    mistakes = tuple(Diagnostic(Code.E0501, f"mistake {number}") for number in range(3))
+
+    assert not await process.replan(lambda: PlanOutcome(None, mistakes))
+    assert [f"mistake {number}" in caplog.text for number in range(3)] == [True] * 3
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_instances_hear_of_removed_endpoints_despite_faults(process, monkeypatch):
+    heard = []
+
+    def endpoint_removed(scorer, name):
+        heard.append(name)
+        raise RuntimeError("fault")
+
+    monkeypatch.setattr(RecordingScorer, "endpoint_removed", endpoint_removed, raising=False)
+    table = process.runtime.table
+    table.replace_all([Endpoint(f"e{number}", "10.0.0.1", number + 1) for number in range(3)])
+    table.replace_all([])
+    assert sorted(heard) == ["e0", "e1", "e2"]
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["hook-fail", "hook-exit"])
+async def test_a_failing_hook_object_refuses_the_reload(process, name):
     assert not await process.reload(planned(name))
 
     assert process.serving == SERVING
@@ -201,7 +107,7 @@ async def test_a_hook_object_that_fails_refuses_the_reload_and_no_more(process, 
 
 
 @pytest.mark.asyncio
-async def test_the_end_in_the_middle_of_a_reload_leaves_nothing_running(process):
+async def test_the_end_during_a_reload_leaves_nothing_running(process):
     reloading = asyncio.ensure_future(process.reload(planned("endless")))
     await Waiting.begun.wait()
     reloading.cancel()
@@ -213,7 +119,7 @@ async def test_the_end_in_the_middle_of_a_reload_leaves_nothing_running(process)
 
 
 @pytest.mark.asyncio
-async def test_the_end_between_two_pipelines_stops_the_instances_of_both(process, monkeypatch):
+async def test_the_end_between_two_pipelines_stops_all_instances(process, monkeypatch):
     stop, stopping = CollectionLoop.stop, asyncio.Event()
 
     async def endless(loop):
@@ -233,7 +139,7 @@ async def test_the_end_between_two_pipelines_stops_the_instances_of_both(process
 
 
 @pytest.mark.asyncio
-async def test_instances_left_behind_that_still_drain_are_stopped_at_the_end(process):
+async def test_draining_instances_are_stopped_at_the_end(process):
     assert await process.reload(planned("second"))
     assert not STOPPED
     await process.active.end()
@@ -242,7 +148,7 @@ async def test_instances_left_behind_that_still_drain_are_stopped_at_the_end(pro
 
 
 @pytest.mark.asyncio
-async def test_instances_that_are_being_stopped_at_the_end_are_stopped_once():
+async def test_instances_already_stopping_are_stopped_once():
     process = await Process.begun(planned(stop="slow"), finish_timeout_seconds=0)
     assert await process.reload(planned("second"))
     await Waiting.begun.wait()
@@ -252,7 +158,7 @@ async def test_instances_that_are_being_stopped_at_the_end_are_stopped_once():
 
 
 @pytest.mark.asyncio
-async def test_the_end_stops_every_instance_and_tells_all_that_failed(process, monkeypatch):
+async def test_the_end_stops_every_instance_and_reports_failures(process, monkeypatch):
     assert await process.reload(planned("second", stop="fail"))
 
     async def failing(loop):
@@ -272,11 +178,11 @@ async def test_the_end_stops_every_instance_and_tells_all_that_failed(process, m
 
 
 @pytest.mark.asyncio
-async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(process, monkeypatch):
+async def test_instances_are_stopped_if_the_pipeline_cannot_be_made(process, monkeypatch):
     def broken(*_):
         raise RuntimeError("cannot be bound")
 
-    monkeypatch.setattr(deployment_module, "compiling", broken)
+    monkeypatch.setattr(deployment_module, "compile_plan", broken)
     with pytest.raises(RuntimeError, match="cannot be bound"):
         await deploy(planned("second"), process.runtime, process.active.deployment)
 
@@ -285,10 +191,10 @@ async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(proces
 
 
 @pytest.mark.asyncio
-async def test_a_change_between_the_first_reading_and_the_watch_is_noticed(tmp_path):
+async def test_a_change_during_the_first_read_is_noticed(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("first")
-    watched = WatchedFile.as_it_is(path)
+    watched = WatchedFile.now(path)
     path.write_text("second, longer")
     changed = asyncio.Event()
     watching = asyncio.ensure_future(watched.watch(changed.set))

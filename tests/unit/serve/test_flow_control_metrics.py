@@ -1,4 +1,4 @@
-"""The metrics of flow control: llm-d's families, and the figures of what happened."""
+"""The metrics of flow control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
-from endpick.flow_control.states import EntryEvent
+from endpick.flow_control.queues import WaitEnd
 from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.recorder import MOST_PRIORITIES
 from unit.flow_control.queue_bench import Bench, band, settings
@@ -25,17 +25,17 @@ def registry() -> CollectorRegistry:
 
 
 def busy(registry: CollectorRegistry, **keywords) -> Bench:
-    """A bench whose report are the metrics."""
+    """A bench that reports to the metrics."""
     bench = Bench(settings(max_requests=4, max_bytes=100, template=band(max_requests=4, max_bytes=50)), **keywords)
     bench.controller._report = FlowControlMetrics(registry, "the-pool", 250, lambda: None)
     return bench
 
 
-def test_each_family_of_llm_d_is_there_with_its_type_labels_and_buckets(registry):
+def test_metrics_have_llm_ds_types_labels_and_buckets(registry):
     bench = busy(registry)
     report = bench.controller._report
     bench.offer("waits")
-    bench.controller.attempt()
+    bench.controller.dispatch()
     bench.controller.leave(bench.entries["waits"])
     report.revoked(-1, 0.5, 0.1)
     report.confirmed("confirmed", 0.02)
@@ -49,7 +49,7 @@ def test_each_family_of_llm_d_is_there_with_its_type_labels_and_buckets(registry
         assert bounds == set(row.get("buckets", ())), name
 
 
-def test_the_figures_follow_what_waits_and_how_it_ends(registry):
+def test_metrics_count_waiting_requests_and_outcomes(registry):
     bench = busy(registry, saturation=1.5)
 
     def value(name: str, **labels: str) -> float | None:
@@ -65,14 +65,14 @@ def test_the_figures_follow_what_waits_and_how_it_ends(registry):
     assert value("capacity_utilization_bytes", priority="0") == 1.0
     assert value("global_capacity_utilization_requests") == 0.5
     assert value("global_capacity_utilization_bytes") == 0.5
-    bench.controller.attempt()
+    bench.controller.dispatch()
     assert value("pool_saturation", stage="effective") == 1.5
     assert value("pool_saturation", stage="decode") == 1.5
     assert value("pool_saturation", stage="prefill") is None
     bench.now += 7.0
     bench.saturation = 0.0
     assert bench.gone() == ["first", "second"]
-    assert bench.controller.may_pass(bench.request("passes"), 1)
+    assert bench.controller.may_pass(bench.request("passes"))
     assert value("queue_size", **flow) == value("queue_bytes", **flow) == 0
     assert value("requests_total", outcome="Dispatched", priority="0") == 3
     assert value("requests_total", outcome="RejectedCapacity", priority="0") == 1
@@ -80,7 +80,7 @@ def test_the_figures_follow_what_waits_and_how_it_ends(registry):
     assert value("request_queue_duration_seconds_bucket", outcome="Dispatched", le="0.0001", **flow) == 1
 
 
-def test_made_up_fairness_ids_share_their_labels_beyond_the_limit(registry):
+def test_fairness_ids_beyond_the_limit_share_labels(registry):
     overflows = []
     bench = Bench(settings(template=band(max_requests=10_000, fairness="any")), any=lambda each: next(iter(each.flows)))
     bench.controller._report = FlowControlMetrics(registry, "the-pool", 5, lambda: overflows.append(1))
@@ -91,19 +91,17 @@ def test_made_up_fairness_ids_share_their_labels_beyond_the_limit(registry):
     assert len(samples) == 6
     assert samples["other"] == 95
     assert overflows
-    bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
+    bench.controller.end_all(WaitEnd.SHUT_DOWN)
     assert sum(sample.value for family in registry.collect() if "queue_size" in family.name for sample in family.samples) == 0
 
 
-def test_priorities_without_number_share_their_labels_beyond_a_number_of_them(registry):
+def test_priorities_beyond_the_limit_share_labels(registry):
     bench = Bench(settings(template=band(max_requests=10_000, fairness="any")), any=lambda each: next(iter(each.flows)))
     report = bench.controller._report = FlowControlMetrics(registry, "the-pool", 5, lambda: None)
     for priority in range(3 * MOST_PRIORITIES):
         bench.offer(str(priority), priority=priority)
         report.revoked(priority, 0.5, 0.1)
-    bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
+    bench.controller.end_all(WaitEnd.SHUT_DOWN)
     for name in ("requests_total", "capacity_utilization_requests", "capacity_utilization_bytes", "revocations_issued_total"):
         samples = [sample for family in registry.collect() for sample in family.samples if sample.name == f"llm_d_epp_flow_control_{name}"]
         assert len({sample.labels["priority"] for sample in samples}) == MOST_PRIORITIES + 1, name
-    assert sum(report.by_outcome().values()) == 3 * MOST_PRIORITIES
-    assert len(report._bands) == MOST_PRIORITIES + 1

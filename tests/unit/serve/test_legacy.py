@@ -6,17 +6,22 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from endpick.api import Usage
 from endpick.api.request_control import ResponseEnd, TerminationCause
-from endpick.serve.legacy import TWINS, LegacyTwins
+from endpick.host.telemetry import NullTelemetry
+from endpick.serve.exposition import Exposition
+from endpick.serve.legacy import OLD_NAMES, LegacyNames
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
-from endpick.serve.text_page import CollectorInTurns
 from unit.scheduling.workbench import Pace
+
+
+def renamed(registry: CollectorRegistry) -> LegacyNames:
+    return LegacyNames(Exposition(registry, None, tuple, NullTelemetry()))
 
 
 def samples(registry: CollectorRegistry) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """The samples of the page with the old names, by name and labels."""
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-    for family in LegacyTwins(registry).collect():
+    for family in renamed(registry).collect():
         for sample in family.samples:
             labels = tuple(sorted(sample.labels.items()))
             assert labels not in found.setdefault(sample.name, {}), f"{sample.name} {labels} is there twice"
@@ -24,10 +29,10 @@ def samples(registry: CollectorRegistry) -> dict[str, dict[tuple[tuple[str, str]
     return found
 
 
-def test_requests_of_several_tenants_are_added_up_under_the_old_name():
+def test_tenants_are_added_up_under_the_old_name():
     registry = CollectorRegistry()
-    recorder = Recorder(EndpickMetrics(registry), lambda: 0.0)
-    for number in range(40):  # more than a family has in one part
+    recorder = Recorder(EndpickMetrics(registry), lambda: 0.0, max_combinations=200)
+    for number in range(40):
         recorder.request_decided("m", "t", f"tenant-{number}", 0, 100, 0.001)
         end = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.3, 0.1)
         recorder.request_ended("m", "t", f"tenant-{number}", 0, end, Pace())
@@ -43,10 +48,10 @@ def test_requests_of_several_tenants_are_added_up_under_the_old_name():
     assert page["inference_extension_model_rewrite_decisions_total"] == {
         (("model_name", "m"), ("model_rewrite_name", "header"), ("target_model", "t")): 40.0
     }
-    assert generate_latest(LegacyTwins(registry)).count(b"# TYPE inference_objective_request_total counter") == 1
+    assert generate_latest(renamed(registry)).count(b"# TYPE inference_objective_request_total counter") == 1
 
 
-def test_labels_get_their_old_names_and_samples_that_had_no_place_are_left_out():
+def test_labels_get_their_old_names():
     registry = CollectorRegistry()
     queue = Gauge("llm_d_epp_per_endpoint_queue_size", "x", ["name", "model_server_endpoint"], registry=registry)
     queue.labels("pool", "a").set(3)
@@ -62,38 +67,11 @@ def test_labels_get_their_old_names_and_samples_that_had_no_place_are_left_out()
     assert page["inference_extension_prefix_indexer_hit_ratio_bucket"] == {(("le", "0.5"),): 1, (("le", "1.0"),): 2, (("le", "+Inf"),): 2}
 
 
-def test_families_without_an_old_name_have_no_twin():
+def test_families_without_an_old_name_are_not_repeated():
     registry = CollectorRegistry()
     Counter("llm_d_epp_something_else_total", "x", registry=registry).inc()
     assert set(samples(registry)) <= {"llm_d_epp_something_else_total", "llm_d_epp_something_else_created"}
 
 
-def test_no_old_name_stands_in_the_table_twice():
-    assert len({twin.old for twin in TWINS}) == len({twin.new for twin in TWINS}) == len(TWINS)
-
-
-class InTurns(CollectorInTurns):
-    """What a registry shows, with a turn for others before and after it."""
-
-    def __init__(self, registry):
-        self.registry = registry
-
-    def collect(self):
-        return self.registry.collect()
-
-    def in_turns(self):
-        yield None
-        yield from self.registry.collect()
-        yield None
-
-
-def test_others_have_their_turns_while_what_a_collector_shows_and_the_old_names_are_gathered():
-    registry = CollectorRegistry()
-    queues = Gauge("llm_d_epp_per_endpoint_queue_size", "x", ["name", "model_server_endpoint"], registry=registry)
-    for number in range(4000):
-        queues.labels("pool", f"{number}").set(number)
-    shown = list(LegacyTwins(InTurns(registry)).in_turns())
-    old = [family for family in shown if family is not None and family.name == "inference_pool_per_pod_queue_size"]
-    assert [len(family.samples) for family in old] == [1000] * 4
-    assert shown.count(None) == 2 + 3
-    assert None not in list(LegacyTwins(InTurns(registry)).collect())
+def test_old_names_are_unique():
+    assert len({name.old for name in OLD_NAMES}) == len({name.new for name in OLD_NAMES}) == len(OLD_NAMES)

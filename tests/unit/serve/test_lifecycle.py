@@ -1,4 +1,4 @@
-"""Instances start in order, stop in reverse, and none is left behind."""
+"""Instances start in order and stop in reverse order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endpick.serve.deployment import StartRefused, start_instances, stop_instanc
 
 
 class Recording(Plugin):
-    """Writes down what happens to it."""
+    """Records its calls."""
 
     def __init__(self, name: str, log: list[str], *, start: BaseException | None = None, stop: BaseException | None = None) -> None:
         super().__init__(name, Parameters(), PluginContext())
@@ -35,6 +35,8 @@ class Hanging(Recording):
     async def start(self) -> None:
         await asyncio.Event().wait()
 
+    stop = start
+
 
 def instance(plugin: Recording) -> Instance:
     nothing = Subscriptions()
@@ -50,13 +52,14 @@ def log() -> list[str]:
 async def test_start_in_order_and_stop_in_reverse(log):
     instances = [instance(Recording(name, log)) for name in "abc"]
 
-    await stop_instances(await start_instances(instances))
+    await start_instances(instances)
+    await stop_instances(instances)
 
     assert log == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
 
 
 @pytest.mark.asyncio
-async def test_those_started_before_a_failure_are_stopped_again(log):
+async def test_started_instances_are_stopped_after_a_failure(log):
     broken = Recording("b", log, start=RuntimeError("no disk"))
 
     with pytest.raises(StartRefused, match="'b' failed to start: RuntimeError: no disk"):
@@ -66,19 +69,24 @@ async def test_those_started_before_a_failure_are_stopped_again(log):
 
 
 @pytest.mark.asyncio
-async def test_configuration_error_reaches_the_operator_in_the_plugins_own_words(log):
+async def test_configuration_error_is_shown_in_the_plugins_words(log):
     with pytest.raises(StartRefused, match=r"^'a' cannot start: no file at x\.yaml$"):
         await start_instances([instance(Recording("a", log, start=ConfigurationError("no file at x.yaml")))])
 
 
 @pytest.mark.asyncio
-async def test_hanging_start_ends_after_its_time(log):
+async def test_hanging_start_and_stop_end_after_their_time(log):
     with pytest.raises(StartRefused, match=r"did not start within 0\.01 s"):
         await start_instances([instance(Hanging("a", log))], timeout_seconds=0.01)
+    with pytest.raises(ExceptionGroup) as group:
+        await stop_instances([instance(Recording("b", log)), instance(Hanging("a", log))], timeout_seconds=0.01)
+    (problem,) = group.value.exceptions
+    assert str(problem) == "while stopping a (recording, acme 1.0): TimeoutError: it did not stop within 0.01 s"
+    assert log == ["stop b"]
 
 
 @pytest.mark.asyncio
-async def test_behaviour_44_all_are_stopped_and_both_failures_told(log):
+async def test_behaviour_44_all_are_stopped_and_failures_reported(log):
     instances = [
         instance(Recording("a", log, stop=ValueError("one"))),
         instance(Recording("b", log)),

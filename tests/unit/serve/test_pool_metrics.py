@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey, Endpoint, Scope
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, Endpoint, Scope
+from endpick.api.keys import LORA_ADAPTERS
 from endpick.data.table import EndpointTable
 from endpick.serve.exposition import PoolGauges
 

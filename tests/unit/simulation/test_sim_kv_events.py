@@ -6,7 +6,8 @@ import aiohttp
 import numpy as np
 import pytest
 
-from endpick.api import PREFIX_MATCH_BLOCKS, Endpoint
+from endpick.api import Endpoint
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.simulation.server import serve
 from endpick.simulation.settings import EngineSettings, KvEventSettings, ServerSettings, Timing
 from unit.builtin.kv_publisher import picking, until

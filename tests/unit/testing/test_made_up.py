@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey, MetricsPage, Scope
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, MetricsPage, Scope
+from endpick.api.keys import LORA_ADAPTERS
 from endpick.testing import make_pool
 from endpick.testing.made_up import BUILT_IN_KEYS, make_endpoint, make_request, nonsense_of, unprotected, value_of, varied_requests
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import find, given, settings
 
-from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey
+from endpick.api.keys import LORA_ADAPTERS
 from endpick.testing import strategies as st
 
 OBJECTS = DataKey("test.example/objects", complex)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from jh2._hazmat import Decoder
 
 from endpick.extproc.stream import StreamSession
-from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
@@ -19,7 +18,6 @@ from endpick.transport.h2.frames import (
     FRAME_HEAD,
     FRAME_HEAD_BYTES,
     MAX_STREAM_ID,
-    FrameBuffer,
     FrameType,
     read_frame_head,
 )
@@ -121,7 +119,6 @@ class Peer:
     def __init__(
         self,
         limits: Limits | None = None,
-        memory: MemoryBudget | None = None,
         session: Callable[[], StreamSession] | None = None,
         *,
         greet: bool = True,
@@ -132,11 +129,10 @@ class Peer:
         self.tasks: list[FakeTask] = []
         self.waiting: list[Stream] = []
         self.counters = TransportCounters()
-        self.memory = memory or MemoryBudget(2**30)
         open_session = session or self._open_session
         methods = {PATH: Method(open_session), ENDLESS_PATH: Method(open_session, holds_drain=False)}
-        self.connection = Connection(methods, limits or Limits(), self.counters, self.memory, self._spawn, self.now)
-        self._parser = FrameBuffer(2**24)
+        self.connection = Connection(methods, limits or Limits(), self.counters, self._spawn, self.now)
+        self._unread = b""
         self._decoder = Decoder(2**16)
         self._encoded: dict[tuple[tuple[str, str], ...], bytes] = {}
         if greet:
@@ -173,7 +169,8 @@ class Peer:
     def take(self) -> list[Frame]:
         """Frames since last asked."""
         taken = []
-        for kind, flags, stream, payload in parsed(self._parser, self.connection.outbox.take()):
+        received, self._unread = split_frames(self._unread + self.connection.outbox.take())
+        for kind, flags, stream, payload in received:
             frame = Frame(FrameType(kind), flags, stream, payload)
             if frame.kind is FrameType.HEADERS:
                 frame.headers = {name.decode(): value.decode() for name, value, _ in self._decoder.decode(frame.payload, True)}
@@ -203,20 +200,18 @@ def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frame(FrameType.DATA, END_STREAM if end else 0, stream, payload)
 
 
-def parsed(arrived: FrameBuffer, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Type, flags, stream and payload of each whole frame."""
-    arrived.add(data)
-    while True:
-        while len(arrived.bytes) - arrived.position >= FRAME_HEAD_BYTES:
-            length_and_kind, flags, stream = read_frame_head(arrived.bytes, arrived.position)
-            start = arrived.position + FRAME_HEAD_BYTES
-            stop = start + (length_and_kind >> 8)
-            if stop > len(arrived.bytes) or stop - start > arrived.max_payload_bytes:
-                break
-            arrived.position = stop
-            yield length_and_kind & 0xFF, flags, stream & MAX_STREAM_ID, arrived.bytes[start:stop]
-        if not arrived.read_on():
-            return
+def split_frames(data: bytes) -> tuple[list[tuple[int, int, int, bytes]], bytes]:
+    """Type, flags, stream and payload of each whole frame, and the bytes after them."""
+    found = []
+    position = 0
+    while len(data) - position >= FRAME_HEAD_BYTES:
+        length_and_kind, flags, stream = read_frame_head(data, position)
+        start = position + FRAME_HEAD_BYTES
+        if start + (length_and_kind >> 8) > len(data):
+            break
+        position = start + (length_and_kind >> 8)
+        found.append((length_and_kind & 0xFF, flags, stream & MAX_STREAM_ID, data[start:position]))
+    return found, data[position:]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

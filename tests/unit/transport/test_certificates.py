@@ -1,20 +1,14 @@
-"""Certificates are renewed while it serves, also where the disk, the descriptors or the time were against it at first."""
+"""Certificates are renewed while the server runs; unusable ones are reported and not used."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
 import ssl
-import tempfile
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from endpick.transport import tls
 from endpick.transport.limits import TransportCounters
-from endpick.transport.tls import CertificateWatch, TlsSettings, make_self_signed, read_certificate, server_context
+from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, cipher_list, make_self_signed, read_certificate, server_context
 
 
 @pytest.fixture
@@ -30,144 +24,67 @@ def renew(settings: TlsSettings, valid_days: int = 3650) -> None:
         fresh.replace(path)
 
 
-def no_room(*_args: object, **_options: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files without a disk are Linux's")
-def test_a_certificate_needs_no_room_on_a_disk(settings, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
-    assert server_context(read_certificate(settings), settings).cert_store_stats()["x509"] == 0
-
-
-def test_where_there_are_no_files_without_a_disk_a_folder_serves(settings, monkeypatch):
-    monkeypatch.setattr(os, "memfd_create", no_room, raising=False)
-    assert server_context(read_certificate(settings), settings).cert_store_stats()["x509"] == 0
-    other = TlsSettings(settings.certificate_file, settings.certificate_file)
-    with pytest.raises(tls.TlsError, match="not usable"):
-        server_context(read_certificate(other), other)
-
-
-def test_what_was_refused_is_tried_again_and_told_once(settings, monkeypatch, caplog):
+def test_renewed_certificate_is_loaded_in_place(settings):
     watch, counters = CertificateWatch(settings), TransportCounters()
-    asked = []
-
-    def out_of_descriptors(path):
-        asked.append(path)
-        raise OSError(errno.EMFILE, "Too many open files")
-
+    before = watch.context
+    assert not watch.refresh(counters)
     renew(settings)
-    with monkeypatch.context() as patch:
-        patch.setattr(tls, "open_regular", out_of_descriptors)
-        assert not watch.refresh(counters)
-        assert not watch.refresh(counters)
-        assert len(asked) == 1, "not each second"
-        patch.setattr(tls, "_AGAIN_SECONDS", 0.0)
-        watch._again_at = 0.0
-        assert not watch.refresh(counters)
-        assert not watch.refresh(counters)
-    assert len(asked) == 3
-    assert (counters.certificate_reload_failures, counters.certificate_reloads) == (1, 0)
-    assert caplog.text.count("Too many open files") == 1
     assert watch.refresh(counters)
+    assert watch.context is before
     assert watch.files.certificate == settings.certificate_file.read_bytes()
-    assert counters.certificate_reloads == 1
+    assert (counters.certificate_reloads, counters.certificate_reload_failures) == (1, 0)
 
 
-def test_files_that_are_renewed_while_it_starts_are_read_again(settings, monkeypatch):
-    wanted, old_key = settings.certificate_file.read_bytes(), make_self_signed()[1]
-    new_key = settings.key_file.read_bytes()
-    settings.key_file.write_bytes(old_key)
-    load = tls.server_context
+@pytest.mark.parametrize("reason", ["cannot be read", "not usable", "expired on"])
+def test_unusable_certificate_is_reported_once_and_retried(settings, caplog, reason):
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    before = watch.files
+    match reason:
+        case "cannot be read":
+            settings.key_file.unlink()
+        case "not usable":
+            settings.key_file.write_bytes(b"no key")
+        case "expired on":
+            renew(settings, valid_days=-1)
+    for _ in range(2):
+        assert not watch.refresh(counters)
+    assert (watch.files, counters.certificate_reload_failures) == (before, 1)
+    assert (caplog.text.count("the old one stays in use"), reason in caplog.text) == (1, True)
+    renew(settings)
+    assert watch.refresh(counters)
 
-    def renewed_meanwhile(files, settings):
-        if files.key == old_key:
-            settings.key_file.write_bytes(new_key + b"\n")
-        return load(files, settings)
 
-    monkeypatch.setattr(tls, "server_context", renewed_meanwhile)
-    watch = CertificateWatch(settings)
-    assert (watch.files.certificate, watch.files.key) == (wanted, new_key + b"\n")
+def test_replaced_client_ca_gets_a_new_context(settings, tmp_path):
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes(make_self_signed()[0])
+    watch = CertificateWatch(replace(settings, client_ca_file=authority))
+    before = watch.context
+    authority.write_bytes(make_self_signed()[0])
+    assert watch.refresh(TransportCounters())
+    assert watch.context is not before
+    assert watch.context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_reload_can_be_switched_off(settings):
+    watch = CertificateWatch(replace(settings, reload=False))
+    renew(settings)
     assert not watch.refresh(TransportCounters())
 
 
-def test_other_files_are_looked_at_at_once(settings):
-    watch, counters = CertificateWatch(settings), TransportCounters()
-    renew(settings, valid_days=-1)
-    assert not watch.refresh(counters)
-    renew(settings)
-    assert watch.refresh(counters)
+def test_missing_file_is_named(settings, tmp_path):
+    with pytest.raises(TlsError, match=r"absent\.crt cannot be read: No such file"):
+        read_certificate(replace(settings, certificate_file=tmp_path / "absent.crt"))
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("authorities", [1, 200])
-async def test_many_authorities_are_read_beside_the_event_loop(settings, authorities):
-    trusted = settings.certificate_file.with_name("authorities")
-    trusted.write_bytes(make_self_signed()[0])
-    watch, counters = CertificateWatch(replace(settings, client_ca_file=trusted)), TransportCounters()
-    before = watch.context
-    trusted.write_bytes(b"".join(make_self_signed()[0] for _ in range(authorities)))
-    watch.follow(counters)
-    watch.follow(counters)  # once is enough
-    assert (watch.context is before) == (authorities > 1)
-    async with asyncio.timeout(20):
-        while counters.certificate_reloads == 0:  # noqa: ASYNC110 - a thread ends, and its watch signals nothing
-            await asyncio.sleep(0)
-    assert watch.context.cert_store_stats()["x509_ca"] == authorities
-    trusted.write_bytes(b"x" * 40_000 * (authorities - 1))
-    watch.follow(counters)
-    async with asyncio.timeout(20):
-        while counters.certificate_reload_failures == 0:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0)
-    assert counters.certificate_reloads == 1
+def test_minimum_version_and_ciphers_apply(settings):
+    files = read_certificate(settings)
+    assert server_context(files, settings).minimum_version is ssl.TLSVersion.TLSv1_2
+    chosen = replace(settings, modern_only=True, ciphers=cipher_list(["TLS_RSA_WITH_AES_128_GCM_SHA256,TLS_AES_128_GCM_SHA256"]))
+    context = server_context(files, chosen)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"] == ["AES128-GCM-SHA256"]
 
 
-def shake_hands(context: ssl.SSLContext) -> None:
-    """As a client does that speaks TLS 1.2 and takes no tickets; both say that nothing follows."""
-    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    ours.check_hostname, ours.verify_mode, ours.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
-    ours.options |= ssl.OP_NO_TICKET
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client, server = ours.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
-    for step in (client.do_handshake, server.do_handshake, client.do_handshake, server.do_handshake, server.unwrap):
-        with suppress(ssl.SSLWantReadError):
-            step()
-
-
-@pytest.mark.asyncio
-async def test_sessions_of_clients_are_not_remembered_without_measure(settings, monkeypatch):
-    monkeypatch.setattr(tls, "_MOST_SESSIONS", 3)
-    watch, counters = CertificateWatch(settings), TransportCounters()
-    first = watch.context
-    for number in range(1, 5):
-        shake_hands(first)
-        assert first.session_stats()["number"] == number, "OpenSSL remembers each"
-        watch.follow(counters)
-        assert (watch.context is first) == (number <= 3)
-    assert watch.context.session_stats()["number"] == counters.certificate_reloads == 0
-
-
-def test_a_chain_that_no_client_would_take_leaves_the_old_one_in_use(settings):
-    watch, counters = CertificateWatch(settings), TransportCounters()
-    before, (certificate, key) = watch.context, make_self_signed(3650)
-    settings.key_file.write_bytes(key)
-    settings.certificate_file.write_bytes(certificate * 300)
-    assert not watch.refresh(counters)
-    assert (watch.context, counters.certificate_reload_failures) == (before, 1)
-    settings.certificate_file.write_bytes(certificate)
-    assert watch.refresh(counters)
-
-
-def test_the_longest_chain_that_is_taken_is_taken_by_clients(settings):
-    certificate, key = make_self_signed(3650)
-    settings.key_file.write_bytes(key)
-    settings.certificate_file.write_bytes(certificate * (tls._MOST_CHAIN_BYTES // len(certificate)))
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    said, heard = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = trusting.wrap_bio(heard, said)
-    server = server_context(read_certificate(settings), settings).wrap_bio(said, heard, server_side=True)
-    for end in (client, server, client, server):
-        with suppress(ssl.SSLWantReadError):
-            end.do_handshake()
-    assert client.version() == server.version() == "TLSv1.3"
+def test_unknown_cipher_is_refused():
+    with pytest.raises(TlsError, match="'TLS_NULL' is not a cipher suite"):
+        cipher_list(["TLS_NULL"])

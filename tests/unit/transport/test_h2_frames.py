@@ -1,6 +1,6 @@
-from __future__ import annotations
+"""Frames as bytes, however the network cuts them."""
 
-import itertools
+from __future__ import annotations
 
 import pytest
 from hypothesis import given
@@ -8,60 +8,34 @@ from hypothesis import strategies as st
 
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import FRAME_HEAD, FrameBuffer, FrameType
-from unit.transport.peer import frame, parsed
-
-FRAMES = st.lists(
-    st.builds(frame, st.integers(0, 255), st.integers(0, 255), st.integers(0, 2**31 - 1), st.binary(max_size=60)), min_size=1, max_size=12
-)
+from endpick.transport.h2.frames import MAX_FRAME_BYTES, FrameType, PartialFrame
+from unit.transport.peer import frame, split_frames
 
 
-def parse(parser: FrameBuffer, data: bytes) -> list[tuple[int, int, int, bytes]]:
-    return list(parsed(parser, data))
+@given(st.binary(max_size=300), st.lists(st.integers(1, 300), max_size=20), st.binary(max_size=20))
+def test_partial_frame_completes_however_it_is_cut(payload, cuts, behind):
+    sent = frame(FrameType.DATA, 0, 1, payload)
+    data = sent + behind
+    partial = PartialFrame()
+    position = cuts[0] % len(sent) if cuts else 0
+    partial.start(data[:position], 0)
+    for cut in (*cuts[1:], len(data)):
+        found, stop = partial.complete(data[position : position + cut])
+        if found:
+            assert (found, data[position + stop :]) == (sent, data[len(sent) :])
+            assert not partial
+            return
+        position += cut
+    raise AssertionError("the frame is not complete")
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(edges)]
-
-
-@given(FRAMES, st.lists(st.integers(0, 10_000), max_size=20))
-def test_frames_are_the_same_however_the_bytes_are_cut(sent, places):
-    whole = b"".join(sent)
-    expected = parse(FrameBuffer(100), whole)
-    parser = FrameBuffer(100)
-    assert [found for piece in cut(whole, places) for found in parse(parser, piece)] == expected
-    assert len(expected) == len(sent)
-
-
-@given(st.binary(max_size=400), st.lists(st.integers(0, 10_000), max_size=20))
-def test_any_bytes_give_the_same_frames_and_error_however_they_are_cut(garbage, places):
-    def run(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], str | None]:
-        parser = FrameBuffer(64)
-        found = []
-        try:
-            for piece in pieces:
-                for each in parsed(parser, piece):
-                    found.append(each)  # noqa: PERF402 - also what came before an error
-        except H2ConnectionError as error:
-            return found, error.reason
-        return found, None
-
-    assert run(cut(garbage, places)) == run([garbage])
-
-
-def test_a_frame_beyond_the_limit_is_an_error_after_the_frames_before_it():
-    parser = FrameBuffer(10)
-    found = parsed(parser, frames.ping(b"12345678", ack=False) + frame(FrameType.DATA, 0, 1, b"x" * 11))
-    assert next(found)[0] == FrameType.PING
+def test_too_long_frame_is_an_error_as_soon_as_its_head_is_there():
+    head = frame(FrameType.DATA, 0, 1, b"x" * (MAX_FRAME_BYTES + 1))[:9]
+    partial = PartialFrame()
+    partial.start(head[:5], 0)
     with pytest.raises(H2ConnectionError) as caught:
-        next(found)
+        partial.complete(head[5:])
     assert caught.value.code is ErrorCode.FRAME_SIZE_ERROR
-
-
-def test_the_reserved_bit_of_a_stream_identifier_is_ignored():
-    with_bit = FRAME_HEAD.pack(0, 1, FrameType.DATA, 0, 5 | 1 << 31) + b"x"
-    assert parse(FrameBuffer(100), with_bit) == [(FrameType.DATA, 0, 5, b"x")]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +48,6 @@ def test_the_reserved_bit_of_a_stream_identifier_is_ignored():
         (frames.headers(1, b"b" * 300, end_stream=True), FrameType.HEADERS, 1, b"b" * 300),
     ],
 )
-def test_what_is_written_reads_back(written, kind, stream, payload):
-    [(got_kind, _, got_stream, got_payload)] = parse(FrameBuffer(1000), written)
+def test_written_frame_reads_back(written, kind, stream, payload):
+    [(got_kind, _, got_stream, got_payload)], _ = split_frames(written)
     assert (got_kind, got_stream, got_payload) == (kind, stream, payload)

@@ -6,66 +6,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.extproc.pieces import varint
-from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2.grpc import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
 from endpick.transport.h2.hpack import HeaderDecoder
 
 
 @given(st.lists(st.binary(max_size=80), max_size=10), st.lists(st.integers(0, 5000), max_size=20))
-def test_messages_are_the_same_however_their_bytes_are_cut(messages, places):
+def test_messages_are_assembled_however_they_are_cut(messages, places):
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
-    assembler = MessageAssembler(100, 100, frozenset())
+    assembler = MessageAssembler(100)
     found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)]
     assert found == messages
-    assert assembler.held_bytes == 0
+    assert assembler.is_empty
 
 
 @given(
     st.lists(st.sampled_from((0, 1, 4, 5, 1000, 1023, 1024, 1025, 3000, 70_000)), max_size=6), st.lists(st.integers(0, 70_000), max_size=30)
 )
-def test_long_messages_are_the_same_however_their_bytes_are_cut(lengths, places):
+def test_long_messages_are_assembled_however_they_are_cut(lengths, places):
     messages = [bytes([number]) * length for number, length in enumerate(lengths)]
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
-    assembler = MessageAssembler(100_000, 100_000, frozenset())
-    found, held = [], 0
-    for a, b in itertools.pairwise(edges):
-        complete = assembler.feed(wire, a, b)
-        found += complete
-        held += b - a - sum(5 + len(message) for message in complete)
-        assert assembler.held_bytes == held
-    assert found == messages
-    assert held == 0
+    assembler = MessageAssembler(100_000)
+    assert [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)] == messages
+    assert assembler.is_empty
 
 
-def test_the_envelope_of_a_long_message_is_refused_before_its_end():
-    body = b"\x22" + varint(100_000) + b"\x0a" + varint(99_996)
-    assembler = MessageAssembler(1_000_000, 50, frozenset({4}))
-    assert assembler.feed(MESSAGE_HEAD.pack(0, 200_000) + body, 0, 5 + len(body)) == []
-    assert assembler.feed(b"x" * 99_995, 0, 99_995) == []
-    with pytest.raises(EnvelopeError, match="more than 50 bytes beside its body"):
-        assembler.feed(b"x\x0a\x60", 0, 3)
+def test_too_large_message_is_refused_at_its_head():
+    with pytest.raises(MessageTooLargeError, match="11 bytes, the maximum is 10"):
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(0, 11), 0, 5)
 
 
-def test_a_long_message_is_refused_once_its_length_is_known():
-    with pytest.raises(MessageTooLargeError, match="11 bytes, 10 is the most"):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(0, 11), 0, 5)
-
-
-def test_a_compressed_message_is_refused():
+def test_compressed_message_is_refused():
     with pytest.raises(CompressedMessageError):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(1, 3) + b"abc", 0, 8)
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(1, 3) + b"abc", 0, 8)
 
 
-def test_what_is_held_is_the_unfinished_message_only():
-    assembler = MessageAssembler(1000, 1000, frozenset())
-    assembler.feed(MESSAGE_HEAD.pack(0, 1) + b"a" + MESSAGE_HEAD.pack(0, 100) + b"b" * 20, 0, 31)
-    assert assembler.held_bytes == 25
-
-
-def test_status_messages_are_percent_encoded():
+def test_status_message_is_percent_encoded():
     block = trailers(13, "50% of é\nis gone")
     assert HeaderDecoder(1000).decode(block) == [
         (b"grpc-status", b"13", False),

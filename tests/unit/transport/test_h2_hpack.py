@@ -15,17 +15,17 @@ from endpick.transport.limits import Limits
 FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)
 
 
-def test_the_lengths_of_huffman_codes_are_the_librarys():
+def test_huffman_code_lengths_match_the_library():
     assert list(_CODE_BITS) == list(REQUEST_CODES_LENGTH)
 
 
 @given(FIELDS)
-def test_what_we_encode_any_decoder_reads(fields):
+def test_encoded_fields_decode(fields):
     assert [(name, value) for name, value, _ in HeaderDecoder(2**16).decode(EMPTY_TABLE + encode(fields))] == fields
 
 
 @given(FIELDS, st.booleans())
-def test_blocks_of_another_encoder_decode_with_its_table_and_huffman_codes(fields, huffman):
+def test_blocks_of_another_encoder_decode(fields, huffman):
     encoder, decoder = Encoder(), HeaderDecoder(2**16)
     sent = [(name, value, False) for name, value in fields]
     for _ in range(3):
@@ -41,14 +41,14 @@ KEEP_TABLE = (b"", b"\xbe", b"\x82\xbe", b"\x82", b"\x00\x01e\x01f", b"\x10\x01e
 
 
 @given(st.lists(st.sampled_from(ADD_TO_TABLE + KEEP_TABLE)))
-def test_a_block_that_comes_again_means_what_the_table_says_now(blocks):
+def test_repeated_block_follows_the_dynamic_table(blocks):
     ours, library = HeaderBlocks(Limits()), Decoder(2**16)
     for block in (b"\x40\x01x\x01y", *blocks):
         assert add(ours, block) == library.decode(block, True)
 
 
 @pytest.mark.parametrize("block", [b"\x82\xbe", b"\x82\xbe\x00\x01e\x01f"], ids=["of references", "with a literal that no table remembers"])
-def test_a_block_that_comes_again_is_not_decoded_again(block):
+def test_repeated_block_is_not_decoded_again(block):
     blocks = HeaderBlocks(Limits())
     add(blocks, b"\x40\x01a\x01b")
     first = add(blocks, block)
@@ -59,7 +59,7 @@ def test_a_block_that_comes_again_is_not_decoded_again(block):
     assert again[:2] == [(b":method", b"GET", False), (b"a", b"c", False)]
 
 
-def test_a_long_block_is_not_kept():
+def test_long_block_is_not_kept():
     decoder = HeaderDecoder(2**16)
     longest = encode([(b"a", b"b" * 1018)])
     assert len(longest) == 1024
@@ -70,7 +70,7 @@ def test_a_long_block_is_not_kept():
     assert not decoder.repeated
 
 
-def test_a_damaged_block_decodes_or_is_an_error_of_the_connection(capfd):
+def test_damaged_block_decodes_or_is_a_connection_error(capfd):
     @given(FIELDS, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6), st.integers(0, 10_000))
     def check(fields, changes, keep):
         block = bytearray(Encoder().encode([(name, value, False) for name, value in fields]))
@@ -100,13 +100,13 @@ def test_a_damaged_block_decodes_or_is_an_error_of_the_connection(capfd):
         (b"\x80", "decoder failure: InvalidIndex"),
     ],
 )
-def test_each_kind_of_malformed_block_is_a_compression_error(block, why):
+def test_malformed_block_is_a_compression_error(block, why):
     with pytest.raises(H2ConnectionError) as caught:
         HeaderDecoder(2**16).decode(block)
     assert (caught.value.code, caught.value.reason) == (ErrorCode.COMPRESSION_ERROR, why)
 
 
-def test_a_short_block_that_stands_for_a_long_list_is_refused():
+def test_decompression_bomb_is_refused():
     encoder, decoder = Encoder(), HeaderDecoder(8192)
     decoder.decode(encoder.encode([(b"x", b"v" * 3000, False)]))
     bomb = b"\xbe" * 100

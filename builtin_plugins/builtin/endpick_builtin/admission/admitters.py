@@ -1,4 +1,4 @@
-"""`probabilistic-admitter` and `latency-slo-admitter`: which requests of negative priority are not served?"""
+"""`probabilistic-admitter` and `latency-slo-admitter`: refuse requests of negative priority under load."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from pydantic import Field
 
 from endpick.api import (
     KV_CACHE_USAGE,
-    PREDICTED_TTFT,
     RUNNING_REQUESTS_SIZE,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     Admitter,
     Endpoints,
@@ -24,7 +21,8 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
 )
-from endpick_builtin.admission.fullness import FullnessParameters, fullness, mean_fullness
+from endpick.api.keys import PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
+from endpick_builtin.admission.detectors import FullnessParameters, fullness, mean_fullness
 from endpick_builtin.producers.latency_ledger import Objectives
 
 SATURATED = "rejected-saturated"
@@ -38,17 +36,16 @@ class ProbabilisticAdmitterParameters(FullnessParameters):
 
 
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
-    """Refuse requests of negative priority the more often, the fuller the candidates are.
+    """Refuses requests of negative priority with a probability that rises with saturation.
 
-    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), in which an endpoint that has not reported counts as 1,
-    one that reports no more as what it said last, and of four or more none for more than 1, or twice the median where that is more; a
-    request is refused with 429 with probability min(s^power * k, 1). Others, and all while there are no candidates, are admitted.
+    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint that never reported counts as 1; one that
+    stopped reporting keeps its last value. With four or more endpoints, each counts at most max(1, 2 * median). A request is refused with
+    429 with probability min(s^power * k, 1). Other requests, and all requests if there are no candidates, are admitted.
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
 
     def admit(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Rejection | None:
-        """See the class."""
         if request.priority >= 0 or not len(endpoints):
             return None
         saturation = mean_fullness(fullness(endpoints, self.parameters))
@@ -57,7 +54,7 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
         return Rejection("system saturated, sheddable request dropped", 429, SATURATED)
 
     def probability(self, saturation: float) -> float:
-        """Of a refusal at this saturation, 0 or more."""
+        """Probability of a refusal at this saturation."""
         try:
             return min(math.pow(saturation, self.parameters.power) * self.parameters.k, 1.0)
         except OverflowError:
@@ -68,7 +65,7 @@ _COLD_USAGE = 0.02
 
 
 class LatencySLOAdmitterParameters(Parameters):
-    """Whose predictions are used."""
+    """The producer of predictions."""
 
     latency_prediction_info_producer_name: Annotated[
         str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts latencies; empty for the only one.")
@@ -76,18 +73,17 @@ class LatencySLOAdmitterParameters(Parameters):
 
 
 class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
-    """Refuse a request of negative priority with 429 when no endpoint is expected to answer as fast as it asks.
+    """Refuses a request of negative priority with 429 if no endpoint is expected to meet its latency objectives.
 
-    Asked for is what the headers `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms` say; without both, or without any prediction, the request
-    is admitted. An endpoint will do when each headroom that was asked for is 0 or more, when it runs no request, or when its KV-cache
-    usage is below 0.02; what it has not reported counts as neither.
+    Objectives are the headers `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms`. Without both, or without any prediction, the request is
+    admitted. An endpoint suffices if every requested headroom is >= 0, if it runs no request, or if its KV-cache usage is below 0.02.
+    Unreported values never suffice.
     """
 
     consumes = (PREDICTED_TTFT, TTFT_HEADROOM, TPOT_HEADROOM, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 
     @classmethod
     def subscriptions(cls, parameters: LatencySLOAdmitterParameters) -> Subscriptions:
-        """What the named producer predicts."""
         producer = parameters.latency_prediction_info_producer_name
         predicted = tuple(key.from_producer(producer) for key in (PREDICTED_TTFT, TTFT_HEADROOM, TPOT_HEADROOM))
         return Subscriptions((*predicted, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE))
@@ -100,7 +96,6 @@ class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
         self._tpot_headroom = TPOT_HEADROOM.from_producer(producer)
 
     def admit(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Rejection | None:
-        """See the class."""
         if request.priority >= 0:
             return None
         predicted = state.column(self._predicted, endpoints)

@@ -1,4 +1,4 @@
-"""`silent-endpoint-screener`: leaves out endpoints that used to report and have fallen silent."""
+"""`silent-endpoint-screener`: excludes endpoints that stopped reporting metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 
 
 class SilentEndpointParameters(Parameters):
-    """How long silence is tolerated."""
+    """The tolerated silence."""
 
     tolerance: Annotated[
         Duration, Field(gt=0, description="Silence after which an endpoint that used to report is no candidate any more.")
@@ -32,11 +32,10 @@ class SilentEndpointParameters(Parameters):
 
 
 class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
-    """Leave out endpoints whose newest metric is older than `tolerance`.
+    """Excludes endpoints whose newest metric is older than `tolerance`.
 
-    A model server that dies keeps its last values, and an idle server's last values make it look like the best choice: without this it
-    would attract most of the traffic until discovery drops it. An endpoint that has never reported stays (scorers rate it low), and when
-    no endpoint would be left, all stay.
+    A dead model server keeps its last values, and those of an idle server look like the best choice: it would attract most of the traffic
+    until discovery drops it. An endpoint that has never reported stays (scorers rate it low). If no endpoint would be left, all stay.
     """
 
     consumes_optional = _REPORTED
@@ -45,12 +44,9 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.tolerance
         self._pool: object = None
-        """The members of the pool that `_fresh_until` speaks of."""
-        self._fresh_until = 0.0
-        """Until then one metric is fresh on every endpoint of the pool, even if none reports again."""
+        self._fresh_until = 0.0  # one metric is fresh on every endpoint of `_pool` until then
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
-        """See the class."""
         pool = endpoints.pool_members
         if pool is self._pool and self.context.clock() < self._fresh_until:
             return endpoints
@@ -59,7 +55,7 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
         for key in _REPORTED:
             age = endpoints.age(key)
             oldest = age.max(initial=0.0)
-            if oldest <= tolerance:  # one metric that is fresh everywhere is enough, and nearly always the first is
+            if oldest <= tolerance:  # one metric that is fresh everywhere is enough
                 if len(endpoints) == len(pool):
                     self._pool, self._fresh_until = pool, self.context.clock() + (tolerance - oldest)
                 return endpoints

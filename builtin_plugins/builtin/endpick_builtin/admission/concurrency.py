@@ -1,4 +1,4 @@
-"""`concurrency-detector`: how full the pool is by what this endpick has sent there; also a filter that drops full endpoints."""
+"""`concurrency-detector`: saturation by the load this endpick has sent; also a filter of full endpoints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
     BoolArray,
     DataKey,
     Endpoints,
@@ -23,10 +21,11 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 
 
 class ConcurrencyMode(StrEnum):
-    """What is counted."""
+    """The load to count."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -34,7 +33,7 @@ class ConcurrencyMode(StrEnum):
 
 
 class ConcurrencyParameters(Parameters):
-    """How much an endpoint may have in flight."""
+    """Capacity of an endpoint."""
 
     max_concurrency: Annotated[
         int, Field(alias="maxConcurrency", gt=0, description="Requests in flight at which an endpoint is full: `requests`, `hybrid`.")
@@ -48,14 +47,14 @@ class ConcurrencyParameters(Parameters):
     ] = 0.0
     concurrency_mode: Annotated[
         ConcurrencyMode,
-        Field(alias="concurrencyMode", description="What is counted: `requests`, `tokens`, or the worse of both: `hybrid`."),
+        Field(alias="concurrencyMode", description="Load to count: `requests`, `tokens`, or the higher ratio of both: `hybrid`."),
     ] = ConcurrencyMode.REQUESTS
     in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts what is in flight; empty for the only one.")
+        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the load in flight; empty for the only one.")
     ] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], int], ...]:
-        """The columns that count, each with the capacity of an endpoint."""
+        """The columns to compare, each with the capacity of an endpoint."""
         requests = INFLIGHT_REQUESTS.from_producer(self.in_flight_load_producer_name), self.max_concurrency
         tokens = INFLIGHT_TOKENS.from_producer(self.in_flight_load_producer_name), self.max_token_concurrency
         match self.concurrency_mode:
@@ -68,19 +67,18 @@ class ConcurrencyParameters(Parameters):
 
 
 class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[ConcurrencyParameters]):
-    """Rate endpoints by the requests or tokens that this endpick has in flight there.
+    """Rates endpoints by the requests or tokens that this endpick has in flight there.
 
-    saturation = sum of the load / sum of the capacities for `requests` and `tokens`, and for `hybrid` the mean of the larger of both
-    ratios of each endpoint; no endpoint at all is 1. As a filter it keeps endpoints whose load is below
-    floor(capacity * (1 + headroom)), for `hybrid` both loads; when that leaves none, the request is refused with 429. An endpoint to which
-    nothing was sent has a load of 0. Counts are this process's own and never stale.
+    saturation = total load / total capacity for `requests` and `tokens`; for `hybrid` the mean over endpoints of the larger ratio; 1
+    without endpoints. As a filter it keeps endpoints with a load below floor(capacity * (1 + headroom)), for `hybrid` both loads. If none
+    is left, the request is refused with 429. An endpoint that was sent nothing has a load of 0. Counts are local to the process and never
+    stale.
     """
 
     consumes = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS)
 
     @classmethod
     def subscriptions(cls, parameters: ConcurrencyParameters) -> Subscriptions:
-        """What is in flight, as the named producer counts it."""
         return Subscriptions(tuple(key for key, _ in parameters.limits()))
 
     def __init__(self, name: str, parameters: ConcurrencyParameters, context: PluginContext) -> None:
@@ -89,14 +87,12 @@ class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[Conc
         self._allowed = tuple((key, int(capacity * (1.0 + parameters.headroom))) for key, capacity in self._limits)
 
     def saturation(self, endpoints: Endpoints) -> float:
-        """See the class."""
         if not len(endpoints):
             return 1.0
         ratios = [_load(endpoints, key) / capacity for key, capacity in self._limits]
         return float(np.maximum.reduce(ratios).mean())
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """See the class."""
         keep = np.ones(len(endpoints), dtype=np.bool_)
         for key, allowed in self._allowed:
             keep &= _load(endpoints, key) < allowed
@@ -104,6 +100,6 @@ class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[Conc
 
 
 def _load(endpoints: Endpoints, key: DataKey[float]) -> FloatArray:
-    """What is in flight at each endpoint; 0 where nothing was counted yet."""
+    """The load of each endpoint; 0 if nothing was counted."""
     load: FloatArray = np.fmax(endpoints[key], 0.0)
     return load

@@ -1,4 +1,4 @@
-"""`utilization-detector`: how full the pool is by queues and KV caches; also a filter that drops full endpoints."""
+"""`utilization-detector`: saturation by queues and KV caches; also a filter of full endpoints."""
 
 from __future__ import annotations
 
@@ -16,22 +16,56 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
+    Parameters,
     PluginContext,
     SaturationDetector,
     ScoringState,
 )
 from endpick.api.fast_metrics import Levels
-from endpick_builtin.admission.fullness import FullnessParameters, fullness, mean_fullness
 
 _LOG_SECONDS = 30.0
+_TELL_WHAT_IS_USUAL = 4
+
+
+class FullnessParameters(Parameters):
+    """Thresholds of a full endpoint."""
+
+    queue_depth_threshold: Annotated[
+        int, Field(alias="queueDepthThreshold", gt=0, description="Waiting requests at which an endpoint is full.")
+    ] = 5
+    kv_cache_util_threshold: Annotated[
+        float, Field(alias="kvCacheUtilThreshold", gt=0.0, le=1.0, description="KV-cache usage (0 to 1) at which an endpoint is full.")
+    ] = 0.8
+
+
+def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray:
+    """max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), at least 0; NaN if neither was reported."""
+    queue = endpoints[WAITING_QUEUE_SIZE] / parameters.queue_depth_threshold
+    usage = endpoints[KV_CACHE_USAGE] / parameters.kv_cache_util_threshold
+    larger: FloatArray = np.fmax(queue, usage)
+    return np.maximum(larger, 0.0)  # keeps NaN
+
+
+def mean_fullness(values: FloatArray) -> float:
+    """The mean, with unknown endpoints counted as full; 1 without endpoints.
+
+    With four or more endpoints, each counts at most max(1, 2 * median): otherwise one server that reports a queue of thousands would
+    saturate the whole pool.
+    """
+    if not len(values):
+        return 1.0
+    known = np.where(np.isnan(values), 1.0, values)
+    if len(known) >= _TELL_WHAT_IS_USUAL:
+        known = np.minimum(known, max(1.0, 2.0 * float(np.median(known))))
+    return float(known.mean())
 
 
 class UtilizationParameters(FullnessParameters):
-    """What counts as full, and as stale."""
+    """Thresholds of full endpoints and stale metrics."""
 
     metrics_staleness_threshold: Annotated[
         Duration,
-        Field(alias="metricsStalenessThreshold", gt=0, description="Metrics older than this say nothing: the endpoint counts as full."),
+        Field(alias="metricsStalenessThreshold", gt=0, description="Metrics older than this are ignored: the endpoint counts as full."),
     ] = 0.2
     headroom: Annotated[
         float, Field(ge=0.0, description="As a filter: how far above the thresholds an endpoint may be, as a share of them.")
@@ -39,12 +73,12 @@ class UtilizationParameters(FullnessParameters):
 
 
 class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[UtilizationParameters]):
-    """Rate each endpoint by the fuller of queue and KV cache.
+    """Rates each endpoint by the fuller of queue and KV cache.
 
-    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); an endpoint without fresh metrics counts as 1, of
-    four or more none for more than 1, or twice the median where that is more, and no endpoint at all is 1. As a filter it keeps endpoints
-    with fresh metrics that are below both thresholds * (1 + headroom); when that leaves none, all. Of the two metrics one is enough. The
-    gauge `llm_d_epp_flow_control_stale_endpoints` says how many endpoints had no fresh metrics when it was last asked.
+    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint without fresh metrics counts as 1; one
+    fresh metric is enough. With four or more endpoints, each counts at most max(1, 2 * median). Without endpoints saturation is 1. As a
+    filter it keeps endpoints with fresh metrics below both thresholds * (1 + headroom), or all if none is left. The gauge
+    `llm_d_epp_flow_control_stale_endpoints` counts endpoints without fresh metrics at the last call.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -59,16 +93,14 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
             context.logger.warning("headroom %g lets endpoints be more than twice as full as the thresholds say", parameters.headroom)
 
     def saturation(self, endpoints: Endpoints) -> float:
-        """See the class."""
         return mean_fullness(self._utilization(endpoints))
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """See the class."""
         keep: BoolArray = self._utilization(endpoints) < 1.0 + self.parameters.headroom
         return keep if keep.any() else np.ones(len(endpoints), dtype=np.bool_)
 
     def _utilization(self, endpoints: Endpoints) -> FloatArray:
-        """1 is full; NaN where nothing fresh is known."""
+        """1 is full; NaN without fresh metrics."""
         age = np.minimum(endpoints.age(WAITING_QUEUE_SIZE), endpoints.age(KV_CACHE_USAGE))
         fresh = age <= self.parameters.metrics_staleness_threshold
         stale = len(endpoints) - int(np.count_nonzero(fresh))
@@ -80,7 +112,6 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
         return np.where(fresh, values, np.nan)
 
     def _log_stale(self, stale: int, endpoints: int) -> None:
-        """Twice a minute at most."""
         now = self.context.clock()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now

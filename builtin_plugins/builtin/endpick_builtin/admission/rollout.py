@@ -1,4 +1,4 @@
-"""`disaggregatedset-rollout-screener`: which revision of a disaggregated deployment serves a request while two of them run."""
+"""`disaggregatedset-rollout-screener`: keeps each request within one revision of a deployment during a rollout."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class _Part(BaseModel):
 
 
 class SelectorMode(StrEnum):
-    """What a header selector does."""
+    """The effect of a header selector."""
 
     STRICT = "strict"
     PREFER = "prefer"
 
 
 class GatingMode(StrEnum):
-    """What a revision's share of the requests is in proportion to."""
+    """The basis of a revision's share of the requests."""
 
     SUM = "sum"
     MAX_ROLE = "max-role"
@@ -54,9 +54,9 @@ class GatingMode(StrEnum):
 class HeaderSelector(_Part):
     """A header that names the value of a label."""
 
-    name: Annotated[str, Field(min_length=1, description="What messages and metrics call it.")]
+    name: Annotated[str, Field(min_length=1, description="Name in messages and metrics.")]
     header_name: Annotated[str, Field(alias="headerName", min_length=1, description="The header; letter case does not matter.")]
-    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="The label whose value the header names.")]
+    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label to compare with the header.")]
     mode: Annotated[
         SelectorMode,
         Field(description="`strict`: only endpoints with this value; `prefer`: left to `header-label-affinity-scorer`."),
@@ -69,13 +69,13 @@ class HeaderSelector(_Part):
 
 
 class RequiredRoles(_Part):
-    """Roles that a revision cannot do without."""
+    """Roles that every revision needs."""
 
-    values: Annotated[tuple[str, ...], Field(description="Values of the role label, each of which a revision needs an endpoint of.")] = ()
+    values: Annotated[tuple[str, ...], Field(description="Values of the role label; a revision needs an endpoint of each.")] = ()
 
 
 class RevisionGating(_Part):
-    """How a revision is chosen for a request that does not name one."""
+    """How to choose a revision for requests that do not name one."""
 
     revision_label_key: Annotated[str, Field(alias="revisionLabelKey", min_length=1, description="Label that names the revision.")] = (
         "disaggregatedset.x-k8s.io/revision"
@@ -93,13 +93,13 @@ class RevisionGating(_Part):
 
 
 class RolloutScope(_Part):
-    """The endpoints of the deployment, by their labels."""
+    """The endpoints of the deployment."""
 
     label_selector: Annotated[LabelSelectorParameters, Field(alias="labelSelector", description="Labels of the deployment's endpoints.")]
 
 
 class RolloutParameters(Parameters):
-    """Whose revisions are told apart, and how."""
+    """The deployment, its headers and its gating."""
 
     scope: Annotated[
         RolloutScope,
@@ -127,10 +127,10 @@ class Revisions:
     """The revisions of one pool.
 
     Attributes:
-        names: Those that may serve.
-        incomplete: Those that lack a required role.
-        weights: Of each that may serve, more than 0.
-        number_of: Position in `names` of each endpoint's revision, -1 where it has none of them. Shape `(pool,)`.
+        names: Revisions that may serve.
+        incomplete: Revisions that lack a required role.
+        weights: Positive weight of each revision in `names`.
+        number_of: Index into `names` per endpoint, -1 if none. Shape `(pool,)`.
     """
 
     names: tuple[str, ...]
@@ -140,7 +140,7 @@ class Revisions:
 
 
 def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
-    """The revisions that have every required role, with their weights."""
+    """The revisions of the pool, with their weights."""
     gating, selector = parameters.revision_gating, parameters.scope.label_selector
     found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
     roles: dict[str, Counter[str]] = {}
@@ -156,7 +156,7 @@ def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Rev
 
 
 class RevisionShares(Collector):
-    """The share of each revision that the pool has, as a gauge; one that lacks a required role has 0."""
+    """A gauge of the share of each revision; 0 for an incomplete one."""
 
     def __init__(self, revisions: Callable[[], Revisions], mode: GatingMode) -> None:
         self._revisions = revisions
@@ -169,7 +169,7 @@ class RevisionShares(Collector):
         return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", told, labels=("mode", "revision")),)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The shares as they are now; called for every scrape."""
+        """The current shares, on every scrape."""
         revisions, total = self._revisions(), sum(self._revisions().weights)
         shares = {self._label(name): 0.0 for name in (*revisions.incomplete, *revisions.names)}
         for name, weight in zip(revisions.names, revisions.weights, strict=True):
@@ -181,12 +181,12 @@ class RevisionShares(Collector):
 
 
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
-    """Send each request to one revision of a deployment of prefill, decode and other roles, so that revisions do not mix.
+    """Sends each request to one revision of a deployment with several roles, so that revisions do not mix.
 
-    Of the endpoints within `scope`, those of revisions that lack a required role are left out. A request without the header of a strict
-    selector gets one revision, drawn with the number of its endpoints (`sum`) or of those of its largest role (`max-role`) as weight; one
-    with such headers gets the endpoints whose labels equal all of them. When nothing is left, also because no endpoint has a revision, the
-    request is refused with 503. Every answer carries the labels of the endpoint that served it in the selectors' headers.
+    Within `scope`, endpoints of revisions that lack a required role are excluded. A request without the header of a strict selector gets
+    one revision, drawn with its number of endpoints (`sum`) or that of its largest role (`max-role`) as weight. A request with such headers
+    gets the endpoints whose labels equal all of them. If no endpoint is left, the request is refused with 503. Every response carries the
+    labels of the serving endpoint in the selectors' headers.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -207,7 +207,6 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
             context.registry.register(RevisionShares(lambda: self._revisions, parameters.revision_gating.mode))
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
-        """See the class."""
         chosen = [(each, request.headers[each.header_name]) for each in self._strict if request.headers.get(each.header_name)]
         keep = self._gate(endpoints, draws=not chosen) if self._gated else np.ones(len(endpoints), dtype=np.bool_)
         for selector, value in chosen:
@@ -218,7 +217,6 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         return keep
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
-        """The labels of the endpoint that served, in the selectors' headers."""
         if head.endpoint is None:
             return {}
         labels = head.endpoint.labels

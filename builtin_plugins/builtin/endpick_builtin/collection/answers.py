@@ -1,4 +1,4 @@
-"""`endpoint-load-observer`: what model servers say of their load in the headers of their answers."""
+"""`endpoint-load-observer`: reads the load of model servers from response headers (ORCA)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from endpick.api import (
     WAITING_QUEUE_SIZE,
     CycleState,
     InferenceRequest,
-    Limit,
-    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -31,13 +29,6 @@ from endpick.api.fast_metrics import Counts
 
 FORMAT_HEADER = "endpoint-load-metrics-format"
 LOAD_HEADER = "endpoint-load-metrics"
-MAX_HEADER_CHARACTERS = 8192
-"""What is longer is no load report, unless `maxHeaderCharacters` says so."""
-_LONG_HEADER = Limit(
-    "maxHeaderCharacters",
-    f"a load report was not read: its header {LOAD_HEADER} is longer than maxHeaderCharacters; see what the server writes there, "
-    "or raise maxHeaderCharacters",
-)
 
 _WAITING = WAITING_QUEUE_SIZE.beside_others()
 _RUNNING = RUNNING_REQUESTS_SIZE.beside_others()
@@ -46,14 +37,14 @@ _PREFIX = "named_metrics."
 
 
 class LoadFormat(StrEnum):
-    """In which form servers are asked for their load."""
+    """The format of load reports."""
 
     JSON = "JSON"
     TEXT = "TEXT"
 
 
 class Outcome(StrEnum):
-    """What an answer had to say."""
+    """Value of the metric's label `outcome`."""
 
     READ = "read"
     NONE = "none"
@@ -61,37 +52,31 @@ class Outcome(StrEnum):
 
 
 class LoadObserverParameters(Parameters):
-    """How servers are asked, and what they call their load."""
+    """The format of the reports and the metric names in them."""
 
-    format: Annotated[LoadFormat, Field(description="`JSON` or `TEXT`: the form that is asked for; both are read.", examples=["JSON"])] = (
+    format: Annotated[LoadFormat, Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])] = (
         LoadFormat.JSON
     )
     waiting_metric: Annotated[
-        str, Field(alias="waitingMetric", description="Name of the number of waiting requests; empty to leave it to other sources.")
+        str, Field(alias="waitingMetric", description="Metric with the number of waiting requests; empty to not read it.")
     ] = "num_requests_waiting"
     running_metric: Annotated[
-        str, Field(alias="runningMetric", description="Name of the number of running requests; empty to leave it to other sources.")
+        str, Field(alias="runningMetric", description="Metric with the number of running requests; empty to not read it.")
     ] = "num_requests_running"
     kv_usage_metric: Annotated[
-        str, Field(alias="kvUsageMetric", description="Name of the share of the KV cache in use; empty to leave it to other sources.")
+        str, Field(alias="kvUsageMetric", description="Metric with the share of the KV cache in use; empty to not read it.")
     ] = "kv_cache_usage_perc"
-    max_header_characters: Annotated[
-        int,
-        Field(alias="maxHeaderCharacters", ge=64, description="Characters of the header with the load; a longer one is not read."),
-    ] = MAX_HEADER_CHARACTERS
 
 
 class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
-    """Ask each request's server for its load, and read it from the headers of the answer: fresher than any metrics page, and free.
+    """Asks model servers for their load with each request, and reads it from the response headers.
 
-    Requests get the header `endpoint-load-metrics-format`, and answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics":
-    {…}}` or `TEXT named_metrics.num_requests_waiting=0, …`; vLLM answers so where a request is not streamed. Queue, running requests and
-    KV-cache usage of the endpoint that served are written beside what its metrics page says, and the latest counts: what an answer told
-    while a poll was under way is not overwritten by that poll. While an endpoint's answers tell all that plugins must have, its metrics
-    page is asked for at intervals of `--idle-metrics-interval` only; columns that plugins can do without are that old then.
+    Requests get the header `endpoint-load-metrics-format`; answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics": {…}}`
+    or `TEXT named_metrics.num_requests_waiting=0, …`. vLLM answers so for requests that are not streamed. The values update the columns
+    of the metrics page, and a poll that began earlier does not overwrite them. While answers report every key that plugins require, the
+    metrics page is polled at `--idle-metrics-interval` only.
 
-    What is missing from an answer, negative or not finite leaves its column as it is. A client that asks for the header itself gets it, in
-    the form it asked for; from other answers it is removed.
+    Missing, negative and non-finite values leave their columns unchanged. The response header is removed unless the client asked for it.
     """
 
     produces = (_WAITING, _RUNNING, _KV_USAGE)
@@ -101,28 +86,22 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         super().__init__(name, parameters, context)
         names = ((_WAITING, parameters.waiting_metric), (_RUNNING, parameters.running_metric), (_KV_USAGE, parameters.kv_usage_metric))
         self._names = tuple((key, metric) for key, metric in names if metric)
-        counts = Counts(
-            "endpick_endpoint_loads_total", "Answers, by what they told of their server's load.", ("outcome",), context.registry
-        )
+        counts = Counts("endpick_endpoint_loads_total", "Answers by how their load report was read.", ("outcome",), context.registry)
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
-        self._limits = Limits(context, (_LONG_HEADER,))
-        self._longest = parameters.max_header_characters
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Ask, unless the client does."""
+        """Add the header, unless the client sent it."""
         if FORMAT_HEADER not in request.headers:
             headers.set(FORMAT_HEADER, self.parameters.format.value)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
-        """Read the answer, and keep the header from clients that did not ask."""
-        told = head.headers.get(LOAD_HEADER)
-        if told is None:
+        """Write the reported load. Removes the header if the client did not ask for it."""
+        report = head.headers.get(LOAD_HEADER)
+        if report is None:
             self._counts[Outcome.NONE].inc()
             return None
-        load = read_load(told, self._longest)
+        load = read_load(report)
         self._counts[Outcome.READ if load else Outcome.UNREADABLE].inc()
-        if not load and len(told) > self._longest:
-            self._limits.acted(_LONG_HEADER, about=head.endpoint.name if head.endpoint is not None else "")
         columns = self.context.columns
         if columns is not None and head.endpoint is not None:
             for key, metric in self._names:
@@ -132,14 +111,9 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         return None if FORMAT_HEADER in request.headers else {LOAD_HEADER: None}
 
 
-def read_load(text: str, longest: int = MAX_HEADER_CHARACTERS) -> Mapping[str, float]:
-    """The named metrics of a load report of at most `longest` characters, in JSON or as text; empty where there are none, or no sense.
-
-    Those of one name are told apart by nothing: the last counts.
-    """
+def read_load(text: str) -> Mapping[str, float]:
+    """Parse the named metrics of a load report, JSON or text; empty if it is malformed. The last value of a name counts."""
     form, _, report = text.strip().partition(" ")
-    if len(text) > longest:
-        return {}
     match form.upper():
         case LoadFormat.JSON:
             return _of_json(report)

@@ -11,28 +11,25 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from endpick.api import (
-    CACHE_BLOCK_SIZE,
-    CACHE_NUM_BLOCKS,
     KV_CACHE_USAGE,
-    LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     ColumnWriter,
     DataCollector,
     DataKey,
-    LoraAdapters,
-    MetricSample,
     MetricsPage,
     Parameters,
     PluginContext,
     Subscriptions,
     Unavailable,
 )
+from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
+from endpick.api.metrics import MetricSample
 from endpick_builtin.collection.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
 
 
 class EngineReader:
-    """The specs of one `EngineConfig`, parsed once."""
+    """Reads the metrics of one `EngineConfig`."""
 
     def __init__(self, config: EngineConfig) -> None:
         counts = ((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec))
@@ -49,9 +46,9 @@ class EngineReader:
         )
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
-        """Write everything the page has; returns the specs it should have had.
+        """Write the values on the page, and return the specs of required metrics that it lacks.
 
-        LoRA adapters and the KV-cache layout may be missing: engines report them only when they are configured to.
+        LoRA adapters and the KV-cache layout may be missing: engines report them only if configured.
         """
         missing = []
         for key, spec in self._counts:
@@ -87,7 +84,7 @@ class EngineReader:
 
 
 def custom_keys_of(config: EngineConfig) -> tuple[tuple[DataKey[float], str], ...]:
-    """The data keys of an engine's custom metrics, each with its spec."""
+    """The data keys of an engine's custom metrics, with their specs."""
     return tuple(
         (DataKey(custom.attribute_key, float, doc=f"The metric {custom.metric_spec}, as the model server reports it."), custom.metric_spec)
         for custom in config.custom_metrics
@@ -101,7 +98,7 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[Dat
 
 
 def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
-    """The newest value; NaN and infinities are what exporters write when they know nothing."""
+    """The newest value; exporters write NaN and infinities for unknown ones."""
     sample = page.newest(spec.name, spec.labels)
     if sample is None:
         return None
@@ -110,13 +107,12 @@ def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
 
 
 def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
-    """A count: what is negative makes no sense either."""
     value = _number(page, spec)
     return math.trunc(value) if value is not None and value > -1 else None
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
-    """The series with the greatest value: engines put the time of the last change there and leave older series on the page."""
+    """From the series with the greatest value: engines store the time of the last change there and keep older series."""
     newest: MetricSample | None = None
     for sample in page.samples(spec.name):
         if spec.labels.items() <= sample.labels.items() and (newest is None or sample.value > newest.value):
@@ -124,43 +120,35 @@ def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
     if newest is None:
         return None
     labels = newest.labels
-    texts = (labels.get("running_lora_adapters", ""), labels.get("waiting_lora_adapters", ""), labels.get("max_lora", ""))
-    return _known_adapters(*texts) if sum(map(len, texts)) <= _LONGEST_KNOWN else _adapters(*texts)
+    return _adapters(labels.get("running_lora_adapters", ""), labels.get("waiting_lora_adapters", ""), labels.get("max_lora", ""))
 
 
-def _adapters(running: str, waiting: str, most: str) -> LoraAdapters:
-    return LoraAdapters(_names(running), _names(waiting), _count(most) or 0)
-
-
-_MOST_DIGITS = 15
-"""Larger numbers are not exact in a column."""
-_MOST_NAMES = 10_000
-"""Of adapters that are looked at; a server has some hundred."""
-_LONGEST_KNOWN = 2048
-"""Characters of adapters' names that are remembered: a server may send megabytes of them."""
-_known_adapters = lru_cache(maxsize=1024)(_adapters)
-"""They change seldom."""
+@lru_cache(maxsize=1024)
+def _adapters(running: str, waiting: str, maximum: str) -> LoraAdapters:
+    return LoraAdapters(_names(running), _names(waiting), _count(maximum) or 0)
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(name for part in text.split(",", _MOST_NAMES)[:_MOST_NAMES] if (name := part.strip()))
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
 
 
 def _count(text: str) -> int | None:
-    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+    return int(text) if len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else None
 
 
+_MAX_DIGITS = 15
+"""Larger numbers are not exact in a column."""
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
 
 
 class CoreMetricsParameters(Parameters):
-    """Which engine an endpoint runs, and what that engine calls its metrics."""
+    """Which engine an endpoint runs, and the names of its metrics."""
 
     engine_label_key: Annotated[
         str, Field(alias="engineLabelKey", description=f"Endpoint label that names the engine; `{LEGACY_LABEL_KEY}` is read too.")
     ] = LABEL_KEY
     default_engine: Annotated[
-        str, Field(alias="defaultEngine", description="The engine of endpoints without that label, or with one that no mapping knows.")
+        str, Field(alias="defaultEngine", description="The engine of endpoints without that label, or with an unknown value.")
     ] = "vllm"
     engine_configs: Annotated[
         tuple[EngineConfig, ...],
@@ -169,7 +157,7 @@ class CoreMetricsParameters(Parameters):
 
     @property
     def engines(self) -> Mapping[str, EngineConfig]:
-        """Every engine by name: the built-in ones, and those of the configuration before them."""
+        """Every engine by name; configured engines replace built-in ones."""
         return {engine.name: engine for engine in (*BUILT_IN_ENGINES, *self.engine_configs)}
 
     @model_validator(mode="after")
@@ -183,17 +171,16 @@ class CoreMetricsParameters(Parameters):
         for engine in self.engine_configs:
             for custom in engine.custom_metrics:
                 if custom.attribute_key in core:
-                    raise ValueError(f"customMetrics of engine '{engine.name}': '{custom.attribute_key}' is a data key of endpick's own")
+                    raise ValueError(f"customMetrics of engine '{engine.name}': '{custom.attribute_key}' is a data key of endpick")
         return self
 
 
 class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
-    """Reads what schedulers want to know of a model server, under the names its engine uses.
+    """Reads queue, running requests, KV cache and LoRA adapters from a metrics page, under the names of the endpoint's engine.
 
-    Each value is the newest sample, by timestamp, with the labels of its spec; counts are cut to whole numbers. LoRA adapters are in the
-    labels of the sample with the greatest value. A page that lacks some of the required metrics still updates the others, and counts as
-    an error; NaN and infinite values, and negative counts and shares, count as missing, and a KV cache is never fuller than 1. What is
-    missing stays as it was, and its age grows.
+    Each value is the newest sample with the labels of its spec; counts are cut to whole numbers, KV-cache usage to at most 1. NaN,
+    infinite and negative values count as missing. A missing required metric is an error; its column keeps the old value, and the other
+    columns are updated.
     """
 
     produces = CORE_KEYS
@@ -206,16 +193,12 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     @classmethod
     def subscriptions(cls, parameters: CoreMetricsParameters) -> Subscriptions:
-        """The core keys, and those of the custom metrics."""
+        """The core keys and those of the custom metrics."""
         custom = {key.name: key for engine in parameters.engine_configs for key, _ in custom_keys_of(engine)}
         return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Read one page.
-
-        Raises:
-            Unavailable: some of what the engine should report is not on the page; the rest is written.
-        """
+        """Write the values of one page. Raises Unavailable if a required metric is missing; the others are written."""
         labels = writer.endpoint.labels if writer.endpoint else {}
         engine = labels.get(self.parameters.engine_label_key) or labels.get(LEGACY_LABEL_KEY, "")
         missing = self._readers.get(engine, self._default).read(payload, writer)

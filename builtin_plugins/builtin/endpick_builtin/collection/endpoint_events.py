@@ -1,4 +1,4 @@
-"""What endpoints say of themselves by being there: their labels, told to collectors as endpoints come, change and go."""
+"""Endpoint changes as a data source, and the collector that reads where endpoints run from their labels."""
 
 from __future__ import annotations
 
@@ -7,32 +7,23 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import (
-    TOPOLOGY,
-    ColumnWriter,
-    DataCollector,
-    EndpointChange,
-    EndpointEvent,
-    EndpointEventSource,
-    Parameters,
-    Stability,
-    Topology,
-)
+from endpick.api import ColumnWriter, DataCollector, EndpointChange, EndpointEvent, EndpointEventSource, Parameters, Stability
+from endpick.api.keys import TOPOLOGY, Topology
 
 
 class EndpointNotificationSource(EndpointEventSource[Parameters, EndpointEvent]):
-    """Tells its collectors of each endpoint that joins the pool, gets other labels, or leaves.
+    """Notifies its collectors when an endpoint joins the pool, changes its labels, or leaves.
 
-    An endpoint that moves to another address leaves and joins. After a reload collectors hear of every endpoint again.
+    An endpoint that moves to another address leaves and joins. A reload announces every endpoint again.
     """
 
     def notify(self, event: EndpointEvent) -> EndpointEvent:
-        """The event as it is."""
+        """Return the event."""
         return event
 
 
 class TopologyParameters(Parameters):
-    """Which labels of an endpoint say where it runs."""
+    """The labels that hold an endpoint's location."""
 
     hostname: Annotated[str, Field(min_length=1, description="Label that holds the host.")] = "kubernetes.io/hostname"
     rack: Annotated[str, Field(min_length=1, description="Label that holds the rack.")] = "topology.kubernetes.io/rack"
@@ -41,17 +32,14 @@ class TopologyParameters(Parameters):
 
 
 class TopologyExtractor(DataCollector[TopologyParameters, EndpointEvent]):
-    """Reads from an endpoint's labels on which host it runs, and in which rack, zone and region.
-
-    A label that is missing leaves its part empty, and so does a change of labels that takes one away: an empty part is near to nothing.
-    """
+    """Reads host, rack, zone and region of an endpoint from its labels. A missing label leaves its part empty."""
 
     produces = (TOPOLOGY,)
     default_source = "endpoint-notification-source"
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: EndpointEvent, writer: ColumnWriter) -> None:
-        """Write where the endpoint runs."""
+        """Write the location of the endpoint."""
         if payload.change is EndpointChange.REMOVED:
             return
         labels, names = payload.endpoint.labels, self.parameters
@@ -68,15 +56,15 @@ class KubernetesNotificationParameters(Parameters):
 
 
 class KubernetesNotificationSource(EndpointEventSource[KubernetesNotificationParameters, Mapping[str, object]]):
-    """Takes llm-d's configuration of a watch on Kubernetes objects, and delivers nothing: no built-in collector reads such objects.
+    """Accepts llm-d's configuration of a watch on Kubernetes objects, and delivers nothing.
 
-    It says so in the log when it starts. Collectors bound to it are never called, so what they would write keeps its default.
+    No built-in collector reads such objects. Starting the source logs a warning; collectors bound to it are never called.
     """
 
     async def start(self) -> None:
-        """Say what does not happen."""
+        """Warn that nothing is watched."""
         kind = "/".join(filter(None, (self.parameters.group, self.parameters.version, self.parameters.kind)))
         self.context.logger.warning("no objects of kind %s are watched: without Kubernetes the source has nothing to deliver", kind)
 
     def notify(self, event: EndpointEvent) -> None:
-        """Nothing: endpoints are no Kubernetes objects."""
+        """Deliver nothing: endpoints are not Kubernetes objects."""

@@ -1,4 +1,4 @@
-"""Under which names model-server engines report what endpick wants to know."""
+"""The metric names of each model-server engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABELS = re.compile(_LABEL)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric and the labels its series must have; further labels do not matter."""
+    """A metric name and labels that a series must have; it may have more."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -30,13 +30,7 @@ class MetricSpec:
 
 
 def parse_spec(text: str) -> MetricSpec | None:
-    """Read a spec; None for empty text, which means that the engine has no such metric.
-
-    Quotes around values are optional and `=` is the only comparison.
-
-    Raises:
-        ValueError: the text is no spec.
-    """
+    """Parse `name` or `name{label=value}`; quotes are optional. Returns None for empty text. Raises ValueError."""
     if not text.strip():
         return None
     match = _SPEC.fullmatch(text)
@@ -52,26 +46,24 @@ def _checked(text: str) -> str:
 
 
 SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["vllm:num_requests_waiting", "name{label=value}"])]
-"""A parameter that holds a spec; empty for none."""
-
 
 LABEL_KEY = "llm-d.ai/engine-type"
 LEGACY_LABEL_KEY = "inference.networking.k8s.io/engine-type"
 
 
 class CustomMetric(Parameters):
-    """A further number to keep for each endpoint."""
+    """An additional number to keep for each endpoint."""
 
     attribute_key: Annotated[str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under.")]
     metric_spec: Annotated[SpecText, Field(alias="metricSpec", min_length=1, description="The metric to read.")]
 
 
 class EngineConfig(Parameters):
-    """The metrics of one engine. A spec that is empty means the engine has no such metric."""
+    """The metrics of one engine. An empty spec means that the engine has no such metric."""
 
     name: Annotated[str, Field(min_length=1, description="The engine's name, as endpoints carry it in the engine label.")]
     queued_requests_spec: Annotated[SpecText, Field(alias="queuedRequestsSpec", description="Requests waiting.")] = ""
-    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests being worked on.")] = ""
+    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests running.")] = ""
     kv_usage_spec: Annotated[SpecText, Field(alias="kvUsageSpec", description="Share of the KV cache in use, 0 to 1.")] = ""
     lora_spec: Annotated[
         SpecText, Field(alias="loraSpec", description="LoRA adapters, in the labels of the series with the greatest value.")
@@ -84,13 +76,13 @@ class EngineConfig(Parameters):
         str, Field(alias="cacheNumBlocksLabelName", description="Label of the cache info that holds the number of blocks.")
     ] = "num_gpu_blocks"
     cache_block_size_spec: Annotated[
-        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, where it is a metric of its own.")
+        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, if the engine has a metric for it.")
     ] = ""
     cache_num_blocks_spec: Annotated[
-        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, where it is a metric of its own.")
+        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, if the engine has a metric for it.")
     ] = ""
     custom_metrics: Annotated[
-        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Further numbers to keep, under data keys of your own.")
+        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Additional numbers to keep, under your data keys.")
     ] = ()
 
     @field_validator("name")
@@ -118,7 +110,7 @@ BUILT_IN_ENGINES = (
         cache_info_spec="sglang:cache_config_info",
         cache_block_size_label_name="page_size",
         cache_num_blocks_label_name="num_pages",
-        # From SGLang 0.5.11 on they are metrics of their own, and no labels any more.
+        # Metrics since SGLang 0.5.11, labels before.
         cache_block_size_spec="sglang:page_size",
         cache_num_blocks_spec="sglang:num_pages",
     ),

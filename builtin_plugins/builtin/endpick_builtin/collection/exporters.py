@@ -1,4 +1,4 @@
-"""Metrics that do not come from a model server: those of NVIDIA's GPU exporter, and those of other clusters' endpoint pickers."""
+"""Metrics of NVIDIA's GPU exporter and of the endpoint pickers of other clusters."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from endpick.api import (
-    GPU_UTILIZATION,
-    ColumnWriter,
-    DataCollector,
-    DataKey,
-    Endpoint,
-    MetricSample,
-    MetricsPage,
-    Parameters,
-    Stability,
-    Unavailable,
-)
+from endpick.api import ColumnWriter, DataCollector, DataKey, Endpoint, MetricsPage, Parameters, Stability, Unavailable
+from endpick.api.keys import GPU_UTILIZATION
+from endpick.api.metrics import MetricSample
 from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
 from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
 
@@ -34,16 +25,16 @@ class DcgmSourceParameters(MetricsSourceParameters):
         bool,
         Field(
             alias="useNodeAddress",
-            description=f"Ask at the address of the node, which the endpoint's label `{NODE_ADDRESS_LABEL}` holds, not at the endpoint's.",
+            description=f"Ask the address in the endpoint's label `{NODE_ADDRESS_LABEL}` instead of the endpoint's.",
         ),
     ] = False
 
 
 class DcgmDataSource(MetricsPageSource[DcgmSourceParameters]):
-    """Asks NVIDIA's GPU exporter (dcgm-exporter) beside every endpoint for its metrics page.
+    """Fetches the metrics page of NVIDIA's GPU exporter (dcgm-exporter) on every endpoint's host.
 
-    Anything but status 200, a page over `maxPageBytes`, and with `useNodeAddress` an endpoint without the label that holds its node's
-    address, is a poll error; the columns keep their values and grow older.
+    A status other than 200, a page over `maxPageBytes`, and with `useNodeAddress` a missing label are poll errors; the columns keep
+    their values.
     """
 
     default_collectors = ("dcgm-extractor",)
@@ -64,11 +55,11 @@ _RANK = re.compile(r"-rank-\d+$", re.ASCII)
 
 
 class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
-    """Keeps how busy the GPUs of an endpoint are: the greatest `DCGM_FI_DEV_GPU_UTIL` of its pod, divided by 100.
+    """Keeps the GPU utilization of an endpoint: the maximum `DCGM_FI_DEV_GPU_UTIL` of its pod, divided by 100.
 
-    Samples belong to the endpoint whose name, without a `-rank-0` at its end, is their label `pod`; where they have a label `namespace`
-    that must be the endpoint's, too. On a page that names no pods at all, as of an exporter outside Kubernetes, all samples count. NaN
-    and infinities are passed over, other values are cut to 0 to 100. Without a sample the value stays as it was, and grows older.
+    A sample belongs to the endpoint if its label `pod` is the endpoint's name, without a suffix such as `-rank-0`, and its label
+    `namespace`, if present, the endpoint's namespace. On a page without pods, as of an exporter outside Kubernetes, all samples count.
+    NaN and infinities are skipped, other values cut to 0 to 100. Without a sample the column keeps its value.
     """
 
     produces = (GPU_UTILIZATION,)
@@ -76,11 +67,7 @@ class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Read one page.
-
-        Raises:
-            Unavailable: no sample on it is of this endpoint.
-        """
+        """Write the utilization. Raises Unavailable if the page has no sample of this endpoint."""
         samples = payload.samples(_UTILIZATION_PERCENT)
         if any(sample.labels.get("pod") for sample in samples):
             samples = [sample for sample in samples if _is_of(sample, writer.endpoint)]
@@ -98,7 +85,7 @@ def _is_of(sample: MetricSample, endpoint: Endpoint | None) -> bool:
 
 
 class MulticlusterSourceParameters(HttpSourceParameters):
-    """Where the endpoint picker of a cluster shows its metrics."""
+    """Where the endpoint picker of a cluster serves its metrics."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "https"
     path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
@@ -106,10 +93,10 @@ class MulticlusterSourceParameters(HttpSourceParameters):
 
 
 class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParameters]):
-    """Asks the endpoint picker of each cluster for its metrics page; see `multicluster-file-discovery` for where that is.
+    """Fetches the metrics page of each cluster's endpoint picker; `multicluster-file-discovery` gives its address.
 
-    Anything but status 200, a certificate that cannot be verified, and a page over `maxPageBytes`, is a poll error; the columns keep their
-    values and grow older.
+    A status other than 200, a certificate that cannot be verified and a page over `maxPageBytes` are poll errors; the columns keep
+    their values.
     """
 
     default_collectors = ("multicluster-metrics-extractor",)
@@ -123,7 +110,7 @@ CLUSTER_QUEUE_SIZE = DataKey("llm-d.ai/multicluster-queue-size", float, doc="Req
 
 
 class MulticlusterExtractorParameters(Parameters):
-    """What the endpoint pickers call what is read of them."""
+    """The metric names of the endpoint pickers."""
 
     kv_cache_metric: Annotated[
         SpecText, Field(alias="kvCacheUtilizationMetric", min_length=1, description="Mean share of the KV cache in use.")
@@ -134,10 +121,10 @@ class MulticlusterExtractorParameters(Parameters):
 
 
 class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters, MetricsPage]):
-    """Keeps the mean queue and KV-cache usage of a cluster, as its endpoint picker reports them.
+    """Keeps the mean queue size and KV-cache usage of a cluster, as its endpoint picker reports them.
 
-    Each value is the newest sample of its metric. A metric that is missing, NaN or infinite counts as an error, and stays as it was;
-    the other one is written all the same.
+    Each value is the newest sample of its metric. A metric that is missing, NaN or infinite is an error and keeps its old value; the
+    other is still written.
     """
 
     produces = (CLUSTER_KV_CACHE_USAGE, CLUSTER_QUEUE_SIZE)
@@ -145,11 +132,7 @@ class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Read one page.
-
-        Raises:
-            Unavailable: a metric is missing; the other one is written.
-        """
+        """Write both values. Raises Unavailable if one is missing; the other is written."""
         missing = []
         for key, text in ((CLUSTER_KV_CACHE_USAGE, self.parameters.kv_cache_metric), (CLUSTER_QUEUE_SIZE, self.parameters.queue_metric)):
             spec = parse_spec(text) or MetricSpec(text)

@@ -1,70 +1,40 @@
-"""`otlp-source`: metrics that model servers, or an OpenTelemetry collector, push over OTLP instead of being asked for them."""
+"""`otlp-source`: metrics that model servers or an OpenTelemetry collector push over OTLP."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
+from aiohttp import web
 from pydantic import Field, model_validator
 
-from endpick.api import (
-    ConfigurationError,
-    Duration,
-    Endpoint,
-    Limit,
-    Limits,
-    MetricsPage,
-    Parameters,
-    PluginContext,
-    Stability,
-    StreamSource,
-)
+from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, PluginContext, Stability, StreamSource
 from endpick.api.fast_metrics import Counts
-from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
-from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport, TooManyParts
-from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_GRPC_CONNECTIONS, Certificate, GrpcPort, HttpPort, Outcome, Refused
-from endpick_builtin.collection.push_server import FIRST_SECONDS, IDLE_SECONDS, MAX_CONNECTIONS, Closed, PushBounds
+
+if TYPE_CHECKING:
+    import grpc
+    import grpc.aio
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
 
 Publish = Callable[[MetricsPage], None]
 
+HTTP_PATH = "/v1/metrics"
+MAX_BODY_BYTES = 4 * 1024 * 1024
+_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _WARN_SECONDS = 30.0
-_GRACE_SECONDS = 1.0
-"""For which a body may come slowly though it has the place of another export."""
-_TOO_LARGE = Limit("maxBodyBytes", "an export was refused: longer than maxBodyBytes; send smaller batches, or raise it")
-_MANY_POINTS = Limit("maxPoints", "points of an export were left out: it has more than maxPoints; send smaller batches, or raise it")
-_MANY_PARTS = Limit(
-    "MOST_PARTS",
-    "an export was refused: it has more parts than 20 for each of maxPoints (MOST_PARTS); send smaller batches, or raise maxPoints",
-)
-_BUSY = Limit("maxExports", "an export was refused: as many are being read as maxExports allows; send fewer at a time, or raise it")
-_TOO_SLOW = Limit("bodyTimeout", "an export was given up: its body was not complete within bodyTimeout; see the network, or raise it")
-_CROWDED = Limit(
-    "maxConnections", "a connection to the port for OTLP was closed: there are more than maxConnections; find out who connects, or raise it"
-)
-_IDLE = Limit(
-    "idleTimeout",
-    f"a connection to the port for OTLP was closed: its first request took longer than {FIRST_SECONDS:g} s, or its next one longer than "
-    "idleTimeout; find out who connects, or raise idleTimeout if exporters push less often",
-)
-_LONG_HANDSHAKE = Limit(
-    "maxHandshakeBytes",
-    "a connection to the port for OTLP was closed: its client sent more for a TLS handshake than maxHandshakeBytes; find out who connects, "
-    "or raise it if its certificates are so long",
-)
-_LIMITS = (_TOO_LARGE, _MANY_POINTS, _MANY_PARTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE, _LONG_HANDSHAKE)
-_OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.TOO_MANY: _MANY_PARTS, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
-_OF_CLOSED = {Closed.CROWDED: _CROWDED, Closed.SLOW: _IDLE, Closed.LONG: _LONG_HANDSHAKE}
 
 
 class OtlpParameters(Parameters):
-    """Where pushes are taken, and how they name their endpoint."""
+    """Where pushes are accepted, and how they name their endpoint."""
 
     host: Annotated[str, Field(min_length=1, description="Address to listen on; `0.0.0.0` or `::` for pushes from other machines.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, Field(ge=0, le=65535, description="Port of OTLP over HTTP; 0 lets the system choose, and the log says which.")] = (
+    port: Annotated[int, Field(ge=0, le=65535, description="Port of OTLP over HTTP; 0 lets the system choose, and the log shows it.")] = (
         4318
     )
     grpc_port: Annotated[
@@ -72,83 +42,41 @@ class OtlpParameters(Parameters):
         Field(alias="grpcPort", ge=0, le=65535, description="Port of OTLP over gRPC; 0 lets the system choose; null for none."),
     ] = 4317
     cert_path: Annotated[
-        str, Field(alias="certPath", description="Certificate, or chain, that both ports show: then they speak TLS. With `keyPath`.")
+        str, Field(alias="certPath", description="Certificate chain of both ports, which then use TLS; with `keyPath`.")
     ] = ""
     key_path: Annotated[str, Field(alias="keyPath", description="Private key of `certPath`.")] = ""
     client_ca_path: Annotated[
         str,
-        Field(alias="clientCaPath", description="Authority that must have signed the certificates of clients; empty asks for none."),
+        Field(alias="clientCaPath", description="Authority that must have signed the client certificates; empty asks for none."),
     ] = ""
     endpoint_attribute: Annotated[
         str,
         Field(
             alias="endpointAttribute",
             min_length=1,
-            description="Resource attribute that names the endpoint: its name, with or without namespace, or a `host:port` of it.",
+            description="Resource attribute that names the endpoint: its name, with or without namespace, or its `host:port`.",
         ),
     ] = "service.instance.id"
-    max_body_bytes: Annotated[
-        int, Field(alias="maxBodyBytes", ge=1024, le=64 * 1024 * 1024, description="Largest export that is read, unpacked.")
-    ] = 4 * 1024 * 1024
-    max_points: Annotated[
-        int,
-        Field(alias="maxPoints", gt=0, le=1_000_000, description="Points of one export that are read; others are left out."),
-    ] = MAX_POINTS
-    max_exports: Annotated[
-        int, Field(alias="maxExports", gt=0, le=1024, description="Exports that are read at once; others are told to come again.")
-    ] = 8
-    body_timeout: Annotated[Duration, Field(alias="bodyTimeout", gt=0, le=600, description="In which a body must be complete.")] = 10.0
-    idle_timeout: Annotated[
-        Duration,
-        Field(alias="idleTimeout", gt=0, description="Longest time between two requests over HTTP, after which a connection is closed."),
-    ] = IDLE_SECONDS
-    max_connections: Annotated[
-        int,
-        Field(alias="maxConnections", gt=0, le=65536, description="Connections over HTTP; for one more, the quietest one is closed."),
-    ] = MAX_CONNECTIONS
-    max_handshake_bytes: Annotated[
-        int,
-        Field(
-            alias="maxHandshakeBytes",
-            ge=1024,
-            le=1024 * 1024,
-            description="What a client may send for a TLS handshake over HTTP, above all its certificates; a longer one is closed.",
-        ),
-    ] = MOST_HANDSHAKE_BYTES
-    max_grpc_connections: Annotated[
-        int, Field(alias="maxGrpcConnections", gt=0, le=65536, description="Connections over gRPC; one more is refused.")
-    ] = MOST_GRPC_CONNECTIONS
 
     @model_validator(mode="after")
-    def _certificate_is_whole(self) -> Self:
+    def _certificate_is_complete(self) -> Self:
         if bool(self.cert_path) != bool(self.key_path):
             raise ValueError("certPath and keyPath belong together: give both, or neither")
         if self.client_ca_path and not self.cert_path:
             raise ValueError("clientCaPath needs certPath and keyPath: only with TLS do clients show certificates")
         return self
 
-    @property
-    def certificate(self) -> Certificate | None:
-        """What both ports show; None for ports without TLS."""
-        if not self.cert_path:
-            return None
-        return Certificate(Path(self.cert_path), Path(self.key_path), Path(self.client_ca_path) if self.client_ca_path else None)
-
 
 class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
-    """Takes metrics that are pushed over OTLP and hands them on as pages: over gRPC, and over HTTP (`POST /v1/metrics`, protobuf or JSON).
+    """Accepts metrics pushed over OTLP, by gRPC and by HTTP (`POST /v1/metrics`, protobuf or JSON), as metrics pages.
 
-    A resource belongs to the endpoint that its attribute `endpointAttribute` names. Its gauges and sums, and of histograms and summaries
-    count and sum, become a page with the names of the push, where all but letters, digits, `_` and `:` is `_`; collectors such as
-    `core-metrics-extractor` read it like one that was scraped. What the engine should report and one push lacks counts as an error of the
-    collector, so a server's metrics belong into one push. Attributes that are no texts are no labels. Every client that reaches
-    a port can say what it likes of any endpoint, unless `clientCaPath` asks for its certificate: so both listen on this machine alone
-    unless told otherwise.
+    The resource attribute `endpointAttribute` names the endpoint. Gauges and sums, and count and sum of histograms and summaries, become a
+    page with the same names, in which characters other than letters, digits, `_` and `:` are `_`. Collectors such as
+    `core-metrics-extractor` read it like a scraped page: a required metric that one push lacks is an error, so send all metrics of a server
+    in one push. Only attributes with text values become labels. Resources of unknown endpoints are dropped and reported to the sender.
 
-    Resources of unknown endpoints are left out and the sender is told so, as for points beyond `maxPoints` in one export. A body over
-    `maxBodyBytes`, packed with gzip or not, one that takes more than `bodyTimeout`, and more than `maxExports` at once are refused. Of more
-    than `maxConnections` over HTTP the one that has said nothing for longest is closed, and so is one without a request for 10 s at first,
-    and for `idleTimeout` later.
+    Any client that reaches a port can push for any endpoint, unless `clientCaPath` requires a certificate: therefore both ports listen on
+    the loopback address by default. Bodies may have 4 MiB. Needs `pip install 'endpick[otlp]'`.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -156,58 +84,48 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
 
     def __init__(self, name: str, parameters: OtlpParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
+        try:
+            from endpick_builtin.collection import otlp_messages  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ConfigurationError("otlp-source needs opentelemetry-proto: pip install 'endpick[otlp]'") from error
+        self._messages = otlp_messages
         self._publishers: dict[str, dict[str, Publish]] = {}
-        """By each name of an endpoint, and then by the endpoint's own name: several may share one."""
-        self._ports: list[HttpPort | GrpcPort] = []
+        """By each name of an endpoint, then by the endpoint: two endpoints may share a short name."""
+        self._http: web.AppRunner | None = None
+        self._grpc: grpc.aio.Server | None = None
         self.port, self.grpc_port = parameters.port, parameters.grpc_port
-        """Where it listens; once started, as the system chose."""
-        self._reading = 0
-        self._receiving: dict[asyncio.Timeout, float] = {}
-        """Exports whose bodies are still coming, in the order in which they began, with when they did."""
-        self._turn = asyncio.Lock()
+        """The ports it listens on, once started."""
         self._warned_at = -_WARN_SECONDS
-        requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
-        points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by what became of them.", ("outcome",), context.registry)
-        closed = Counts("endpick_otlp_connections_closed_total", "Connections closed on the port for OTLP.", ("reason",), context.registry)
-        self._closed = {reason: closed.labels(reason.value) for reason in Closed}
-        self._exports = {outcome: requests.labels(outcome.value) for outcome in Outcome}
-        self._limits = Limits(context, _LIMITS)
-        self._delivered, self._left_out = points.labels("delivered"), points.labels("left_out")
+        exports = Counts("endpick_otlp_exports_total", "Exports over OTLP, by outcome.", ("outcome",), context.registry)
+        points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by outcome.", ("outcome",), context.registry)
+        self._read, self._malformed = exports.labels("read"), exports.labels("malformed")
+        self._delivered, self._dropped = points.labels("delivered"), points.labels("dropped")
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            ConfigurationError: an address cannot be had, or a certificate file does not work.
-        """
-        scheme = "https" if self.parameters.certificate else "http"
+        """Listen on both ports. Raises ConfigurationError if an address or a certificate file cannot be used."""
         given = self.parameters
-        bounds = PushBounds(given.max_connections, given.idle_timeout, given.max_handshake_bytes)
-        over_http = HttpPort(self._take, given.max_body_bytes, bounds, self._has_closed)
-        self.port = await self._open(over_http, given.port)
+        try:
+            self.port = await self._start_http()
+            if given.grpc_port is not None:
+                self.grpc_port = await self._start_grpc(given.grpc_port)
+        except (OSError, RuntimeError) as error:
+            await self.stop()
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"cannot listen on {given.host}, ports {given.port} and {given.grpc_port}: {reason}") from error
+        scheme = "https" if given.cert_path else "http"
         self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
-        if given.grpc_port is not None:
-            over_grpc = GrpcPort(self._take, given.max_body_bytes, given.max_grpc_connections, given.max_exports)
-            self.grpc_port = await self._open(over_grpc, given.grpc_port)
+        if self.grpc_port is not None:
             self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", given.host, self.grpc_port)
 
-    async def _open(self, listener: HttpPort | GrpcPort, port: int) -> int:
-        host = self.parameters.host
-        try:
-            chosen = await listener.open(host, port, self.parameters.certificate)
-        except OSError as problem:
-            await self.stop()
-            raise ConfigurationError(f"source '{self.name}' cannot listen on {host}:{port}: {problem.strerror or problem}") from problem
-        self._ports.append(listener)
-        return chosen
-
     async def stop(self) -> None:
-        """Listen no more."""
-        while self._ports:
-            await self._ports.pop().close()
+        """Close both ports."""
+        if self._http is not None:
+            await self._http.cleanup()
+        if self._grpc is not None:
+            await self._grpc.stop(1.0)
 
     async def watch(self, endpoint: Endpoint, publish: Publish) -> None:
-        """Take what is pushed for this endpoint."""
+        """Publish the pushes for this endpoint until cancelled."""
         names = {endpoint.name, endpoint.name.rpartition("/")[2], endpoint.address, endpoint.metrics_address}
         for name in names:
             self._publishers.setdefault(name, {})[endpoint.name] = publish
@@ -215,93 +133,121 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             await asyncio.Event().wait()
         finally:
             for name in names:
-                self._publishers[name].pop(endpoint.name, None)
-                if not self._publishers[name]:
-                    del self._publishers[name]
+                del self._publishers[name][endpoint.name]
 
-    async def _take(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes, int], Export]) -> tuple[int, str]:
+    async def _start_http(self) -> int:
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_post(HTTP_PATH, self._post)
+        self._http = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._http.setup()
+        given = self.parameters
+        site = web.TCPSite(self._http, given.host, given.port, ssl_context=_server_tls(given), reuse_port=True)  # for several workers
+        await site.start()
+        port: int = self._http.addresses[0][1]
+        return port
+
+    async def _start_grpc(self, port: int) -> int:
+        import grpc  # noqa: PLC0415 - slow to import
+        import grpc.aio  # noqa: PLC0415
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (  # noqa: PLC0415
+            add_MetricsServiceServicer_to_server,
+        )
+
+        self._grpc = grpc.aio.server(options=(("grpc.max_receive_message_length", MAX_BODY_BYTES), ("grpc.so_reuseport", 1)))
+        add_MetricsServiceServicer_to_server(self, self._grpc)  # type: ignore[no-untyped-call]
+        host = self.parameters.host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self.parameters.cert_path:
+            chosen = self._grpc.add_secure_port(address, _grpc_credentials(self.parameters))
+        else:
+            chosen = self._grpc.add_insecure_port(address)
+        await self._grpc.start()
+        return chosen
+
+    async def _post(self, request: web.Request) -> web.Response:
+        is_json = request.content_type == _JSON
+        if not is_json and request.content_type != _PROTOBUF:
+            return web.Response(status=415, text=f"send {_PROTOBUF} or {_JSON}, not {request.content_type}")
+        body = await request.read()
         try:
-            export = await self._read(body, read)
-        except Refused as refusal:
-            self._exports[refusal.outcome].inc()
-            if refusal.outcome in _OF_OUTCOME:
-                self._limits.acted(_OF_OUTCOME[refusal.outcome])
-            raise
-        self._exports[Outcome.READ].inc()
-        return self._deliver(export)
+            export = await asyncio.to_thread(self._messages.parse_export, body, is_json=is_json)
+        except self._messages.MalformedExport as error:
+            self._malformed.inc()
+            return web.Response(status=400, text=str(error))
+        answer = await self._deliver(export)
+        if is_json:
+            return web.Response(text=self._messages.to_json(answer), content_type=_JSON)
+        return web.Response(body=answer.SerializeToString(), content_type=_PROTOBUF)
 
-    async def _read(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes, int], Export]) -> Export:
-        if self._reading >= self.parameters.max_exports and not self._has_made_room():
-            raise Refused(Outcome.BUSY, "too many exports at once; send fewer at a time, or less often")
-        self._reading += 1
-        try:
-            whole = await self._received(body)
-            return await self._read_in_turn(whole, read)
-        except TooManyParts as problem:
-            raise Refused(Outcome.TOO_MANY, str(problem)) from problem
-        except TimeoutError as problem:
-            raise Refused(Outcome.TOO_SLOW, f"the body was not complete within {self.parameters.body_timeout:g} s") from problem
-        except MalformedExport as problem:
-            raise Refused(Outcome.MALFORMED, str(problem)) from problem
-        finally:
-            self._reading -= 1
+    async def Export(  # noqa: N802 - the method of gRPC's MetricsServiceServicer
+        self, request: ExportMetricsServiceRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> ExportMetricsServiceResponse:
+        """Serve `MetricsService.Export`."""
+        return await self._deliver(request)
 
-    async def _received(self, body: Callable[[], Awaitable[bytes]]) -> bytes:
-        async with asyncio.timeout(self.parameters.body_timeout) as limit:
-            self._receiving[limit] = asyncio.get_running_loop().time()
-            try:
-                return await body()
-            finally:
-                self._receiving.pop(limit, None)
-
-    def _has_made_room(self) -> bool:
-        """Give up the body that has been coming for longest, unless it has come for a moment only: who sends slowly locks no other out."""
-        now = asyncio.get_running_loop().time()
-        for limit, began in self._receiving.items():
-            if now - began < _GRACE_SECONDS:
-                return False
-            del self._receiving[limit]
-            limit.reschedule(now)
-            return True
-        return False
-
-    async def _read_in_turn(self, whole: bytes, read: Callable[[bytes, int], Export]) -> Export:
-        """One export after the other, each in a thread: two would take the interpreter from the requests that are being decided."""
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            began = loop.time()
-            try:
-                return await asyncio.to_thread(read, whole, self.parameters.max_points)
-            finally:
-                await asyncio.sleep(loop.time() - began)
-
-    def _deliver(self, export: Export) -> tuple[int, str]:
-        """Hand each page to its endpoint's collectors; how many points were left out, and why."""
-        rejected, unknown, why = export.dropped, 0, ""
-        if export.dropped:
-            why = f"more than {self.parameters.max_points} points"
-            self._limits.acted(_MANY_POINTS)
-        for resource in export.resources:
+    async def _deliver(self, export: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
+        """Publish each page to its endpoint; the answer reports how many points were dropped."""
+        self._read.inc()
+        dropped, reason = 0, ""
+        for resource in await asyncio.to_thread(self._messages.pages_of, export):
             name = resource.attributes.get(self.parameters.endpoint_attribute, "")
             publishers = self._publishers.get(name, {})
             if len(publishers) != 1:
-                unknown += resource.points
-                why = f"'{self.parameters.endpoint_attribute}' is '{name}', which is the name of {len(publishers)} endpoints"
+                dropped += resource.points
+                reason = f"'{self.parameters.endpoint_attribute}' is '{name}', which is the name of {len(publishers)} endpoints"
                 continue
             (publish,) = publishers.values()
             publish(resource.page)
             self._delivered.value += resource.points
-        if unknown:
-            self._warn(unknown, why)
-        self._left_out.value += rejected + unknown
-        return rejected + unknown, why
+        if dropped:
+            self._dropped.value += dropped
+            self._warn(dropped, reason)
+        return self._messages.answer(dropped, reason)
 
-    def _has_closed(self, reason: Closed) -> None:
-        self._closed[reason].inc()
-        self._limits.acted(_OF_CLOSED[reason])
-
-    def _warn(self, unknown: int, why: str) -> None:
+    def _warn(self, dropped: int, reason: str) -> None:
         now = self.context.clock()
         if now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
-            self.context.logger.warning("%d points of an export were left out: %s; see endpointAttribute", unknown, why)
+            self.context.logger.warning("%d points of an export were dropped: %s; see endpointAttribute", dropped, reason)
+
+
+def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
+    """The context of the HTTP port; it loads renewed certificate files at the next handshake."""
+    if not parameters.cert_path:
+        return None
+    files = Path(parameters.cert_path), Path(parameters.key_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=parameters.client_ca_path or None)
+    if parameters.client_ca_path:
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(*files)
+    loaded = [file.stat().st_mtime_ns for file in files]
+
+    def renew(_socket: ssl.SSLObject, _name: str | None, used: ssl.SSLContext) -> None:
+        nonlocal loaded
+        with suppress(OSError):  # half written: the old certificate serves on
+            if (now := [file.stat().st_mtime_ns for file in files]) != loaded:
+                used.load_cert_chain(*files)
+                loaded = now
+
+    context.sni_callback = renew
+    return context
+
+
+def _grpc_credentials(parameters: OtlpParameters) -> grpc.ServerCredentials:
+    """The credentials of the gRPC port; they load renewed certificate files at the next handshake."""
+    import grpc  # noqa: PLC0415
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        authority = Path(parameters.client_ca_path).read_bytes() if parameters.client_ca_path else None
+        pair = Path(parameters.key_path).read_bytes(), Path(parameters.cert_path).read_bytes()
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
+
+    current = read()
+
+    def renewed() -> grpc.ServerCertificateConfiguration:
+        nonlocal current
+        with suppress(OSError):  # half written: the old certificate serves on
+            current = read()
+        return current
+
+    return grpc.dynamic_ssl_server_credentials(current, renewed, require_client_authentication=bool(parameters.client_ca_path))

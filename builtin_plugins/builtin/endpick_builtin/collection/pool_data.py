@@ -1,13 +1,14 @@
-"""`http-pool-source` and `json-values-extractor`: a JSON document that speaks of the whole pool, and the values in it."""
+"""`http-pool-source` and `json-values-extractor`: values from a JSON document about the whole pool."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import ssl
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -16,12 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from endpick.api import (
     ColumnWriter,
-    ConfigurationError,
     DataCollector,
     DataKey,
     Duration,
-    Limit,
-    Limits,
     Parameters,
     PluginContext,
     PollingPoolSource,
@@ -29,20 +27,14 @@ from endpick.api import (
     Stability,
     Subscriptions,
     Unavailable,
-    open_regular,
 )
-from endpick_builtin.collection.http_pages import HttpPages
-from endpick_builtin.collection.json_answers import refuse_too_many_parts
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_BYTES, SOURCE_LIMITS, PageSize
-
-_TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
-_GRACE_SECONDS = 1.0
-"""How much later than the source the host gives a look up."""
+from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
+from endpick_builtin.collection.sources import MaxPageBytes
 
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """The payload: a document that was read, of whatever JSON holds."""
+    """The payload: a parsed document."""
 
     root: object
 
@@ -54,18 +46,18 @@ class PoolSourceParameters(Parameters):
 
     url: Annotated[str, Field(description="URL of the document, `http://` or `https://`; this or `path`.")] = ""
     path: Annotated[str, Field(description="File that holds the document; this or `url`.")] = ""
-    interval: Annotated[Duration, Field(gt=0, description="Time from one look to the next.")] = 10.0
-    timeout: Annotated[Duration, Field(gt=0, description="A look that takes longer counts as failed.")] = 5.0
+    interval: Annotated[Duration, Field(gt=0, description="Time from one poll to the next.")] = 10.0
+    timeout: Annotated[Duration, Field(gt=0, description="A poll that takes longer counts as failed.")] = 5.0
     ca_cert_path: Annotated[
         str, Field(alias="caCertPath", description="With https: PEM file of the authorities to trust, instead of the system's.")
     ] = ""
     insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
-    max_page_bytes: PAGE_BYTES = MAX_PAGE_BYTES
+    max_page_bytes: MaxPageBytes = MAX_PAGE_BYTES
 
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str) -> str:
-        """Its text is not repeated: a password or a key may be in it."""
+        # Messages do not repeat the URL: it may hold a password or a key.
         if not url.isascii() or any(character.isspace() for character in url):
             raise ValueError("a URL has ASCII characters and no blanks: escape others as %20")
         try:
@@ -75,9 +67,9 @@ class PoolSourceParameters(Parameters):
         except ValueError:
             usable = False
         if url and not usable:
-            raise ValueError("it is no URL; write http://host:port/path")
+            raise ValueError("not a URL; write http://host:port/path")
         if url and port == 0:
-            raise ValueError("port 0 is none")
+            raise ValueError("port 0 is not valid")
         return url
 
     @model_validator(mode="after")
@@ -88,10 +80,10 @@ class PoolSourceParameters(Parameters):
 
 
 class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
-    """Looks at an interval at a JSON document that speaks of the whole pool: on an HTTP server, or in a file.
+    """Fetches a JSON document about the whole pool at an interval, from an HTTP server or a file.
 
-    Any answer but status 200, more than `maxPageBytes`, and what is no JSON, counts as failed: what is known stays as it was and grows
-    older, and the next look is soon at first, then after ever longer.
+    A status other than 200, a document over `maxPageBytes` and invalid JSON are poll errors: the values stay, and the next poll is soon,
+    then after growing delays.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -99,79 +91,50 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     def __init__(self, name: str, parameters: PoolSourceParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval
-        self.timeout_seconds = parameters.timeout + _GRACE_SECONDS
-        self._limits = Limits(context, (_TIMEOUT, *SOURCE_LIMITS))
-        self._longest = PageSize(parameters.max_page_bytes)
+        self.timeout_seconds = parameters.timeout
         self._pages: HttpPages | None = None
 
     async def start(self) -> None:
-        """Open the connection pool.
-
-        Raises:
-            ConfigurationError: the file of authorities does not work.
-        """
-        tls = self._tls() if self.parameters.url.startswith("https:") else None
-        self._pages = HttpPages(tls, "application/json", self._limits, self._longest)
+        """Load the certificates. Raises ConfigurationError if the file cannot be used."""
+        parameters = self.parameters
+        is_https = parameters.url.startswith("https:")
+        tls = client_tls(parameters.ca_cert_path, verify=not parameters.insecure_skip_verify) if is_https else None
+        self._pages = HttpPages("application/json", parameters.max_page_bytes, tls)
 
     async def stop(self) -> None:
         """Close the connections."""
         if self._pages is not None:
-            await self._pages.close()
-            self._pages = None
+            self._pages.close()
 
     async def poll_pool(self) -> JsonDocument:
-        """One look."""
-        where = self.parameters.url or self.parameters.path
-        try:
-            async with asyncio.timeout(self.parameters.timeout):
-                body = await (self._fetch() if self.parameters.url else self._read())
-        except TimeoutError as problem:
-            self._limits.acted(_TIMEOUT, about=where)
-            raise Unavailable(f"{where}: no answer within {self.parameters.timeout:g} s") from problem
-        refuse_too_many_parts(body, self._limits, where, self._longest)
+        """Fetch the document. Raises Unavailable."""
+        body = await (self._fetch() if self.parameters.url else asyncio.to_thread(self._read))
         try:
             return JsonDocument(orjson.loads(body))
-        except orjson.JSONDecodeError as problem:
-            raise Unavailable(f"{where} is no JSON: {problem}") from problem
+        except orjson.JSONDecodeError as error:
+            raise Unavailable(f"{self.parameters.url or self.parameters.path} is not JSON: {error}") from error
 
     async def _fetch(self) -> bytes:
         if self._pages is None:
-            raise Unavailable("the source has not been started")
+            raise RuntimeError(f"source '{self.name}' was polled before it was started")
         parts = urlsplit(self.parameters.url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return await self._pages.get(f"{host}:{port}", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
-    async def _read(self) -> bytes:
-        path = self.parameters.path
-        body = await asyncio.to_thread(_read, path, self._longest.page_bytes)
-        if len(body) > self._longest.page_bytes:
-            self._limits.acted(self._longest.long_page, about=path)
-            raise Unavailable(f"{path} is longer than {self._longest.shown}")
-        return body
-
-    def _tls(self) -> ssl.SSLContext:
+    def _read(self) -> bytes:
+        path, limit = self.parameters.path, self.parameters.max_page_bytes
         try:
-            tls = ssl.create_default_context(cafile=self.parameters.ca_cert_path or None)
-        except OSError as problem:
-            raise ConfigurationError(f"source '{self.name}' cannot use {self.parameters.ca_cert_path}: {problem}") from problem
-        if self.parameters.insecure_skip_verify:
-            tls.check_hostname = False
-            tls.verify_mode = ssl.CERT_NONE
-        return tls
-
-
-def _read(path: str, most_bytes: int) -> bytes:
-    """As much of the file as a page may have, and a byte more where there is one."""
-    try:
-        with open_regular(path) as file:
-            return file.read(most_bytes + 1)
-    except OSError as problem:
-        raise Unavailable(f"{path}: {problem.strerror or problem}") from problem
+            body = Path(path).read_bytes()
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror or error}") from error
+        if len(body) > limit:
+            raise Unavailable(f"{path} is longer than maxPageBytes, {limit}")
+        return body
 
 
 class ValueType(StrEnum):
-    """What a value must be."""
+    """Type of a value."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -199,7 +162,7 @@ _READERS: Mapping[ValueType, tuple[type[Any], Callable[[object], object | None]]
 
 
 class MappedValue(BaseModel):
-    """A value of the document, and the data key it is kept under."""
+    """A value of the document and its data key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -210,32 +173,32 @@ class MappedValue(BaseModel):
         str,
         Field(pattern=r"^(/([^~/]|~[01])*)*$", description="JSON pointer (RFC 6901) to it, such as `/energy/price`; empty for the whole."),
     ]
-    type: Annotated[ValueType, Field(description="`number`, `text` or `boolean`; anything else at that place counts as missing.")] = (
+    type: Annotated[ValueType, Field(description="`number`, `text` or `boolean`; a value of another type counts as missing.")] = (
         ValueType.NUMBER
     )
     per_endpoint: Annotated[
         bool,
         Field(
             alias="perEndpoint",
-            description="Whether an object is there that holds one value for each endpoint, by its name, `namespace/name` or `host:port`.",
+            description="The pointer leads to an object with one value per endpoint, by name, `namespace/name` or `host:port`.",
         ),
     ] = False
 
     @property
     def key(self) -> DataKey[Any]:
-        """Where it is kept."""
+        """The data key of the value."""
         scope = Scope.ENDPOINT if self.per_endpoint else Scope.POOL
         return DataKey(self.attribute_key, _READERS[self.type][0], scope, doc=f"The value at {self.pointer or 'the root'} of a document.")
 
 
 class JsonValuesParameters(Parameters):
-    """Which values are of interest."""
+    """Which values to keep."""
 
     values: Annotated[
         tuple[MappedValue, ...],
         Field(
             min_length=1,
-            description="What is kept of the document.",
+            description="The values to keep.",
             examples=[[{"attributeKey": "acme.example/price", "pointer": "/energy/price"}]],
         ),
     ]
@@ -245,19 +208,20 @@ class JsonValuesParameters(Parameters):
         names = [value.attribute_key for value in self.values]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"attributeKey '{name}' is given {names.count(name)} times; give each value a key of its own")
+                raise ValueError(f"attributeKey '{name}' is given {names.count(name)} times; give each value its own key")
         return self
 
 
 _ABSENT = object()
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
 
 
 class JsonValuesExtractor(DataCollector[JsonValuesParameters, JsonDocument]):
     """Keeps values of a JSON document under data keys: for the whole pool, or with `perEndpoint` one for each endpoint.
 
-    Plugins read those of the pool with `endpoints.pool(key)`, and numbers of endpoints as any column: `endpoint-attribute-scorer` and
-    `endpoint-attribute-filter` do. A value that is missing, or of another type, counts as an error and stays as it was; the others are
-    written all the same. NaN and infinities are no JSON. Names of endpoints that are not in the pool are passed over.
+    Plugins read values of the pool with `endpoints.pool(key)` and numbers of endpoints as columns, as `endpoint-attribute-scorer` and
+    `endpoint-attribute-filter` do. A value that is missing or of another type is an error and keeps its old value; the others are
+    written. Endpoints that are not in the pool are skipped.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -268,15 +232,11 @@ class JsonValuesExtractor(DataCollector[JsonValuesParameters, JsonDocument]):
 
     @classmethod
     def subscriptions(cls, parameters: JsonValuesParameters) -> Subscriptions:
-        """The keys that the parameters name."""
+        """The keys in the parameters."""
         return Subscriptions(produces=tuple(value.key for value in parameters.values))
 
     def collect(self, payload: JsonDocument, writer: ColumnWriter) -> None:
-        """Read one document.
-
-        Raises:
-            Unavailable: some of the values are not there; the others are written.
-        """
+        """Write the values of one document. Raises Unavailable if some are missing; the others are written."""
         missing = []
         for value, key, read, path in self._values:
             found = at(payload.root, path)
@@ -302,16 +262,16 @@ def _write_each(found: Mapping[str, object], key: DataKey[Any], read: Callable[[
 
 
 def path_of(pointer: str) -> tuple[str, ...]:
-    """The steps of a JSON pointer (RFC 6901, section 4)."""
+    """The steps of a JSON pointer (RFC 6901)."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def at(root: object, path: tuple[str, ...]) -> object:
-    """What a path leads to; an object of no JSON type where it leads nowhere."""
+    """The value at a path; `_ABSENT` if there is none."""
     for step in path:
         if isinstance(root, dict):
             root = root.get(step, _ABSENT)
-        elif isinstance(root, list) and step.isascii() and step.isdigit() and (step == "0" or step[0] != "0") and len(step) < 10:
+        elif isinstance(root, list) and _INDEX.fullmatch(step):
             root = root[int(step)] if int(step) < len(root) else _ABSENT
         else:
             return _ABSENT

@@ -18,26 +18,18 @@ _LONGEST_NAME = 253
 
 
 def host_of(text: str) -> str:
-    """An IP address, or a name in the form of RFC 1123.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return an IP address or a DNS name (RFC 1123). Raises ValueError."""
     try:
         return ip_address(text)
     except ValueError:
-        # Digits and dots alone are a misspelt address, though their form is that of a name.
+        # Digits and dots alone are a misspelt address.
         if len(text) <= _LONGEST_NAME and _DNS_NAME.fullmatch(text) and not text.replace(".", "").isdigit():
             return text
         raise
 
 
 def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
-    """Where the cluster's picker shows its metrics, as the labels say; empty where they say nothing.
-
-    Raises:
-        ValueError: the labels name no address or port.
-    """
+    """The metrics address that the labels give; empty without the label `metricsAddress`. Raises ValueError."""
     address, given = labels.get(METRICS_ADDRESS_LABEL, ""), labels.get(METRICS_PORT_LABEL, "")
     if not address:
         return ""
@@ -47,16 +39,14 @@ def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
         raise ValueError(f"label '{METRICS_ADDRESS_LABEL}' must be an IP address or a DNS name, not '{address}'") from None
     if given and not (given.isascii() and given.isdigit() and 1 <= int(given) <= 65535):
         raise ValueError(f"label '{METRICS_PORT_LABEL}' must be \"1\" to \"65535\", not '{given}'")
-    # `Endpoint` knows how an IPv6 address and a port are put together.
     return Endpoint("", host, int(given or port)).address
 
 
 class MulticlusterFileDiscovery(FileDiscovery):
-    """Takes clusters from a file, as `file-discovery` takes model servers: each entry is the gateway of one cluster.
+    """Takes clusters from a file in the format of `file-discovery`; each entry is the gateway of one cluster.
 
-    `address` is an IP address or a DNS name. The labels `metricsAddress` and `metricsPort` say where the cluster's own endpoint picker
-    shows its metrics; the port defaults to the endpoint's, and without `metricsAddress` the endpoint itself is asked. What it does
-    with wrong entries, and with a file that is missing, is as in `file-discovery`.
+    `address` is an IP address or a DNS name. The labels `metricsAddress` and `metricsPort` give the metrics address of the cluster's
+    endpoint picker; by default it is the endpoint's own. Wrong entries and a missing file are handled as in `file-discovery`.
     """
 
     stability = Stability.EXPERIMENTAL

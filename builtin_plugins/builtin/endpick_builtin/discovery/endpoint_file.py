@@ -1,27 +1,20 @@
-"""Reads a file of endpoints in llm-d's format, and finds everything that is wrong with it."""
+"""Reads a file of endpoints in llm-d's format and finds all its mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from endpick.api import Endpoint, Limit
+from endpick.api import Endpoint
 from endpick_builtin.addresses import ip_address
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
-MAX_FILE_BYTES = 1024 * 1024
-"""Unless `maxFileBytes` says otherwise: as much as a ConfigMap may hold."""
-MANY_FIELDS = Limit(
-    "MOST_FIELDS",
-    "endpoints stay as they are: with all that `<<` and aliases repeat, their file has more fields than maxFileBytes has bytes "
-    "(MOST_FIELDS); write it without aliases, or raise maxFileBytes",
-)
 
 _TEXT = "tag:yaml.org,2002:str"
 _INTEGER = "tag:yaml.org,2002:int"
@@ -31,12 +24,12 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something in the file that cannot be used."""
+    """One mistake or remark, with its line."""
 
     line: int
     message: str
     endpoint: str = ""
-    """`namespace/name` of the entry it is in, where that can be read."""
+    """`namespace/name` of its entry, if known."""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.message}"
@@ -44,11 +37,11 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class EntryRules:
-    """What the entries of a file may say.
+    """What the entries of a file may contain.
 
     Attributes:
-        host_of: An address as endpoints have it; raises ValueError for what is none.
-        wanted: What an address must be, as the message about such a one says it.
+        host_of: Checks an address; raises ValueError.
+        wanted: Describes a valid address, for messages.
         metrics_of: `host:port` of the metrics, given host, port and labels; empty for the endpoint's own address. Raises ValueError.
     """
 
@@ -62,31 +55,23 @@ MODEL_SERVERS = EntryRules(ip_address, "an IP address such as 10.0.0.7", lambda 
 
 @dataclass(frozen=True, slots=True)
 class EndpointFile:
-    """What a file says.
+    """The content of a file.
 
     Attributes:
-        endpoints: Every entry without a mistake, in file order; of two with one name the last. None when the file as a whole is unusable.
-        mistakes: Every mistake, in file order; an entry may have several.
-        remarks: What is odd but harmless: unknown fields, names given twice.
-        exceeds: The limit for which the file as a whole is unusable.
+        endpoints: Entries without mistakes, in file order; of two with one name the last. None if the whole file is unusable.
+        mistakes: In file order; an entry may have several.
+        remarks: Harmless oddities: unknown fields, repeated names.
     """
 
     endpoints: tuple[Endpoint, ...] | None
     mistakes: tuple[Mistake, ...] = ()
     remarks: tuple[Mistake, ...] = ()
-    exceeds: Limit | None = None
 
 
-def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS, most_fields: int = MAX_FILE_BYTES) -> EndpointFile:
-    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`.
-
-    Args:
-        content: Of the file.
-        rules: For what its entries stand for.
-        most_fields: Of all mappings, counted each time that one is read or merged into another: aliases let a short file say very much.
-    """
+def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> EndpointFile:
+    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`."""
     yaml = YAML(typ="safe", pure=True, plug_ins=[])
-    yaml.composer.warn_double_anchors = False  # YAML allows it, and a file may do so in each of its lines
+    yaml.composer.warn_double_anchors = False
     try:
         root = yaml.compose(content.decode())
     except UnicodeDecodeError as problem:
@@ -100,26 +85,23 @@ def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS, most_f
     if not isinstance(root, MappingNode):
         return _unusable(1, "the file must be a mapping with the key `endpoints`")
     try:
-        return _read_pool(root, _Fields(most_fields), rules)
-    except _TooMuchError as problem:
-        message = f"with all that `<<` and aliases repeat, the file has more than {most_fields} fields"
-        return replace(_unusable(problem.line, message), exceeds=MANY_FIELDS)
+        return _read_pool(root, rules)
     except RecursionError:
         return _unusable(1, "mappings merge each other too deeply")
 
 
-def _read_pool(root: MappingNode, fields: _Fields, rules: EntryRules) -> EndpointFile:
-    entries = fields.of(root).get("endpoints")
+def _read_pool(root: MappingNode, rules: EntryRules) -> EndpointFile:
+    entries = _fields_of(root).get("endpoints")
     if entries is None:
         return _unusable(_line(root), "the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints")
     if entries.tag == _NULL:
         return EndpointFile(())
     if not isinstance(entries, SequenceNode):
         return _unusable(_line(entries), "`endpoints` must be a list")
-    return _read_entries(entries.value, fields, rules)
+    return _read_entries(entries.value, rules)
 
 
-def _read_entries(entries: list[Node], fields: _Fields, rules: EntryRules) -> EndpointFile:
+def _read_entries(entries: list[Node], rules: EntryRules) -> EndpointFile:
     found: dict[str, Endpoint] = {}
     mistakes: list[Mistake] = []
     remarks: list[Mistake] = []
@@ -127,7 +109,7 @@ def _read_entries(entries: list[Node], fields: _Fields, rules: EntryRules) -> En
         if not isinstance(node, MappingNode):
             mistakes.append(Mistake(_line(node), "an endpoint must be a mapping with name, address and port"))
             continue
-        entry = _Entry(node, fields, rules)
+        entry = _Entry(node, rules)
         endpoint = entry.read()
         mistakes += entry.mistakes
         remarks += entry.remarks
@@ -139,24 +121,25 @@ def _read_entries(entries: list[Node], fields: _Fields, rules: EntryRules) -> En
 
 
 class _Entry:
-    """One entry of the list while it is read."""
+    """Reads one entry of the list."""
 
-    def __init__(self, node: MappingNode, fields: _Fields, rules: EntryRules) -> None:
+    def __init__(self, node: MappingNode, rules: EntryRules) -> None:
         self._node = node
         self._rules = rules
-        self._all_fields = fields
-        self._fields = fields.of(node)
+        self._fields = _fields_of(node)
         name, namespace = _named(self._fields.get("name")), self._fields.get("namespace")
         self.name = f"{_named(namespace) or DEFAULT_NAMESPACE}/{name}" if name else ""
         self.mistakes: list[Mistake] = []
         self.remarks = [
-            Mistake(_line(value), f"'{field}' is no field of an endpoint and is ignored; fields are {', '.join(KNOWN_FIELDS)}", self.name)
+            Mistake(
+                _line(value), f"'{field}' is not a field of an endpoint and is ignored; fields are {', '.join(KNOWN_FIELDS)}", self.name
+            )
             for field, value in self._fields.items()
             if field not in KNOWN_FIELDS
         ]
 
     def read(self) -> Endpoint | None:
-        """The endpoint; None when `mistakes` says why there is none."""
+        """The endpoint; None if it has mistakes."""
         if not self.name:
             self._wrong(self._fields.get("name"), "`name` must be text that is not empty")
         namespace = self._fields.get("namespace")
@@ -176,7 +159,7 @@ class _Entry:
             return ""
 
     def _port(self) -> int:
-        """llm-d takes quoted text only; an integer means the same and is welcome."""
+        # llm-d accepts quoted text only.
         node = self._fields.get("port")
         digits = node.value if isinstance(node, ScalarNode) and node.tag in (_TEXT, _INTEGER) else ""
         if digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535:
@@ -202,7 +185,7 @@ class _Entry:
             self._wrong(node, "`labels` must be a mapping of text to text")
             return {}
         labels = {}
-        for label, value in self._all_fields.of(node).items():
+        for label, value in _fields_of(node).items():
             text = _text(value)
             if text is None:
                 self._wrong(value, f"label '{label}' must be text; put the value in quotes")
@@ -215,51 +198,21 @@ class _Entry:
         self.mistakes.append(Mistake(_line(node or self._node), message.replace("` must", f"`{where} must", 1), self.name))
 
 
-class _TooMuchError(Exception):
-    """The mappings of the file have more fields than are read."""
-
-    def __init__(self, line: int) -> None:
-        super().__init__(line)
-        self.line = line
-
-
-class _Fields:
-    """The values of the mappings of one file by key, each mapping read once."""
-
-    def __init__(self, most: int) -> None:
-        self._known: dict[int, dict[str, Node]] = {}
-        self._most = most
-        self._read = 0
-
-    def of(self, node: MappingNode) -> dict[str, Node]:
-        """With what the mapping merges (`<<`) underneath; keys that are no scalars are passed over."""
-        fields = self._known.get(id(node))
-        if fields is None:
-            self._known[id(node)] = {}  # what a mapping that merges itself finds
-            fields = self._known[id(node)] = self._fields(node)
-        self._count(len(fields) + 1, node)
-        return fields
-
-    def _count(self, fields: int, node: Node) -> None:
-        self._read += fields
-        if self._read > self._most:
-            raise _TooMuchError(_line(node))
-
-    def _fields(self, node: MappingNode) -> dict[str, Node]:
-        own: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
-        for key, value in node.value:
-            if key.tag == _MERGE:
-                for base in _merged_mappings(value):
-                    self._count(len(merged), node)
-                    merged = self.of(base) | merged
-            elif isinstance(key, ScalarNode):
-                own[key.value] = value
-        return merged | own
+def _fields_of(node: MappingNode) -> dict[str, Node]:
+    """The values of a mapping by key, with those it merges (`<<`); keys that are not scalars are skipped."""
+    own: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
+    for key, value in node.value:
+        if key.tag == _MERGE:
+            for base in _merged_mappings(value):
+                merged = _fields_of(base) | merged
+        elif isinstance(key, ScalarNode):
+            own[key.value] = value
+    return merged | own
 
 
 def _merged_mappings(node: Node) -> Iterator[MappingNode]:
-    """The mappings named by one `<<`; the first of a list wins."""
+    """The mappings of one `<<`; the first of a list wins."""
     nodes = node.value if isinstance(node, SequenceNode) else [node]
     return (each for each in nodes if isinstance(each, MappingNode))
 
@@ -269,7 +222,7 @@ def _text(node: Node | None) -> str | None:
 
 
 def _named(node: Node | None) -> str | None:
-    """A text that can be told to others; half a surrogate pair is none."""
+    """A text without unpaired surrogates."""
     text = _text(node)
     try:
         (text or "").encode()

@@ -6,12 +6,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters
+from endpick.api import ConfigurationError, Endpoint, Parameters
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick_builtin.addresses import ip_address
 
 
 class StaticEndpoint(BaseModel):
-    """One endpoint, in the words of an endpoints file."""
+    """One endpoint, with the fields of an endpoints file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -19,7 +20,7 @@ class StaticEndpoint(BaseModel):
     namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
     address: Annotated[str, AfterValidator(ip_address), Field(description="IP address, without brackets.")]
     port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server.")]
-    labels: Annotated[dict[str, str], Field(description="What label filters and engines go by.")] = {}
+    labels: Annotated[dict[str, str], Field(description="Labels, which filters and engines read.")] = {}
 
 
 class StaticDiscoveryParameters(Parameters):
@@ -36,17 +37,10 @@ class StaticDiscoveryParameters(Parameters):
 
 
 class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
-    """Takes the pool from its parameters: for a few servers whose addresses stay. A reload with other parameters changes the pool.
-
-    Two endpoints of one name are a mistake, where an endpoints file lets the last one win: there is no second place to look for it.
-    """
+    """Takes the pool from its parameters, for a few servers with fixed addresses. Two endpoints of one name are a mistake."""
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Report the endpoints, once.
-
-        Raises:
-            ConfigurationError: two of them have the same name.
-        """
+        """Report the endpoints once. Raises ConfigurationError if two have the same name."""
         found: dict[str, Endpoint] = {}
         for each in self.parameters.endpoints:
             name = f"{each.namespace}/{each.name}"

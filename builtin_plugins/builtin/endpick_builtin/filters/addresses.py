@@ -1,4 +1,4 @@
-"""`header-based-testing-filter`: lets a test name the endpoints it wants."""
+"""`header-based-testing-filter`: lets a gateway test choose endpoints."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ HEADER = "test-epp-endpoint-selection"
 
 
 class HeaderBasedTestingFilter(Filter):
-    """Keep the endpoints that the request header `test-epp-endpoint-selection` lists, in its order; for tests of gateways.
+    """Keeps the endpoints listed in the header `test-epp-endpoint-selection`, in its order. For tests only.
 
-    The header is a list of `host` or `host:port` between commas, IPv6 in brackets where a port follows. A host alone means all its ports.
-    An endpoint that is listed twice counts once. Keeps none without the header, and when it names none of the candidates. It has no place
-    in a configuration that serves clients, who could choose their endpoint.
+    The header is a comma-separated list of `host` or `host:port`, with IPv6 in brackets if a port follows. A host alone means all its
+    ports. Duplicates count once. Without the header, or if it names no candidate, none is kept. Do not use it in production: clients could
+    choose their endpoint.
     """
 
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
@@ -21,7 +21,6 @@ class HeaderBasedTestingFilter(Filter):
         self._named = PerPool(_by_address)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
         named = self._named.of(endpoints)
         places = (place.strip().lower() for place in request.headers.get(HEADER, "").split(","))
         wanted = dict.fromkeys(name for place in places for name in named.get(place, ()))
@@ -30,7 +29,6 @@ class HeaderBasedTestingFilter(Filter):
 
 
 def _by_address(pool: tuple[Endpoint, ...]) -> dict[str, list[str]]:
-    """Names of endpoints by everything the header may call them."""
     names: dict[str, list[str]] = {}
     for endpoint in pool:
         for place in dict.fromkeys((endpoint.address, endpoint.host, f"[{endpoint.host}]")):

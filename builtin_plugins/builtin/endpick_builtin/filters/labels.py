@@ -1,4 +1,4 @@
-"""Filters: which endpoints may serve a request, by their labels and roles."""
+"""Filters by labels and roles."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 
 class PerPool(Generic[T]):
-    """Remembers what follows from the endpoints of the pool alone, such as their labels, until the pool changes."""
+    """Caches a value derived from the endpoints of the pool until the pool changes."""
 
     def __init__(self, work: Callable[[tuple[Endpoint, ...]], T]) -> None:
-        """`work` is given all endpoints of the pool; arrays it makes have one entry for each, for `Endpoints.gather`."""
+        """`work` gets all endpoints of the pool. Arrays it returns have an entry per endpoint, for `Endpoints.gather`."""
         self._work = work
         self._pool: object = None
         self._found: T | None = None
 
     def of(self, endpoints: Endpoints) -> T:
-        """What `work` makes of the pool that these endpoints belong to."""
+        """The value for the pool of these endpoints."""
         pool = endpoints.pool_members
         if pool is not self._pool:
             self._found = self._work(pool)
@@ -44,26 +44,25 @@ class PerPool(Generic[T]):
 
 
 class LabelMask:
-    """Remembers the answer for every endpoint of the pool until the pool changes."""
+    """A condition on labels, evaluated once per pool."""
 
     def __init__(self, holds: Callable[[Mapping[str, str]], bool]) -> None:
-        """`holds` says whether an endpoint with these labels is kept."""
         self._masks = PerPool(lambda pool: np.array([holds(endpoint.labels) for endpoint in pool], dtype=np.bool_))
 
     def of(self, endpoints: Endpoints) -> BoolArray:
-        """True for each endpoint whose labels satisfy the condition. Shape `(len(endpoints),)`."""
+        """True for each endpoint that satisfies the condition. Shape `(len(endpoints),)`."""
         return endpoints.gather(self._masks.of(endpoints))
 
 
 class LabelValues:
-    """Which endpoints have which value of one label."""
+    """The values of one label across the pool."""
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._codes = PerPool(self._coded)
 
     def equal(self, endpoints: Endpoints, value: str) -> BoolArray:
-        """True for each endpoint whose label has this value. Shape `(len(endpoints),)`."""
+        """True for each endpoint with this value. Shape `(len(endpoints),)`."""
         codes, code_of = self._codes.of(endpoints)
         found: BoolArray = endpoints.gather(codes) == code_of.get(value, UNHEARD_OF)
         return found
@@ -74,8 +73,7 @@ class LabelValues:
         return np.array(codes, dtype=np.intp), code_of
 
 
-UNHEARD_OF = -1
-"""Stands for a value that no endpoint has."""
+UNHEARD_OF = -1  # a value that no endpoint has
 
 
 class Operator(StrEnum):
@@ -106,7 +104,7 @@ class Requirement(BaseModel):
         return self
 
     def holds_for(self, labels: Mapping[str, str]) -> bool:
-        """Whether an endpoint with these labels meets the condition."""
+        """True if an endpoint with these labels meets the condition."""
         match self.operator:
             case Operator.IN:
                 return labels.get(self.key) in self.values
@@ -119,7 +117,7 @@ class Requirement(BaseModel):
 
 
 class LabelSelectorParameters(Parameters):
-    """A Kubernetes label selector; all conditions must hold, and none at all selects everything."""
+    """A Kubernetes label selector. All conditions must hold; an empty one selects everything."""
 
     match_labels: Annotated[
         Mapping[str, str], Field(alias="matchLabels", default_factory=dict, description="Labels an endpoint must have, with these values.")
@@ -127,13 +125,13 @@ class LabelSelectorParameters(Parameters):
     match_expressions: Annotated[tuple[Requirement, ...], Field(alias="matchExpressions", description="Further conditions on labels.")] = ()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether an endpoint with these labels meets all conditions."""
+        """True if an endpoint with these labels meets all conditions."""
         has_labels = all(labels.get(name) == value for name, value in self.match_labels.items())
         return has_labels and all(requirement.holds_for(labels) for requirement in self.match_expressions)
 
 
 class LabelSelectorFilter(Filter[LabelSelectorParameters]):
-    """Keep endpoints whose labels match the selector. Keeps none when none matches."""
+    """Keeps endpoints that match the selector, possibly none."""
 
     aliases = ("by-label-selector",)
 
@@ -142,12 +140,11 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
         self._mask = LabelMask(parameters.selects)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """See the class."""
         return self._mask.of(endpoints)
 
 
 class ByLabelParameters(Parameters):
-    """Values of one label."""
+    """A label and its valid values."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"label": "llm-d.ai/role", "validValues": ["decode", "both"]}]})
 
@@ -164,13 +161,13 @@ class ByLabelParameters(Parameters):
         return self
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether an endpoint with these labels is kept."""
+        """True if an endpoint with these labels is kept."""
         value = labels.get(self.label)
         return self.allows_no_label if value is None else value in self.valid_values
 
 
 class ByLabelFilter(Filter[ByLabelParameters]):
-    """Keep endpoints whose label has one of the valid values, and those without it where `allowsNoLabel` says so; perhaps none."""
+    """Keeps endpoints with a valid label value or, with `allowsNoLabel`, without the label; possibly none."""
 
     stability = Stability.DEPRECATED
     replaced_by = "label-selector-filter"
@@ -180,7 +177,6 @@ class ByLabelFilter(Filter[ByLabelParameters]):
         self._mask = LabelMask(parameters.selects)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """See the class."""
         return self._mask.of(endpoints)
 
 
@@ -188,7 +184,7 @@ ROLE_LABEL = "llm-d.ai/role"
 
 
 class RoleFilter(Filter):
-    """Keeps endpoints whose role is one of `roles`."""
+    """Keeps endpoints with one of `roles`."""
 
     roles: ClassVar[frozenset[str]]
     keeps_unlabelled: ClassVar[bool] = False
@@ -198,7 +194,6 @@ class RoleFilter(Filter):
         self._mask = LabelMask(self._keeps)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """See the class."""
         return self._mask.of(endpoints)
 
     def _keeps(self, labels: Mapping[str, str]) -> bool:
@@ -207,19 +202,19 @@ class RoleFilter(Filter):
 
 
 class DecodeFilter(RoleFilter):
-    """Keep endpoints that decode: role decode, prefill-decode, both or encode-prefill-decode, and those without a role label."""
+    """Keeps endpoints that decode: role decode, prefill-decode, both, encode-prefill-decode or none."""
 
     roles = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
     keeps_unlabelled = True
 
 
 class PrefillFilter(RoleFilter):
-    """Keep endpoints that prefill: role prefill, encode-prefill, prefill-decode, both or encode-prefill-decode."""
+    """Keeps endpoints that prefill: role prefill, encode-prefill, prefill-decode, both or encode-prefill-decode."""
 
     roles = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
 
 
 class EncodeFilter(RoleFilter):
-    """Keep endpoints that encode: role encode, encode-prefill or encode-prefill-decode."""
+    """Keeps endpoints that encode: role encode, encode-prefill or encode-prefill-decode."""
 
     roles = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})

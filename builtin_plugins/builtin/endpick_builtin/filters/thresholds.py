@@ -1,4 +1,4 @@
-"""`utilization-filter`: leaves out endpoints that are too busy; and what filters by threshold have in common."""
+"""`utilization-filter`: drops busy endpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
@@ -24,15 +23,16 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:
-    """The mask, or all endpoints where it keeps none and that is not wanted."""
+    """The mask, or all endpoints if it is empty and `fall_back` is set."""
     return endpoints if fall_back and not np.count_nonzero(mask) else mask
 
 
 class Metric(StrEnum):
-    """What a condition looks at."""
+    """The metric of a condition."""
 
     ACTIVE_REQUESTS = "active-requests"
     RUNNING_REQUESTS = "running-requests"
@@ -49,7 +49,7 @@ _KEYS = {
 
 
 class Condition(BaseModel):
-    """One metric and how large it may be."""
+    """A metric and its maximum."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,13 +71,13 @@ class Condition(BaseModel):
 
 
 class UtilizationFilterParameters(Parameters):
-    """What counts as too busy."""
+    """The conditions of an endpoint that is not too busy."""
 
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
             min_length=1,
-            description="What must hold for an endpoint, all of it.",
+            description="Conditions that an endpoint must meet, all of them.",
             examples=[
                 [{"metric": "active-requests", "maxValue": 64}, {"metric": "kv-cache-utilization", "maxValue": 0.9}],
                 [{"metric": "running-requests", "maxValue": 32}, {"metric": "waiting-queue", "maxValue": 0}],
@@ -92,7 +92,7 @@ class UtilizationFilterParameters(Parameters):
     ] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], float], ...]:
-        """The column of each condition, as the named producer writes it, and the largest value."""
+        """The column and maximum of each condition."""
         producer = self.in_flight_load_producer_name
         return tuple(
             (key.from_producer(producer) if key is INFLIGHT_REQUESTS else key, condition.max_value)
@@ -101,11 +101,11 @@ class UtilizationFilterParameters(Parameters):
 
 
 class UtilizationFilter(Filter[UtilizationFilterParameters]):
-    """Keep endpoints whose every value is at most `maxValue`.
+    """Keeps endpoints with every metric at most `maxValue`.
 
-    A value that was never reported excludes nothing, as the 0 that llm-d reads then, and a value stays in force until it is reported anew:
-    `silent-endpoint-screener` leaves out endpoints that have fallen silent. When no endpoint is left, the profile picks nothing, or with
-    `fallbackOnEmpty` chooses among all.
+    A metric that was never reported excludes nothing, as in llm-d, which reads 0. A metric keeps its last value;
+    `silent-endpoint-screener` excludes endpoints that stopped reporting. If no endpoint is left, the profile picks nothing or, with
+    `fallbackOnEmpty`, chooses among all.
     """
 
     aliases = ("active-request-filter",)
@@ -113,7 +113,6 @@ class UtilizationFilter(Filter[UtilizationFilterParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: UtilizationFilterParameters) -> Subscriptions:
-        """The columns that the conditions name."""
         return Subscriptions(tuple(dict.fromkeys(key for key, _ in parameters.limits())))
 
     def __init__(self, name: str, parameters: UtilizationFilterParameters, context: PluginContext) -> None:
@@ -121,7 +120,6 @@ class UtilizationFilter(Filter[UtilizationFilterParameters]):
         self._limits = parameters.limits()
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         too_busy = np.zeros(len(endpoints), dtype=np.bool_)
         for key, limit in self._limits:
             too_busy |= endpoints[key] > limit  # False for NaN

@@ -1,4 +1,4 @@
-"""Filters that keep the better tier of the candidates, and now and then try the other one."""
+"""Filters that keep the better tier of the candidates and sometimes explore the other."""
 
 from __future__ import annotations
 
@@ -8,38 +8,22 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from endpick.api import (
-    INFLIGHT_TOKENS,
-    PREDICTED_TTFT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
-    BoolArray,
-    Endpoints,
-    Filter,
-    FloatArray,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    ScoringState,
-    Subscriptions,
-)
+from endpick.api import BoolArray, Endpoints, Filter, FloatArray, InferenceRequest, Parameters, PluginContext, ScoringState, Subscriptions
+from endpick.api.keys import INFLIGHT_TOKENS, PREDICTED_TTFT, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM
 
 MILLISECONDS = 1000.0
-LONGEST = np.finfo(np.float64).max
-"""The time to the first token where none is predicted. Finite, so that two of them differ by nothing."""
+LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that two of them differ by 0
 
 
 class TTFTSource(StrEnum):
-    """Where the expected time to the first token comes from."""
+    """The source of the expected time to first token."""
 
     PREFILL_THROUGHPUT = "prefillThroughput"
     LATENCY_PREDICTOR = "latencyPredictor"
 
 
 class PrefixCacheAffinityParameters(Parameters):
-    """When a cached prompt binds a request to the endpoints that hold it."""
+    """When a cached prompt binds a request to endpoints."""
 
     affinity_threshold: Annotated[
         float, Field(alias="affinityThreshold", le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")
@@ -52,7 +36,7 @@ class PrefixCacheAffinityParameters(Parameters):
         Field(
             alias="maxTTFTPenaltyMs",
             ge=0.0,
-            description="How much longer the first token may take where the prompt is cached than elsewhere (milliseconds); 0: any time.",
+            description="Extra time to first token tolerated for a cached prompt, in milliseconds; 0: unlimited.",
         ),
     ] = 18_000.0
     ttft_source: Annotated[
@@ -67,7 +51,7 @@ class PrefixCacheAffinityParameters(Parameters):
         float, Field(alias="peakPrefillThroughput", gt=0.0, description="Prompt tokens that one endpoint works on in a second.")
     ] = 15_928.0
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
     ] = ""
     latency_prediction_info_producer_name: Annotated[
         str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
@@ -78,17 +62,16 @@ class PrefixCacheAffinityParameters(Parameters):
 
 
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
-    """Keep the endpoints that have cached most of the prompt, unless they are so busy that it would be quicker elsewhere.
+    """Keeps the endpoints that have cached most of the prompt, unless others would be much quicker.
 
-    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept when none is sticky, for a single candidate, with
-    `explorationProbability`, and when min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`.
-    TTFT = tokens in flight / `peakPrefillThroughput`, where an endpoint that was sent nothing has 0 tokens; or the predicted one, where an
-    endpoint without a prediction takes longer than any other. Without a prompt nothing is sticky.
+    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, if there is a single candidate, with
+    probability `explorationProbability`, and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight /
+    `peakPrefillThroughput`, with 0 tokens for an endpoint that was sent nothing; or the predicted TTFT, with infinity for an endpoint
+    without a prediction. Without a prompt nothing is sticky.
     """
 
     @classmethod
     def subscriptions(cls, parameters: PrefixCacheAffinityParameters) -> Subscriptions:
-        """The matches, and what the chosen source of times needs."""
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
         if parameters.ttft_source is TTFTSource.LATENCY_PREDICTOR:
@@ -103,7 +86,6 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self._tokens = INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         parameters, blocks = self.parameters, state.get(self._blocks)
         if len(endpoints) < 2 or parameters.affinity_threshold <= 0.0 or blocks is None or not blocks.total_blocks:
             return endpoints
@@ -127,7 +109,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
 
 
 class SLOHeadroomTierParameters(Parameters):
-    """How often the slower tier is tried."""
+    """How often to explore the slower tier."""
 
     epsilon_explore_neg: Annotated[
         float,
@@ -144,18 +126,17 @@ class SLOHeadroomTierParameters(Parameters):
 
 
 class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
-    """Keep the endpoints that will probably be as quick as the request asks for.
+    """Keeps the endpoints that are expected to meet the request's latency objectives.
 
-    positive = headroom of TTFT and TPOT >= 0; negative = all others, those without a prediction included. Where both tiers have endpoints,
-    the negative one is kept with probability `epsilonExploreNeg`, else the positive one. A single candidate, and candidates none of which
-    has a prediction, are all kept.
+    positive = headroom of TTFT and TPOT >= 0; negative = all others, including those without a prediction. If both tiers have endpoints,
+    the negative one is kept with probability `epsilonExploreNeg`, else the positive one. A single candidate, and candidates without any
+    prediction, are all kept.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM)
 
     @classmethod
     def subscriptions(cls, parameters: SLOHeadroomTierParameters) -> Subscriptions:
-        """The headrooms, as the named producer predicts them."""
         producer = parameters.latency_prediction_info_producer_name
         return Subscriptions((TTFT_HEADROOM.from_producer(producer), TPOT_HEADROOM.from_producer(producer)))
 
@@ -165,11 +146,10 @@ class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
         self._tpot = TPOT_HEADROOM.from_producer(parameters.latency_prediction_info_producer_name)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         ttft, tpot = state.column(self._ttft, endpoints), state.column(self._tpot, endpoints)
         if len(endpoints) < 2:
             return endpoints
-        worst = np.fmin(ttft, tpot)  # of one that is not predicted, the other
+        worst = np.fmin(ttft, tpot)  # ignores NaN: a missing prediction leaves the other
         positive: BoolArray = worst >= 0.0
         count = np.count_nonzero(positive)
         if count == 0 or count == len(endpoints):

@@ -1,4 +1,4 @@
-"""Fairness policies without parameters: the best request of a band wherever it waits, and one flow after the other."""
+"""Fairness policies without parameters: one sorted queue for a whole band, and round robin."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import cast
 
-from endpick.api import Band, FairnessPolicy, Flow, Parameters, SortKey, WaitingRequest
+from endpick.api import Parameters
+from endpick.api.flow_control import Band, FairnessPolicy, Flow, SortKey, WaitingRequest
 
 _STATE = "state"
 _SLACK = 64
 
 
 class _Heads:
-    """The first request of every flow in a heap. What has changed since it was put there is passed over when it comes up."""
+    """The heads of all flows in a heap. Stale places are skipped when they reach the top."""
 
     __slots__ = ("_number", "heap")
 
@@ -24,16 +25,16 @@ class _Heads:
         self.rebuild(band)
 
     def rebuild(self, band: Band) -> None:
-        """Every head of the band as it is now, and nothing else."""
+        """Start again with the current heads."""
         self.heap = [(head.key, head.arrival, next(self._number), flow) for flow in band.flows if (head := flow.head) is not None]
         heapify(self.heap)
 
     def add(self, flow: Flow, head: WaitingRequest) -> None:
-        """A flow has a new head."""
+        """Add the new head of a flow."""
         heappush(self.heap, (head.key, head.arrival, next(self._number), flow))
 
     def best(self) -> Flow | None:
-        """The flow with the best head; None when none has one."""
+        """The flow with the first head."""
         heap = self.heap
         while heap:
             _, arrival, _, flow = heap[0]
@@ -45,25 +46,19 @@ class _Heads:
 
 
 class GlobalStrictFairness(FairnessPolicy[Parameters]):
-    """Serve the best request of a band, whichever flow it waits in.
+    """Serves the first request of a band, whichever flow it is in.
 
-    Best is what the band's ordering policy puts first, and of equals what came first: with `fcfs-ordering-policy` the band is one queue. A
-    flow with many requests gets as many turns. Costs the logarithm of the number of flows.
+    The first is the one that the band's ordering policy puts first; equal keys are served in order of arrival. With `fcfs-ordering-policy`
+    the band is a single queue, so a flow with many requests is served more often. Cost: logarithmic in the number of flows.
     """
 
     def choose(self, band: Band) -> Flow | None:
         """See the class."""
-        heads = self._heads(band)
-        best = heads.best()
-        if best is None and band.flows:
-            heads.rebuild(band)
-            best = heads.best()
-        return best
+        return self._heads(band).best()
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Keep the new head."""
-        head = flow.head
-        heads = self._heads(band)
+        """Note the new head."""
+        head, heads = flow.head, self._heads(band)
         if head is not None:
             heads.add(flow, head)
             if len(heads.heap) > 2 * len(band.flows) + _SLACK:
@@ -77,7 +72,7 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
 
 
 class _Ring:
-    """The flows of a band in the order of their ids, and which of them was served last."""
+    """The flows of a band in the order of their ids, and the last one served."""
 
     __slots__ = ("ids", "known", "last")
 
@@ -87,19 +82,19 @@ class _Ring:
         self.last: str | None = None
 
     def add(self, flow_id: str) -> None:
-        """A flow has something waiting."""
+        """Insert a flow."""
         if flow_id not in self.known:
             self.known.add(flow_id)
             insort(self.ids, flow_id)
 
     def remove(self, flow_id: str) -> None:
-        """A flow has nothing waiting any more."""
+        """Remove a flow."""
         if flow_id in self.known:
             self.known.discard(flow_id)
             del self.ids[bisect_left(self.ids, flow_id)]
 
     def next(self) -> str | None:
-        """The first after the one that was served last, wherever that has gone; None without flows."""
+        """The first id after the last one served, which may be gone; None without flows."""
         if not self.ids:
             return None
         position = 0 if self.last is None else bisect_right(self.ids, self.last)
@@ -107,24 +102,19 @@ class _Ring:
 
 
 class RoundRobinFairness(FairnessPolicy[Parameters]):
-    """Serve the flows of a band in turn, in the order of their ids.
+    """Serves the flows of a band one after the other, in the order of their ids.
 
-    Each turn is one request, whatever its size. A flow that comes takes its place among the others, and one that has gone does not change
-    whose turn it is. The order begins with the smallest id, as text.
+    Each serves one request, whatever its size. Flows that come and go do not change the position of the others. The order starts with the
+    smallest id, compared as text.
     """
 
     def choose(self, band: Band) -> Flow | None:
         """See the class."""
-        ring = self._ring(band)
-        while (flow_id := ring.next()) is not None:
-            flow = band.flow(flow_id)
-            if flow is not None:
-                return flow
-            ring.remove(flow_id)
-        return None
+        flow_id = self._ring(band).next()
+        return None if flow_id is None else band.flow(flow_id)
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """The flow has come, or gone."""
+        """Insert or remove the flow."""
         ring = self._ring(band)
         if flow.head is None:
             ring.remove(flow.id)
@@ -132,7 +122,7 @@ class RoundRobinFairness(FairnessPolicy[Parameters]):
             ring.add(flow.id)
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """It has had its turn."""
+        """Continue after this flow."""
         self._ring(band).last = flow.id
 
     def _ring(self, band: Band) -> _Ring:

@@ -1,4 +1,4 @@
-"""`program-aware-fairness`: which flow has had least of the model servers, and has waited longest?"""
+"""`program-aware-fairness`: serves the program with the least attained service, and considers waiting times."""
 
 from __future__ import annotations
 
@@ -11,97 +11,75 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field
 
-from endpick.api import (
-    Band,
-    CycleState,
-    FairnessPolicy,
-    Flow,
-    InferenceRequest,
-    Limit,
-    Limits,
-    Parameters,
-    PluginContext,
-    ResponseEnd,
-    ResponseObserver,
-    WaitingRequest,
-)
+from endpick.api import CycleState, InferenceRequest, Parameters, PluginContext, ResponseEnd, ResponseObserver
+from endpick.api.flow_control import Band, FairnessPolicy, Flow, WaitingRequest
 from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
-_MANY_PROGRAMS = Limit(
-    "maxPrograms",
-    "the program not seen for longest begins anew: there are more than maxPrograms; raise it, lower evictionTtlSeconds, or find out who "
-    "sends so many fairness ids",
-)
-_PROGRAM_BYTES = 530
-"""With an id as long as it may be."""
-_MOST_HALF_LIVES = 500
-"""Since the origin of the scale: what was added last is counted 2^500 times as much, and floats go on to 2^1023."""
+_MAX_HALF_LIVES = 500
+"""Half-lives until the ledger is rescaled: 2^500 is far below the largest float, 2^1023."""
 
 
 class ProgramAwareParameters(Parameters):
-    """What counts, how much, and for how long."""
+    """Weights and decay of attained service."""
 
-    strategy: Annotated[Literal["las"], Field(description="Least attained service; there is one strategy.")] = "las"
+    strategy: Annotated[Literal["las"], Field(description="Least attained service; the only strategy.")] = "las"
     eviction_ttl_seconds: Annotated[
-        float, Field(alias="evictionTtlSeconds", gt=0, le=1e9, description="A program that sent nothing for so long is forgotten.")
+        float, Field(alias="evictionTtlSeconds", gt=0, le=1e9, description="A program without requests for this long is forgotten.")
     ] = 3600.0
     eviction_sweep_seconds: Annotated[
-        float, Field(alias="evictionSweepSeconds", gt=0, le=1e9, description="How often programs are looked through for that.")
+        float, Field(alias="evictionSweepSeconds", gt=0, le=1e9, description="How often forgotten programs are removed.")
     ] = 300.0
     max_programs: Annotated[
         int,
         Field(
             alias="maxPrograms",
             gt=0,
-            description="Programs to remember at most, some 530 bytes each; the one not seen for longest gives way. llm-d has no bound.",
+            description="Maximum number of remembered programs, about 530 bytes each. llm-d has no limit.",
         ),
     ] = 50_000
     las_weight_service: Annotated[
-        float, Field(alias="lasWeightService", ge=0, le=1e6, description="How much it counts to have been served little.")
+        float, Field(alias="lasWeightService", ge=0, le=1e6, description="Weight of little attained service.")
     ] = 0.8
-    las_weight_head_wait: Annotated[
-        float, Field(alias="lasWeightHeadWait", ge=0, le=1e6, description="How much it counts to have waited long.")
-    ] = 0.2
+    las_weight_head_wait: Annotated[float, Field(alias="lasWeightHeadWait", ge=0, le=1e6, description="Weight of a long wait.")] = 0.2
     las_half_life_seconds: Annotated[
-        float, Field(alias="lasHalfLifeSeconds", ge=0, le=1e9, description="After so long service counts half; 0: for ever in full.")
+        float, Field(alias="lasHalfLifeSeconds", ge=0, le=1e9, description="Half-life of attained service; 0 for no decay.")
     ] = 60.0
 
 
 class _Program:
-    """What is known of one fairness id; `service` is on the scale of the ledger."""
+    """A fairness id; `service` is on the scale of the ledger."""
 
-    __slots__ = ("seen_at", "service", "turns", "waited")
+    __slots__ = ("dispatched", "seen_at", "service", "waited")
 
     def __init__(self) -> None:
         self.service = 0.0
         self.seen_at = 0.0
         self.waited = 0.0
-        self.turns = 0
+        self.dispatched = 0
 
 
 class _Ledger:
-    """The service of every program, decaying.
+    """The decaying service of every program.
 
-    Everything decays by the same factor, so nothing is multiplied as time passes: what comes later is counted for more instead, and all is
-    scaled down once in 500 half-lives.
+    All service decays by the same factor. Instead of multiplying it as time passes, the ledger weighs later service higher, and rescales
+    everything once in 500 half-lives.
     """
 
-    def __init__(self, half_life: float, now: float, most: int, limits: Limits) -> None:
-        """`most`: programs that are remembered; `limits`: of the instance."""
-        self._most = most
-        self._limits = limits
+    def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
+        self._max_programs = max_programs
+        self._logger = context.logger
+        self._has_warned = False
         self.programs: Recency[str, _Program] = Recency()
-        """What was seen last comes last."""
         self.shown: dict[str, str] = {}
-        """The first thousand that were ever seen, with their labels on the page of metrics; clients choose ids."""
+        """Labels on the metrics page of the first thousand programs; clients choose ids."""
         self._labels: set[str] = set()
         self._half_life = half_life
         self._origin = now
 
     def seen(self, program_id: str, now: float) -> _Program:
-        """The program, from now on the one seen last; the one not seen for longest goes when there are too many."""
+        """The program, from now on the most recently seen."""
         key = kept_id(program_id)
         program = self.programs.get(key)
         if program is None:
@@ -112,33 +90,42 @@ class _Ledger:
                 self.shown[key] = label
         program.seen_at = now
         self.programs.use(key, program)
-        for _ in self.programs.beyond(self._most):
-            self._limits.acted(_MANY_PROGRAMS)
+        for _ in self.programs.beyond(self._max_programs):
+            self._warn_once()
         return program
 
     def scale(self, now: float) -> float:
-        """What a token counts that is attained now."""
-        return float(2.0 ** min((now - self._origin) / self._half_life, 2.0 * _MOST_HALF_LIVES)) if self._half_life else 1.0
+        """The weight of a token that is attained now."""
+        return float(2.0 ** min((now - self._origin) / self._half_life, 2.0 * _MAX_HALF_LIVES)) if self._half_life else 1.0
 
     def is_worn(self, now: float) -> bool:
-        """Whether numbers have become so large that `renew` must scale them down."""
-        return bool(self._half_life) and now - self._origin > _MOST_HALF_LIVES * self._half_life
+        """True if `rescale` is due."""
+        return bool(self._half_life) and now - self._origin > _MAX_HALF_LIVES * self._half_life
 
-    def renew(self, now: float) -> None:
-        """Let the scale begin now."""
+    def rescale(self, now: float) -> None:
+        """Let the scale start now."""
         factor = 0.5 ** ((now - self._origin) / self._half_life)
         for program in self.programs.values():
             program.service *= factor
         self._origin = now
 
     def forget(self, before: float) -> None:
-        """Drop what was seen last before that time."""
+        """Drop programs that were last seen before that time."""
         for _ in self.programs.older(lambda program: program.seen_at < before):
             pass
 
+    def _warn_once(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._logger.warning(
+                "more than maxPrograms=%d fairness ids; the least recently seen are forgotten: raise it, lower evictionTtlSeconds, or find "
+                "the clients that send these ids",
+                self._max_programs,
+            )
+
 
 class _Waiting:
-    """The flows of one band as columns: since when the head of each waits, and the service of each."""
+    """The flows of a band as columns: enqueue time of the head, and service."""
 
     __slots__ = ("__weakref__", "flows", "places", "service", "since")
 
@@ -149,7 +136,7 @@ class _Waiting:
         self.service = np.zeros(16)
 
     def put(self, flow: Flow, since: float, service: float) -> None:
-        """A flow has a new head."""
+        """Note the new head of a flow."""
         place = self.places.get(flow.id)
         if place is None:
             place = self.places[flow.id] = len(self.flows)
@@ -162,7 +149,7 @@ class _Waiting:
         self.since[place] = since
 
     def drop(self, flow_id: str) -> None:
-        """Nothing of a flow waits any more: the last one takes its place."""
+        """Remove a flow; the last one takes its place."""
         place = self.places.pop(flow_id, None)
         if place is None:
             return
@@ -174,9 +161,9 @@ class _Waiting:
             self.service[place] = self.service[len(self.flows)]
 
     def best(self, weight_service: float, weight_wait: float) -> Flow | None:
-        """The flow with the highest score; of equals any. See `ProgramAwareFairness` for the formula.
+        """The flow with the highest score; see `ProgramAwareFairness` for the formula.
 
-        A column shifts every score by the same amount where it is subtracted from its bound, so only the slopes are reckoned.
+        Subtracting a column from its bound shifts every score by the same amount, so only the slopes matter.
         """
         size = len(self.flows)
         if size < 2:
@@ -188,30 +175,29 @@ class _Waiting:
 
 
 def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) -> float:
-    """How much of the score a unit of a column is; 0 where all values are equal, and say nothing."""
+    """Score per unit of the column; 0 if all values are equal."""
     width = float(np.maximum.reduce(column) - np.minimum.reduce(column))
     return weight / width if width else 0.0
 
 
 class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]):
-    """Serve the program that has attained least service, and a little the one whose request has waited longest.
+    """Serves the program with the least attained service, weighed against the longest wait.
 
-    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its responses, each halved every
-    lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); the highest is
-    served. norm is min-max over the flows that wait, 0.5 for all where they are equal. Responses without token counts, and gateways that
-    send no response bodies, leave service as it is: then what has waited longest is served. Service is counted when a response ends, so
-    that a program may get several turns before its first answer counts. One that sent nothing for evictionTtlSeconds begins anew.
+    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its responses, with a half-life of
+    lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); the highest
+    score is served. norm is min-max over the waiting flows, 0.5 if all are equal. Responses without token counts, and gateways that send no
+    response bodies, add no service. Service is counted at the end of a response, so a program may be served several times before its first
+    response counts. A program without requests for evictionTtlSeconds starts again.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs (cut at 128 bytes), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same
+    the first 1000 programs (truncated to 128 bytes), and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all programs have the same
     service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         now = context.clock()
-        limits = Limits(context, (_MANY_PROGRAMS,))
-        self._ledger = _Ledger(parameters.las_half_life_seconds, now, parameters.max_programs, limits)
+        self._ledger = _Ledger(parameters.las_half_life_seconds, now, parameters.max_programs, context)
         self._swept_at = now
         self._bands: WeakSet[_Waiting] = WeakSet()
         if context.registry is not None:
@@ -222,7 +208,7 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         return self._waiting(band).best(self.parameters.las_weight_service, self.parameters.las_weight_head_wait)
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Keep since when the flow waits."""
+        """Note the enqueue time of the new head."""
         waiting, head = self._waiting(band), flow.head
         if head is None:
             waiting.drop(flow.id)
@@ -230,15 +216,15 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             waiting.put(flow, head.enqueued_at, self._service(flow.id))
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """Note how long it has waited."""
+        """Count the wait."""
         now = self.context.clock()
         program = self._ledger.seen(flow.id, now)
         program.waited += max(0.0, now - waiting.enqueued_at)
-        program.turns += 1
+        program.dispatched += 1
         self._maintain(now)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Count what the response took."""
+        """Count the tokens of the response."""
         if end.usage is None:
             return
         now = self.context.clock()
@@ -249,14 +235,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             place = waiting.places.get(request.fairness_id)
             if place is not None:
                 waiting.service[place] = program.service
-
-    def learnt_bytes(self) -> int:
-        """What is known of all programs takes."""
-        return len(self._ledger.programs) * _PROGRAM_BYTES
-
-    def forget_some(self) -> bool:
-        """The half of the programs that was not seen for longest, in parts; they begin anew."""
-        return self._ledger.programs.halve()
 
     def _service(self, program_id: str) -> float:
         program = self._ledger.programs.get(kept_id(program_id))
@@ -273,34 +251,33 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         return waiting
 
     def _maintain(self, now: float) -> None:
-        """Scale down, and forget, when it is time."""
         if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
             self._swept_at = now
             self._ledger.forget(now - self.parameters.eviction_ttl_seconds)
         elif not self._ledger.is_worn(now):
             return
         if self._ledger.is_worn(now):
-            self._ledger.renew(now)
+            self._ledger.rescale(now)
         for waiting in self._bands:
             for flow_id, place in waiting.places.items():
                 waiting.service[place] = self._service(flow_id)
 
 
 class _Gauges(Collector):
-    """Reckoned when they are read, and not with each request."""
+    """Computed at each scrape."""
 
     def __init__(self, ledger: _Ledger, context: PluginContext) -> None:
         self._ledger = ledger
         self._clock = context.clock
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples; called when they are registered."""
+        """The families without samples."""
         yield GaugeMetricFamily("llm_d_epp_program_aware_jains_fairness_index", _JAIN)
         yield GaugeMetricFamily("llm_d_epp_program_aware_attained_service_tokens", _SERVICE, labels=("program_id",))
         yield GaugeMetricFamily("llm_d_epp_program_aware_avg_wait_time_milliseconds", _WAIT, labels=("program_id",))
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families as they are now."""
+        """The current values."""
         programs, scale = self._ledger.programs, self._ledger.scale(self._clock())
         jain, service, wait = self.describe()
         jain.add_metric((), jain_index(np.fromiter((program.service / scale for program in programs.values()), np.float64)))
@@ -308,17 +285,17 @@ class _Gauges(Collector):
             program = programs.get(key)
             if program is not None:
                 service.add_metric((label,), program.service / scale)
-                if program.turns:
-                    wait.add_metric((label,), 1000.0 * program.waited / program.turns)
+                if program.dispatched:
+                    wait.add_metric((label,), 1000.0 * program.waited / program.dispatched)
         yield from (jain, service, wait)
 
 
-_JAIN = "Jain's index of the service that programs have attained: 1 when all have the same, 1 / n when one of n has all."
-_SERVICE = "Prompt tokens + 2 * completion tokens of a program's responses, decayed."
-_WAIT = "Mean time that a program's requests have waited in the queue."
+_JAIN = "Jain's index of attained service: 1 if all programs have the same, 1 / n if one of n has all."
+_SERVICE = "Prompt tokens + 2 * completion tokens of a program's responses, with decay."
+_WAIT = "Mean queue time of a program's requests."
 
 
 def jain_index(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """(sum of x)^2 / (n * sum of x^2); 1 where nothing was attained."""
+    """(sum of x)^2 / (n * sum of x^2); 1 if nothing was attained."""
     squares = float((values * values).sum())
     return float(values.sum()) ** 2 / (len(values) * squares) if squares else 1.0

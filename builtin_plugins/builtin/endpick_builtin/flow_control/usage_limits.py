@@ -1,4 +1,4 @@
-"""Usage limits: up to which saturation of the pool is each priority served?"""
+"""Usage limits: the saturation of the pool up to which each priority is served."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from endpick.api import Parameters, PluginContext, Stability, UsageLimitPolicy
+from endpick.api import Parameters, PluginContext, Stability
+from endpick.api.flow_control import UsageLimitPolicy
 
 
 class StaticLimitParameters(Parameters):
-    """The same for all."""
+    """One ceiling for all priorities."""
 
     threshold: Annotated[
-        float, Field(ge=0.0, allow_inf_nan=False, description="Requests are let go while the saturation of the pool is below it.")
+        float, Field(ge=0.0, allow_inf_nan=False, description="Requests are dispatched while the saturation of the pool is below this.")
     ] = 1.0
 
 
 class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
-    """Serve every priority up to the same saturation: ceiling = threshold. A threshold above 1 lets model servers queue."""
+    """Serves every priority up to the same saturation: ceiling = threshold. Above 1, requests queue in model servers."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """See the class."""
@@ -28,11 +29,11 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
 
 
 class HoldbackParameters(Parameters):
-    """Between which ceilings the priorities are spread, and how."""
+    """The range of the ceilings, and how priorities are mapped to it."""
 
-    shape: Annotated[Literal["linear"], Field(description="How ceilings rise with priorities; there is one way.")] = "linear"
+    shape: Annotated[Literal["linear"], Field(description="Shape of the ceilings over the priorities; only `linear`.")] = "linear"
     domain: Annotated[
-        Literal["rank", "value"], Field(description="What rises: the place among the priorities (`rank`), or their numbers (`value`).")
+        Literal["rank", "value"], Field(description="Ceilings rise with the rank of a priority (`rank`) or with its number (`value`).")
     ] = "rank"
     min_ceiling: Annotated[float, Field(alias="minCeiling", ge=0.0, lt=1.0, description="Ceiling of the lowest priority.", examples=[0.5])]
     max_ceiling: Annotated[
@@ -47,29 +48,27 @@ class HoldbackParameters(Parameters):
 
 
 class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
-    """Hold back room for higher priorities: the lower a priority, the less full the pool may be for it.
+    """Holds back room for higher priorities: the lower a priority, the lower its ceiling.
 
-    `rank`: of N priorities number i, from 0 for the highest, has ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling). `value`:
-    with r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). A lone priority has maxCeiling.
-    Counted are the priorities that have a band now.
+    With `rank`, priority i of N, counted from 0 for the highest, has ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling). With
+    `value`, r = (priority - lowest) / (highest - lowest) and ceiling = minCeiling + r * (maxCeiling - minCeiling). A single priority has
+    maxCeiling. N counts the priorities that have a band now.
     """
 
     stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: HoldbackParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._priorities: list[int] = []
+        self._priorities: Sequence[int] = ()
         self._ceilings: list[float] = []
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """See the class; reckoned anew only when the priorities change."""
-        known = list(priorities)
-        if known != self._priorities:
-            self._priorities = known
-            self._ceilings = self._reckoned(known)
-        return self._ceilings.copy()
+        """See the class. Computed when the priorities change."""
+        if priorities != self._priorities:
+            self._priorities, self._ceilings = priorities, self._computed(priorities)
+        return self._ceilings
 
-    def _reckoned(self, priorities: list[int]) -> list[float]:
+    def _computed(self, priorities: Sequence[int]) -> list[float]:
         lowest, highest = self.parameters.min_ceiling, self.parameters.max_ceiling
         span = highest - lowest
         if len(priorities) < 2:
@@ -78,24 +77,23 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
             last = len(priorities) - 1
             return [max(lowest, highest - span * (place / last)) for place in range(len(priorities))]
         bottom, top = priorities[-1], priorities[0]
-        # Whole numbers of any size are divided exactly enough: floats of them would not be.
+        # Differences of integers are exact; those of floats are not.
         return [min(highest, lowest + span * ((priority - bottom) / (top - bottom))) for priority in priorities]
 
 
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
-    """Throttle lower priorities bit by bit as the pool fills, instead of all at once.
+    """Throttles lower priorities gradually as the pool fills.
 
-    Of N priorities number i, from 0 for the highest, is free while saturation s < 1 - i * s / (N - 1). Those above take turns: all of them
-    may be served at every p-th attempt to let a request go, p = max(1, round(s / (1 - s))), and at no other. From s = 1 on only the highest
-    priority has a ceiling, which is always 1, as that of a lone priority is. Attempts count while 1 - s <= s < 1, which is when some
-    priority is throttled. A saturation that is no number counts as full.
+    At saturation s, priority i of N, counted from 0 for the highest, is not throttled while s < 1 - i * s / (N - 1). Throttled priorities
+    are served only in every p-th dispatch cycle, p = max(1, round(s / (1 - s))). From s = 1 on, only the highest priority is served. The
+    highest priority always has ceiling 1. Cycles count while 1 - s <= s < 1, when some priority is throttled. NaN counts as full.
     """
 
     stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._attempts = 0
+        self._cycles = 0
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """See the class."""
@@ -106,8 +104,8 @@ class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
             return [1.0, *[0.0] * (bands - 1)]
         if saturation < 1.0 - saturation:
             return [1.0] * bands
-        self._attempts += 1
+        self._cycles += 1
         period = max(1, math.floor(saturation / (1.0 - saturation) + 0.5))
-        throttled = 1.0 if self._attempts % period == 0 else 0.0
+        throttled = 1.0 if self._cycles % period == 0 else 0.0
         last = bands - 1
         return [1.0 if saturation < 1.0 - place * saturation / last else throttled for place in range(bands)]

@@ -1,4 +1,4 @@
-"""Deciders: whether a stage of a disaggregated request is worth a server of its own."""
+"""Deciders: whether a stage of a disaggregated request runs on a separate server."""
 
 from __future__ import annotations
 
@@ -6,38 +6,26 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
-    DisaggregationDecider,
-    Endpoints,
-    InferenceRequest,
-    Parameters,
-    PluginContext,
-    ScoringState,
-    Subscriptions,
-)
+from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, ScoringState, Subscriptions
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
 
 
 class AlwaysDisaggregate(DisaggregationDecider):
-    """Say yes to every request."""
+    """Always disaggregates."""
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """Yes."""
         return True
 
 
 class DisaggregateMultimodal(DisaggregationDecider):
-    """Say yes to requests whose prompt has an image, a video or a sound. A request whose body was not read has none."""
+    """Disaggregates prompts with an image, a video or audio. Requires a parsed body."""
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """See the class."""
         return bool(request.prompt.media)
 
 
 class PrefixBasedParameters(Parameters):
-    """From which prompts on a prefill elsewhere is worth the transfer."""
+    """Thresholds in prompt tokens."""
 
     non_cached_tokens: Annotated[
         int,
@@ -54,11 +42,11 @@ class PrefixBasedParameters(Parameters):
 
 
 class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
-    """Say yes when the decode endpoint would have to compute many tokens of the prompt.
+    """Disaggregates if the decode endpoint would have to compute many tokens of the prompt.
 
-    yes iff tokens >= `promptTokens` and tokens >= `nonCachedTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`,
-    with the tokens of all prompts of the request: as counted by a token producer, or four bytes each where there is none. Says no while
-    `nonCachedTokens` is 0, which is the default, and when no producer knows what the endpoint has cached.
+    Disaggregates iff tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`. Tokens are those of all
+    prompts of the request, from a token producer or estimated at four bytes each. Never disaggregates if `nonCachedTokens` is 0 (the
+    default) or if no producer knows the endpoint's cache.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -66,7 +54,6 @@ class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: PrefixBasedParameters) -> Subscriptions:
-        """None for an instance that always answers no."""
         return Subscriptions(cls.consumes, cls.consumes_optional) if parameters.non_cached_tokens else Subscriptions()
 
     def __init__(self, name: str, parameters: PrefixBasedParameters, context: PluginContext) -> None:
@@ -75,7 +62,6 @@ class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
             context.logger.warning("nonCachedTokens is 0, so that nothing is disaggregated: set it to the tokens that are worth a transfer")
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """See the class."""
         least = self.parameters.non_cached_tokens
         blocks = state.get(PREFIX_BLOCKS) if least else None
         if blocks is None:

@@ -1,4 +1,4 @@
-"""`disagg-profile-handler`: one profile per stage of a request: decode, and where it is worth it encode and prefill elsewhere."""
+"""`disagg-profile-handler`: one profile per stage of a request: decode, and optionally encode and prefill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    PEER_ENDPOINT,
     CycleState,
     DisaggregationDecider,
     Endpoints,
@@ -21,13 +20,14 @@ from endpick.api import (
     RefersTo,
     SchedulingResult,
 )
+from endpick.api.keys import PEER_ENDPOINT
 from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, addresses, foreign_headers, picked_by, stage_headers
 
 DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"
 
 
 class StageOrder(StrEnum):
-    """Which stage picks first."""
+    """The stage that picks first."""
 
     DECODE_FIRST = "decode-first"
     PREFILL_FIRST = "prefill-first"
@@ -46,7 +46,7 @@ class StageProfiles(_Part):
 
 
 class StageDeciders(_Part):
-    """Who decides whether a stage runs elsewhere."""
+    """The deciders for the optional stages."""
 
     prefill: Annotated[
         str | None,
@@ -67,14 +67,14 @@ _Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
 class DisaggParameters(Parameters):
-    """Stages, their order, and who decides about them. The former flat names are taken as long as `profiles` and `deciders` are absent."""
+    """Stages, order and deciders. The old flat names are accepted if `profiles` and `deciders` are absent."""
 
     stage_order: Annotated[
         StageOrder,
         Field(
             alias="stageOrder",
-            description="`decode-first`: decode picks, and its decider says whether prefill runs. `prefill-first`: prefill picks for every"
-            " request, then decode.",
+            description="`decode-first`: decode picks, then its decider chooses whether prefill runs. "
+            "`prefill-first`: prefill picks for every request, then decode.",
         ),
     ] = StageOrder.DECODE_FIRST
     profiles: Annotated[StageProfiles | None, Field(description="The scheduling profile of each stage.")] = None
@@ -115,39 +115,37 @@ class DisaggParameters(Parameters):
 
     @property
     def profile_names(self) -> StageProfiles:
-        """The profile of each stage, in whichever format it is given."""
+        """The profile of each stage, from either format."""
         former = {DECODE: self.decode_profile, PREFILL: self.prefill_profile, ENCODE: self.encode_profile}
         return self.profiles or StageProfiles(**{stage: name for stage, name in former.items() if name})
 
     @property
     def decider_names(self) -> StageDeciders:
-        """The decider of each stage, in whichever format it is given; an empty name is none."""
+        """The decider of each stage, from either format. An empty name means none."""
         return self.deciders or StageDeciders(prefill=self.prefill_decider or self.decider, encode=self.encode_decider)
 
 
 class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
-    """Run the stages of a request on servers of their own: decode always, encode and prefill where their deciders say so.
+    """Runs the stages of a request on separate servers: decode always, encode and prefill by decision.
 
-    `decode-first`: decode → encode, if its decider says yes → prefill, if its decider says yes. `prefill-first`: prefill → decode → encode,
-    if its decider says yes. The pick of decode serves the request; `x-prefiller-host-port` names the first pick of prefill and
-    `x-encoder-hosts-ports` all picks of encode, and both are taken from requests that bring them along. The profiles that run later find
-    the pick of the first stage under the data key `peer-endpoint`.
+    `decode-first`: decode → encode, if its decider agrees → prefill, if its decider agrees. `prefill-first`: prefill → decode → encode, if
+    its decider agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill and
+    `x-encoder-hosts-ports` all picks of encode; headers of these names from the client are removed. Later profiles find the pick of the
+    first stage under the data key `peer-endpoint`.
 
-    Without a pick of decode the request is refused with 429. A stage that finds no endpoint, whose profile is not defined, or whose decider
-    fails is left to the decode server, and counts as such in `llm_d_epp_disagg_decision_total`.
+    Without a pick of decode the request is refused with 429. If another stage has no pick, no profile or a failing decider, the decode
+    server does its work; `llm_d_epp_disagg_decision_total` counts it accordingly.
     """
 
     produces = (PEER_ENDPOINT,)
 
     @classmethod
     def required_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
-        """Decode, and prefill where it runs for every request."""
         names = parameters.profile_names
         return (names.decode,) if parameters.stage_order is StageOrder.DECODE_FIRST else (names.decode, names.prefill)
 
     @classmethod
     def optional_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
-        """Those of the stages that have a decider."""
         names, deciders = parameters.profile_names, parameters.decider_names
         return tuple(name for name, decider in ((names.prefill, deciders.prefill), (names.encode, deciders.encode)) if decider)
 
@@ -163,7 +161,6 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
     def pick_profiles(
         self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
     ) -> Sequence[str]:
-        """The next stage; none when decode has no pick, or when there is nothing left that is worth it."""
         names = self._names
         if self._prefill_first and names.prefill not in results:
             return (names.prefill,)
@@ -184,7 +181,6 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         return ()
 
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """Decode serves; its sidecar is told of the other stages."""
         decode = picked_by(results, self._names.decode)
         if decode is None:
             return SchedulingResult.failed("failed to find available decode workers")
@@ -209,7 +205,7 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         decode: Endpoints,
         state: CycleState,
     ) -> bool:
-        """Whether a stage that has not run is to run. A decider that says no is asked no more: prefill, or the end, comes next."""
+        """True if the stage has not run and its decider agrees. A decider that declines is not asked again."""
         if decider is None or profile in results or profile not in profiles:
             return False
         return decider.disaggregate(request, decode.take([0]), state)

@@ -1,4 +1,4 @@
-"""What handlers make of profile runs: destinations, headers for the sidecar of the server that decodes, and a count of the decisions."""
+"""Turns profile runs into destinations and sidecar headers, and counts disaggregation decisions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Runs = Mapping[str, ProfileRunResult]
 
 
 def addresses(picked: Endpoints) -> tuple[str, ...]:
-    """`host:port` of each, in order."""
+    """`host:port` of each endpoint, in order."""
     return tuple(map(ADDRESS, picked.members))
 
 
 def picked_by(runs: Runs, profile: str) -> Endpoints | None:
-    """What a profile picked; None when it did not run, or its run failed."""
+    """The pick of a profile; None if it did not run or failed."""
     run = runs.get(profile)
     return None if run is None else run.picked
 
 
 def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:
-    """`host:port` of each, in order, all with the same port: where a proxy on the host forwards to the rank that was picked."""
+    """`host:port` of each endpoint with the same port, that of a proxy on the host which forwards to the rank."""
     return tuple(f"{address.rpartition(':')[0]}:{port}" for address in addresses(picked))
 
 
 def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[str, str]:
-    """What tells the decode server's sidecar where the other stages run: one server prefills, all that were picked encode."""
+    """Headers for the decode server's sidecar: the first prefill endpoint and all encode endpoints."""
     headers = {}
     if prefill is not None:
         headers[PREFILL_HEADER] = prefill.members[0].address
@@ -47,21 +47,20 @@ def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[s
 
 
 def foreign_headers(request: InferenceRequest, names: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of the headers that the client sent and that the decision does not set: they must not reach the sidecar."""
+    """The headers that the client sent but the decision does not set. They must not reach the sidecar."""
     return tuple(name for name in names if name in request.headers and name not in headers)
 
 
 class Decisions:
-    """Counts which stages requests were sent to, by model."""
+    """Counts the stages that requests were sent to, by model."""
 
     def __init__(self, name: str, registry: CollectorRegistry | None) -> None:
-        """`name` is that of the metric."""
         told = "Decisions about disaggregation, by the stages that found an endpoint."
         self._counts = Counts(name, told, ("model_name", "decision_type"), registry)
         self._models = LabelLimit()
 
     def count(self, model: str, *, prefill: bool, encode: bool) -> None:
-        """One decision. A stage that was wanted and found no endpoint counts as not wanted."""
+        """Count one decision. A stage without an endpoint counts as not used."""
         stages = [stage for stage, found in (("encode", encode), ("prefill", prefill)) if found]
         decision = "-".join((*stages, "decode")) if stages else "decode-only"
         self._counts.labels(self._models(model or "unknown"), decision).inc()

@@ -1,4 +1,4 @@
-"""`pd-profile-handler` and `disagg-headers-handler`: what configurations used before `disagg-profile-handler` did the work of both."""
+"""`pd-profile-handler` and `disagg-headers-handler`, the predecessors of `disagg-profile-handler`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from endpick.api import (
-    PEER_ENDPOINT,
     CycleState,
     DisaggregationDecider,
     InferenceRequest,
@@ -21,8 +20,9 @@ from endpick.api import (
     SchedulingResult,
     Stability,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import PEER_ENDPOINT
+from endpick.api.plugin import ignored
 from endpick_builtin.handlers.outcome import (
     DATA_PARALLEL_HEADER,
     STAGE_HEADERS,
@@ -38,7 +38,7 @@ _READ_BY_THE_DECIDER = "the decider says whose matches it reads"
 
 
 class PdParameters(Parameters):
-    """Which profile does what, and who decides about prefill."""
+    """The profiles and the decider."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"deciderPluginName": "always-disagg-pd-decider"}]})
 
@@ -67,10 +67,10 @@ class PdParameters(Parameters):
 
 
 class PdProfileHandler(ProfileHandler[PdParameters]):
-    """Run decode, then prefill if the decider says so. It needs `disagg-headers-handler` beside it, which tells the sidecar.
+    """Runs decode, then prefill if the decider agrees. Needs `disagg-headers-handler` to set the headers.
 
-    Without a pick of decode the request is refused with 429; a prefill that finds no endpoint, or whose profile is not defined, is left to
-    the decode server. Counts decisions in `llm_d_epp_pd_decision_total`.
+    Without a pick of decode the request is refused with 429. If prefill has no pick or no profile, the decode server does its work. Counts
+    decisions in `llm_d_epp_pd_decision_total`.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -79,12 +79,10 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 
     @classmethod
     def required_profiles(cls, parameters: PdParameters) -> tuple[str, ...]:
-        """Decode."""
         return (parameters.decode_profile,)
 
     @classmethod
     def optional_profiles(cls, parameters: PdParameters) -> tuple[str, ...]:
-        """Prefill."""
         return (parameters.prefill_profile,)
 
     def __init__(self, name: str, parameters: PdParameters, context: PluginContext) -> None:
@@ -95,7 +93,6 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
     def pick_profiles(
         self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
     ) -> Sequence[str]:
-        """Decode, then perhaps prefill."""
         decode, prefill = self.parameters.decode_profile, self.parameters.prefill_profile
         if decode not in results:
             return (decode,)
@@ -106,7 +103,6 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
         return (prefill,) if self._decider.disaggregate(request, picked.take([0]), state) else ()
 
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """Decode serves, behind the sidecar's port where one is given."""
         decode, port = picked_by(results, self.parameters.decode_profile), self.parameters.primary_port
         if decode is None:
             return SchedulingResult.failed("failed to find available decode workers")
@@ -119,17 +115,21 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 
 
 class DisaggHeadersParameters(Parameters):
-    """Whose picks the headers name."""
+    """The profiles whose picks become headers."""
 
-    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Whose first pick prefills.")] = "prefill"
-    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Whose picks encode.")] = "encode"
+    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
+        "prefill"
+    )
+    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Encode profile; all its picks are used.")] = (
+        "encode"
+    )
 
 
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
-    """Tell the decode server's sidecar where the other stages run, for handlers that do not do so themselves.
+    """Sets the headers that name the other stages, for handlers that do not set them.
 
     `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`. The header of a stage
-    that did not run is taken from requests that bring one along.
+    that did not run is removed from the request.
     """
 
     aliases = ("prefill-header-handler",)
@@ -137,7 +137,6 @@ class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
     replaced_by = "disagg-profile-handler"
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """See the class."""
         parameters = self.parameters
         told = stage_headers(picked_by(result.runs, parameters.prefill_profile), picked_by(result.runs, parameters.encode_profile))
         for name, value in told.items():

@@ -1,4 +1,4 @@
-"""`single-profile-handler` and `data-parallel-profile-handler`: handlers that run the only profile, and the base of all that run one."""
+"""Handlers that run one profile per request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from endpick.api import (
     CycleState,
     InferenceRequest,
     Parameters,
+    PluginContext,
     ProfileHandler,
     ProfileRunResult,
     SchedulingResult,
+    Stability,
 )
 from endpick_builtin.handlers.outcome import ADDRESS, DATA_PARALLEL_HEADER, addresses, at_port
 
@@ -24,10 +26,9 @@ _SEVERAL = "single profile handler is intended to be used with a single profile,
 
 
 class OneRunHandler(ProfileHandler[P]):
-    """Base of the handlers that run one profile: its pick serves the request."""
+    """Base of handlers that run one profile; its pick serves the request."""
 
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """The one pick."""
         if len(results) != 1:
             return SchedulingResult.failed(_SEVERAL)
         ((name, run),) = results.items()
@@ -37,7 +38,7 @@ class OneRunHandler(ProfileHandler[P]):
 
 
 class SingleProfileHandler(OneRunHandler):
-    """Run the only profile; its pick serves the request. Without a pick the request is refused with 429."""
+    """Runs the only profile; its pick serves the request. Without a pick the request is refused with 429."""
 
     most_profiles = 1
     ignores_parameters = True
@@ -45,12 +46,11 @@ class SingleProfileHandler(OneRunHandler):
     def pick_profiles(
         self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
     ) -> Sequence[str]:
-        """All profiles at first, then none."""
         return () if results else profiles
 
 
 class DataParallelParameters(Parameters):
-    """Where the proxy of a host listens."""
+    """The port of the sidecar."""
 
     primary_port: Annotated[
         int,
@@ -59,11 +59,11 @@ class DataParallelParameters(Parameters):
 
 
 class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
-    """Run the only profile, and send the request to the sidecar of the picked rank's host.
+    """Runs the only profile and sends the request to the sidecar on the host of the picked rank.
 
-    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = address of the pick, by which the sidecar finds the rank.
-    Fallbacks keep their hosts and get the same port; the header names the first pick only, as in llm-d. Gateways that can route to several
-    ports of a host need none of this.
+    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = address of the pick, which tells the sidecar the rank.
+    Fallbacks keep their hosts and get the same port; the header names the first pick only, as in llm-d. Not needed if the gateway can route
+    to several ports of a host.
     """
 
     most_profiles = 1
@@ -71,11 +71,9 @@ class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
     def pick_profiles(
         self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
     ) -> Sequence[str]:
-        """All profiles at first, then none."""
         return () if results else profiles
 
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """The one pick, at the sidecar's port."""
         result = super().process_results(request, results, state)
         if result.failure:
             return result
@@ -83,3 +81,43 @@ class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
         assert picked is not None
         headers = {DATA_PARALLEL_HEADER: addresses(picked)[0]}
         return SchedulingResult(result.primary, results, at_port(picked, self.parameters.primary_port), headers)
+
+
+class HeaderProfileParameters(Parameters):
+    """The header and its default."""
+
+    header_name: Annotated[
+        str,
+        Field(
+            alias="headerName",
+            min_length=1,
+            description="Header that names the scheduling profile. Its name is case-insensitive.",
+        ),
+    ] = "EPP-Profile"
+    default_profile: Annotated[
+        str,
+        Field(alias="defaultProfile", min_length=1, description="Profile of a request without the header, or with an empty one."),
+    ] = "decode"
+
+
+class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
+    """Runs the profile named by a header, or `defaultProfile` without the header.
+
+    A configuration with one profile always runs that one. An unknown name runs none: the request is refused with 429, as in llm-d.
+    """
+
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: HeaderProfileParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._header = parameters.header_name.lower()
+
+    def pick_profiles(
+        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
+    ) -> Sequence[str]:
+        if results:
+            return ()
+        if len(profiles) == 1:
+            return profiles
+        named = request.headers.get(self._header) or self.parameters.default_profile
+        return (named,) if named in profiles else ()

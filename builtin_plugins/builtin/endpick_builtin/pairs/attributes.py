@@ -1,4 +1,4 @@
-"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: judge endpoints by any number that they report."""
+"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: rate endpoints by any number they report."""
 
 from __future__ import annotations
 
@@ -36,13 +36,11 @@ AttributeName: TypeAlias = Annotated[
         examples=["GPUUtilization"],
     ),
 ]
-ProducerName: TypeAlias = Annotated[
-    str | None, Field(description="Instance that writes it, where several do; left out or empty for the only one.")
-]
+ProducerName: TypeAlias = Annotated[str | None, Field(description="Instance that writes the number; empty for the only one.")]
 
 
 def attribute_key(name: str, producer: str | None) -> DataKey[float]:
-    """The number per endpoint of that name, as one producer or any writes it."""
+    """The data key of the number, from one producer or the only one."""
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
@@ -51,7 +49,7 @@ class _Closed(BaseModel):
 
 
 class Comparison(StrEnum):
-    """How a value is compared with the threshold."""
+    """How to compare a number with the threshold."""
 
     LESS_THAN = "LessThan"
     LESS_THAN_OR_EQUAL = "LessThanOrEqual"
@@ -81,31 +79,31 @@ class Threshold(_Closed):
             description="`LessThan`, `LessThanOrEqual`, `GreaterThan`, `GreaterThanOrEqual`, `Equal` or `NotEqual`.",
         ),
     ]
-    value: Annotated[float, Field(allow_inf_nan=False, description="What the number is compared with.")]
+    value: Annotated[float, Field(allow_inf_nan=False, description="Value to compare the number with.")]
 
 
 class FilterAlgorithmType(StrEnum):
-    """How endpoints are told apart."""
+    """The kind of filter algorithm."""
 
     THRESHOLD = "threshold"
 
 
 class FilterAlgorithm(_Closed):
-    """What tells the endpoints that are kept from the others."""
+    """The condition that kept endpoints meet."""
 
     type: Annotated[FilterAlgorithmType, Field(description="`threshold` is the only one.")] = FilterAlgorithmType.THRESHOLD
-    threshold: Annotated[Threshold, Field(description="What must hold for the number.")]
+    threshold: Annotated[Threshold, Field(description="Condition that the number must meet.")]
 
 
 class OnMissing(StrEnum):
-    """What becomes of an endpoint without the number."""
+    """The treatment of an endpoint without the number."""
 
     PASS = "Pass"  # noqa: S105 - a word of the configuration
     FAIL = "Fail"
 
 
 class EndpointAttributeFilterParameters(Parameters):
-    """Which number, and what must hold for it."""
+    """The number and its condition."""
 
     attribute: AttributeName
     producer: ProducerName = None
@@ -118,24 +116,23 @@ class EndpointAttributeFilterParameters(Parameters):
     algorithm: Annotated[
         FilterAlgorithm,
         Field(
-            description="How endpoints are told apart.",
+            description="Condition for endpoints.",
             examples=[{"type": "threshold", "threshold": {"operator": "LessThanOrEqual", "value": 0.9}}],
         ),
     ]
 
 
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
-    """Keep endpoints whose number compares with `value` as `operator` says.
+    """Keeps endpoints by comparing a number with `value`.
 
-    An endpoint that never reported the number is kept or dropped by `onMissing`; a number stays in force until it is reported anew. When
-    no endpoint is left, the profile picks nothing, or with `fallbackOnEmpty` chooses among all.
+    `onMissing` decides about an endpoint that never reported the number. A number keeps its last value. If no endpoint is left, the profile
+    picks nothing or, with `fallbackOnEmpty`, chooses among all.
     """
 
     stability = Stability.EXPERIMENTAL
 
     @classmethod
     def subscriptions(cls, parameters: EndpointAttributeFilterParameters) -> Subscriptions:
-        """The number, if an instance writes it."""
         return Subscriptions((), (attribute_key(parameters.attribute, parameters.producer),))
 
     def __init__(self, name: str, parameters: EndpointAttributeFilterParameters, context: PluginContext) -> None:
@@ -145,7 +142,6 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
         self._value = parameters.algorithm.threshold.value
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         return kept_or_all(endpoints.derived(self._key, self._kept), endpoints, fall_back=self.parameters.fallback_on_empty)
 
     def _kept(self, values: FloatArray) -> BoolArray:
@@ -168,11 +164,11 @@ class FixedRange(_Closed):
 
 
 class AdaptiveRange(_Closed):
-    """The smallest and the largest number among the candidates score 0 and 1."""
+    """Scale between the smallest and the largest number among the candidates."""
 
 
 class Normalization(_Closed):
-    """The ends of the scale."""
+    """The scale."""
 
     fixed_range: Annotated[FixedRange | None, Field(alias="fixedRange", description="The numbers that score 0 and 1.")] = None
     adaptive_range: Annotated[
@@ -187,7 +183,7 @@ class Normalization(_Closed):
 
 
 class ScorerAlgorithmType(StrEnum):
-    """Which end of the range is the good one."""
+    """The better end of the range."""
 
     LOWER_IS_BETTER = "linear_lower_is_better"
     HIGHER_IS_BETTER = "linear_higher_is_better"
@@ -197,14 +193,14 @@ _LOWER_IS_BETTER = {ScorerAlgorithmType.LOWER_IS_BETTER: True, ScorerAlgorithmTy
 
 
 class ScorerAlgorithm(_Closed):
-    """Which numbers are good, and on which scale."""
+    """The better end and the scale."""
 
     type: Annotated[ScorerAlgorithmType, Field(description="`linear_lower_is_better` or `linear_higher_is_better`.")]
-    normalization: Annotated[Normalization, Field(description="What the numbers are measured against.", default_factory=Normalization)]
+    normalization: Annotated[Normalization, Field(description="Scale of the numbers.", default_factory=Normalization)]
 
 
 class EndpointAttributeScorerParameters(Parameters):
-    """Which number, and how it becomes a score."""
+    """The number and its conversion to a score."""
 
     attribute_key: Annotated[AttributeName, Field(alias="attributeKey")]
     producer: ProducerName = None
@@ -218,11 +214,11 @@ class EndpointAttributeScorerParameters(Parameters):
 
 
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
-    """Rate endpoints by a number that they report.
+    """Rates endpoints by a number they report.
 
-    score = (number - min) / (max - min), cut to 0..1, for `linear_higher_is_better`, and 1 - that for `linear_lower_is_better`. min and max
-    are those of `fixedRange`, or else the smallest and the largest among the candidates; then all score 1 when all numbers are equal. An
-    endpoint that never reported the number scores 0; a number stays in force until it is reported anew.
+    score = (number - min) / (max - min), clipped to [0, 1], for `linear_higher_is_better`, and 1 - that for `linear_lower_is_better`. min
+    and max are those of `fixedRange` or of the candidates; in the second case all score 1 if all numbers are equal. An endpoint that never
+    reported the number scores 0. A number keeps its last value.
     """
 
     category = Category.DISTRIBUTION
@@ -230,7 +226,6 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: EndpointAttributeScorerParameters) -> Subscriptions:
-        """The number, if an instance writes it."""
         return Subscriptions((), (attribute_key(parameters.attribute_key, parameters.producer),))
 
     def __init__(self, name: str, parameters: EndpointAttributeScorerParameters, context: PluginContext) -> None:
@@ -240,7 +235,6 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         self._range = parameters.algorithm.normalization.fixed_range
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(self._key, self._rated)
 
     def _rated(self, values: FloatArray) -> FloatArray:

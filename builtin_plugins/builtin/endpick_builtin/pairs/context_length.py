@@ -1,4 +1,4 @@
-"""`context-length-aware`: sends a prompt to the endpoints that are meant for prompts of its length; a filter and a scorer."""
+"""`context-length-aware`: matches prompts to endpoints by length, as a filter and a scorer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    TOKENIZED_PROMPT,
     BoolArray,
     Category,
     Endpoint,
@@ -23,6 +22,7 @@ from endpick.api import (
     Scorer,
     ScoringState,
 )
+from endpick.api.keys import TOKENIZED_PROMPT
 from endpick_builtin.filters.labels import PerPool
 
 UNLABELLED = 0.5
@@ -34,7 +34,7 @@ _RANGE = re.compile(r"\s*(\+?\d{1,15})\s*-\s*(\+?\d{1,15})\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The ranges of all endpoints of the pool: NaN where an endpoint has none, or one that cannot be read."""
+    """Ranges of the whole pool; NaN if missing or invalid."""
 
     shortest: FloatArray
     longest: FloatArray
@@ -42,7 +42,7 @@ class Ranges:
 
 
 def range_of(text: str) -> tuple[int, int] | None:
-    """Both ends of a range such as `0-8192`; None when the text is none, or ends before it begins."""
+    """Both ends of a range such as `0-8192`; None if invalid."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None
@@ -51,7 +51,7 @@ def range_of(text: str) -> tuple[int, int] | None:
 
 
 class ContextLengthParameters(Parameters):
-    """Where ranges stand, and whether they bind."""
+    """The label with the range, and whether it is binding."""
 
     label: Annotated[str, Field(min_length=1, description="Label with the range of tokens an endpoint is meant for, such as `0-8192`.")] = (
         "llm-d.ai/context-length-range"
@@ -60,19 +60,19 @@ class ContextLengthParameters(Parameters):
         bool,
         Field(
             alias="enableFiltering",
-            description="Drop endpoints whose range the prompt is not in, or cannot be read; those without a range stay.",
+            description="Drop endpoints with an invalid range or one that excludes the prompt. Those without a range stay.",
             examples=[True],
         ),
     ] = False
 
 
 class ContextLengthAware(Filter[ContextLengthParameters], Scorer[ContextLengthParameters]):
-    """Prefer endpoints that are meant for prompts as long as this one: those with the narrowest range around it.
+    """Prefers endpoints meant for prompts of this length, narrowest range first.
 
-    With L tokens in the request's prompts, and a label `min-max`: in the range, where width = max - min,
-    score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max - L) / width), and 1 for a width of 0; outside,
-    score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5; for a label that is no range it is 0. A request
-    without tokens has length 0. As a filter it keeps all endpoints, unless `enableFiltering` is on; then it may leave none.
+    For a prompt of L tokens and a label `min-max` with width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 *
+    (max - L) / width), or 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5;
+    with an invalid one it is 0. A request without tokens has length 0. As a filter it keeps all endpoints unless `enableFiltering` is set;
+    then it may keep none.
     """
 
     consumes = (TOKENIZED_PROMPT,)
@@ -83,14 +83,12 @@ class ContextLengthAware(Filter[ContextLengthParameters], Scorer[ContextLengthPa
         self._ranges = PerPool(self._read)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         if not self.parameters.enable_filtering:
             return endpoints
         ranges, length = self._ranges.of(endpoints), _length(state)
         return endpoints.gather(ranges.unlabelled | ((ranges.shortest <= length) & (length <= ranges.longest)))
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.gather(_scores(self._ranges.of(endpoints), _length(state)))
 
     def _read(self, pool: tuple[Endpoint, ...]) -> Ranges:
@@ -109,7 +107,7 @@ def _scores(ranges: Ranges, length: int) -> FloatArray:
     room = (ranges.longest - length) / np.where(width > 0.0, width, 1.0)
     inside = IN_RANGE + (1.0 - IN_RANGE) * (NARROWNESS / (1.0 + width / WIDTH_SCALE) + ROOM * room)
     inside[width == 0.0] = 1.0
-    distance = np.fmax(ranges.shortest - length, length - ranges.longest)  # 0 or less in the range, NaN without one
+    distance = np.fmax(ranges.shortest - length, length - ranges.longest)  # at most 0 inside, NaN without a range
     scores = np.where(distance <= 0.0, inside, IN_RANGE / (1.0 + np.fmax(distance, 0.0) / DISTANCE_SCALE))
     scores[np.isnan(distance)] = 0.0
     scores[ranges.unlabelled] = UNLABELLED

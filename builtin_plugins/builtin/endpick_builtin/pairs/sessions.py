@@ -1,21 +1,19 @@
-"""`session-affinity-filter`, `session-affinity-scorer` and `multicluster-session-affinity-filter`: keep a session where it is."""
+"""`session-affinity-filter`, `session-affinity-scorer` and `multicluster-session-affinity-filter`: keep a session on its endpoint."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self, TypeAlias
 
 import numpy as np
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Counter, Gauge
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api import (
-    AGENT_IDENTITY,
-    SESSION_ID,
     Category,
     CycleState,
     DataKey,
@@ -23,8 +21,6 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Limit,
-    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -38,18 +34,14 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
-from endpick_builtin.pairs.session_bindings import SessionBindings
+from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
+from endpick_builtin.recency import Recency, kept_id
 
-_MANY_SESSIONS = Limit(
-    "maxSessions",
-    "sessions not seen for longest were forgotten early: there are more than sessionIdConfig.maxSessions; raise it, "
-    "or lower evictionTtlSeconds",
-)
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]
 
 
 class Strategy(StrEnum):
-    """How a request says which endpoint served its session."""
+    """How a request identifies the endpoint of its session."""
 
     ENCODED_ENDPOINT_HEADER = "encoded_endpoint_header"
     SESSION_ID = "session_id"
@@ -69,17 +61,17 @@ _BY_OTHER_NAMES: Mapping[str, DataKey[str]] = {
     **dict.fromkeys((SESSION_ID.name, "SessionIDDataKey", "SessionID"), SESSION_ID),
     AGENT_IDENTITY.name: AGENT_IDENTITY,
 }
-"""llm-d's names of request data that endpick calls by names of its own."""
+"""Data keys by their llm-d names."""
 
 
 class SessionSource(_Closed):
-    """Where an id is looked for: in a header, or in what a producer found out."""
+    """A source of session ids: a header or a data key."""
 
     header: Annotated[HeaderName | None, Field(description="Header that holds the id.")] = None
     attribute: Annotated[
         str | None, Field(min_length=1, description="Data key of scope `request` that holds the id, such as `session-id`.")
     ] = None
-    producer: Annotated[str | None, Field(description="Instance that writes the data key, where several do.")] = None
+    producer: Annotated[str | None, Field(description="Instance that writes the data key; empty for the only one.")] = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -100,14 +92,14 @@ class SessionSource(_Closed):
 
 
 class SessionIdConfig(_Closed):
-    """Where the id of a session stands, and how long its endpoint is remembered."""
+    """Sources of the session id, and retention of bindings."""
 
     sources: Annotated[
         tuple[SessionSource, ...],
-        Field(min_length=1, description="Where the id is looked for; the first that has one counts.", examples=[[{"header": "x-user"}]]),
+        Field(min_length=1, description="Sources of the id; the first that has one counts.", examples=[[{"header": "x-user"}]]),
     ] = (SessionSource(header="x-session-id"),)
     eviction_ttl_seconds: Annotated[
-        float, Field(alias="evictionTtlSeconds", gt=0.0, description="A session that was not seen for so long is forgotten (seconds).")
+        float, Field(alias="evictionTtlSeconds", gt=0.0, description="Seconds without a request after which a session is forgotten.")
     ] = 300.0
     eviction_sweep_seconds: Annotated[
         float, Field(alias="evictionSweepSeconds", gt=0.0, description="How often forgotten sessions are removed (seconds).")
@@ -123,7 +115,7 @@ class SessionIdConfig(_Closed):
 
 
 class SessionAffinityParameters(Parameters):
-    """How sessions are told apart."""
+    """How sessions are identified and bound."""
 
     strategy: Annotated[
         Strategy,
@@ -134,7 +126,7 @@ class SessionAffinityParameters(Parameters):
         ),
     ] = Strategy.ENCODED_ENDPOINT_HEADER
     profile_name: Annotated[
-        str, Field(alias="profileName", description="Scheduling profile whose pick the session is bound to; empty for the one that serves.")
+        str, Field(alias="profileName", description="Scheduling profile that picks the endpoint of the session; empty for the primary one.")
     ] = ""
     encoded_endpoint_header_config: Annotated[
         EncodedEndpointHeaderConfig,
@@ -150,53 +142,63 @@ class SessionAffinityParameters(Parameters):
 
 
 def encoded(endpoint: str) -> str:
-    """The name of an endpoint as the header carries it."""
+    """Header value for an endpoint name."""
     return b64encode(endpoint.encode()).decode()
 
 
 def decoded(token: str) -> str | None:
-    """The name of an endpoint in a header; None for a header that holds none."""
+    """Endpoint name in a header value; None if invalid."""
     try:
         return b64decode(token, validate=True).decode()
     except (NoBase64, ValueError):
         return None
 
 
-class SessionMetrics(Collector):
-    """How many sessions are bound, and how many gave way because there were too many."""
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The endpoint of a session."""
 
-    def __init__(self, bindings: SessionBindings) -> None:
-        self._bindings = bindings
-
-    def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """The families without samples."""
-        return iter(_families())
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Both families as they are now; called by the registry."""
-        bound, displaced = _families()
-        bound.add_metric((), len(self._bindings))
-        displaced.add_metric((), self._bindings.displaced)
-        yield from (bound, displaced)
+    endpoint: str
+    last_seen: float
 
 
-def _families() -> tuple[GaugeMetricFamily, CounterMetricFamily]:
-    return (
-        GaugeMetricFamily("endpick_session_bindings", "Sessions whose endpoint is remembered."),
-        CounterMetricFamily(
-            "endpick_session_bindings_displaced", "Sessions that were forgotten early because there were more than `maxSessions`."
-        ),
-    )
+class SessionBindings:
+    """Endpoints by session, least recently seen first; expires and bounds them."""
+
+    def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:
+        self._ttl = ttl_seconds
+        self._sweep_every = sweep_seconds
+        self._most = most
+        self._clock = clock
+        self._next_sweep = clock() + sweep_seconds
+        self._bindings: Recency[str, Binding] = Recency()
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def endpoint_of(self, session: str) -> str | None:
+        """Endpoint name of the session; None if it has none."""
+        binding = self._bindings.get(kept_id(session))
+        return None if binding is None or self._clock() - binding.last_seen > self._ttl else binding.endpoint
+
+    def bind(self, session: str, endpoint: str) -> int:
+        """Bind a session that was just seen; returns the number of sessions displaced."""
+        now, key = self._clock(), kept_id(session)
+        if now >= self._next_sweep:
+            self._next_sweep = now + self._sweep_every
+            for _ in self._bindings.older(lambda binding: now - binding.last_seen > self._ttl):
+                pass
+        self._bindings.use(key, Binding(endpoint, now))
+        return sum(1 for _ in self._bindings.beyond(self._most))
 
 
 class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters]):
-    """Finds the endpoint of a request's session, and binds sessions to what was picked."""
+    """Finds the endpoint of a session and binds sessions to picks."""
 
     stability = Stability.EXPERIMENTAL
 
     @classmethod
     def subscriptions(cls, parameters: SessionAffinityParameters) -> Subscriptions:
-        """The ids of sessions that producers find."""
         if parameters.strategy is not Strategy.SESSION_ID:
             return Subscriptions()
         keys = (source.key() for source in parameters.session_id_config.sources)
@@ -209,14 +211,14 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         self._by_id = parameters.strategy is Strategy.SESSION_ID
         self._sources = tuple((source.header, source.key()) for source in config.sources)
         self._bindings = SessionBindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context.clock)
-        self._limits = Limits(context, (_MANY_SESSIONS,))
-        self._displaced = 0
-        """Sessions whose displacement has been counted."""
-        if context.registry is not None:
-            context.registry.register(SessionMetrics(self._bindings))
+        bound = Gauge("endpick_session_bindings", "Sessions with a remembered endpoint.", registry=context.registry)
+        bound.set_function(lambda: len(self._bindings))
+        self._displaced = Counter(
+            "endpick_session_bindings_displaced", "Sessions forgotten early because of `maxSessions`.", registry=context.registry
+        )
 
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:
-        """Where the endpoint of the session stands among the candidates; None when it is none of them, or the session has none."""
+        """Position of the session's endpoint among the candidates; None if it is not one of them."""
         if self._by_id:
             session = self._session(request, state)
             bound = self._bindings.endpoint_of(session) if session else None
@@ -229,12 +231,10 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         return position
 
     def _session(self, request: InferenceRequest, state: ScoringState) -> str:
-        """The id from the first source that has one; empty for none."""
         ids = (state.get(key) if key is not None else request.headers.get(header or "") for header, key in self._sources)
         return next((found for found in ids if found), "")
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Bind the session to what was picked, unless the endpoint it has was among the candidates."""
         run = result.runs.get(self.parameters.profile_name or result.primary)
         if run is None or run.picked is None:
             return
@@ -246,57 +246,42 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         if session:
             bound = state.private.get("bound", picked)
             assert isinstance(bound, str)
-            self._bindings.bind(session, bound)
-            if self._bindings.displaced > self._displaced:
-                self._limits.acted(_MANY_SESSIONS, times=self._bindings.displaced - self._displaced)
-                self._displaced = self._bindings.displaced
+            self._displaced.inc(self._bindings.bind(session, bound))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str] | None:
-        """Tell the client its endpoint: the one that served, or what the profile that binds sessions picked."""
         picked = state.private.get("picked")
         if not isinstance(picked, str):
             return None
         served = head.endpoint is not None and not self.parameters.profile_name
         return {self._header: encoded(head.endpoint.name if served and head.endpoint else picked)}
 
-    def learnt_bytes(self) -> int:
-        """What the bindings take."""
-        return self._bindings.size_bytes
-
-    def forget_some(self) -> bool:
-        """The half of the sessions that was not seen for longest, in parts."""
-        return self._bindings.halve()
-
 
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
-    """Keep only the endpoint that serves the request's session, if it is a candidate; else all.
+    """Keeps only the endpoint that serves the session, if it is a candidate; otherwise all.
 
-    `encoded_endpoint_header`: each response carries a header with the name of its endpoint in base64, which the client sends along with its
-    next request. `session_id`: the client sends an id, and this picker binds it to the endpoint it picks, until the session was not seen
-    for `evictionTtlSeconds`, or the endpoint was no candidate. A header that names no candidate, and a request without one, change nothing.
+    `encoded_endpoint_header`: each response carries a header with the name of its endpoint in base64, and the client returns it with the
+    next request. `session_id`: the client sends an id, and this picker binds it to the picked endpoint until the session was not seen for
+    `evictionTtlSeconds` or its endpoint is no longer a candidate. Requests without a header, or with an unknown endpoint, keep all.
     """
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
         position = self._position(request, endpoints, state)
         return endpoints if position is None else endpoints.take([position])
 
 
 class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
-    """Keep only the cluster that serves the request's session, if it is a candidate; else all. As `session-affinity-filter`."""
+    """Keeps only the cluster that serves the session, if it is a candidate; see `session-affinity-filter`."""
 
 
 class SessionAffinityScorer(_SessionAffinity, Scorer[SessionAffinityParameters]):
-    """Prefer the endpoint that serves the request's session.
+    """Prefers the endpoint that serves the session: score = 1 for it, 0 for the others.
 
-    score = 1 for that endpoint, and 0 for all others, and for all when the session has none. How a request names its session:
-    `session-affinity-filter` says it.
+    All score 0 if the session has no endpoint. See `session-affinity-filter` for how sessions are identified.
     """
 
     category = Category.AFFINITY
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         scores = np.zeros(len(endpoints))
         position = self._position(request, endpoints, state)
         if position is not None:

@@ -1,4 +1,4 @@
-"""`topology-affinity-filter` and `topology-affinity-scorer`: how near is an endpoint to the one of an earlier stage?"""
+"""`topology-affinity-filter` and `topology-affinity-scorer`: prefer endpoints near that of an earlier stage."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from endpick.api import (
-    PEER_ENDPOINT,
-    TOPOLOGY,
     BoolArray,
     Category,
     Endpoints,
@@ -27,12 +25,12 @@ from endpick.api import (
     ScoringState,
     Stability,
     Subscriptions,
-    Topology,
 )
+from endpick.api.keys import PEER_ENDPOINT, TOPOLOGY, Topology
 
 
 class Distance(IntEnum):
-    """What two endpoints share, nearest first."""
+    """The smallest place that two endpoints share, nearest first."""
 
     SAME_HOST = 0
     SAME_RACK = 1
@@ -42,17 +40,16 @@ class Distance(IntEnum):
 
 
 class Places:
-    """Where all endpoints of the pool run, with numbers in place of names; made anew when a place changes."""
+    """Places of the whole pool, with names replaced by numbers."""
 
     def __init__(self, topologies: Sequence[Topology | None]) -> None:
-        """Of all endpoints of the pool."""
         known = [topology or Topology() for topology in topologies]
         names = ([one.hostname for one in known], [one.rack for one in known], [one.zone for one in known], [one.region for one in known])
         self._numbers = tuple(_numbered(level) for level in names)
         self._distances: dict[int, npt.NDArray[np.int8]] = {}
 
     def distances(self, position: int) -> npt.NDArray[np.int8]:
-        """`Distance` of every endpoint of the pool from the one at this position; kept, because requests share few peers."""
+        """`Distance` of every endpoint of the pool from the one at this position. Cached: requests share few peers."""
         found = self._distances.get(position)
         if found is None:
             found = np.full(len(self._numbers[0]), Distance.NOTHING_SHARED, dtype=np.int8)
@@ -72,10 +69,10 @@ def _numbered(names: list[str]) -> RowArray:
 
 
 class TopologyParameters(Parameters):
-    """Whose word on topology counts."""
+    """The producer of topologies."""
 
     topology_producer_name: Annotated[
-        str, Field(alias="topologyProducerName", description="Instance that knows where endpoints run; empty for the only one.")
+        str, Field(alias="topologyProducerName", description="Instance that provides topologies; empty for the only one.")
     ] = ""
 
 
@@ -83,11 +80,10 @@ P = TypeVar("P", bound=TopologyParameters)
 
 
 class _NearPeer(Plugin[P]):
-    """Knows how far candidates are from the peer."""
+    """Measures the distance of candidates from the peer."""
 
     @classmethod
     def subscriptions(cls, parameters: P) -> Subscriptions:
-        """The peer and the places, if instances write them."""
         return Subscriptions((), (PEER_ENDPOINT, TOPOLOGY.from_producer(parameters.topology_producer_name)))
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
@@ -95,7 +91,7 @@ class _NearPeer(Plugin[P]):
         self._topology = TOPOLOGY.from_producer(parameters.topology_producer_name)
 
     def _distances(self, endpoints: Endpoints, state: ScoringState) -> npt.NDArray[np.int8] | None:
-        """`Distance` of each of these endpoints from the peer; None when there is no peer, or it has left the pool."""
+        """`Distance` of each of these endpoints from the peer; None if there is no peer or it has left the pool."""
         places = endpoints.derived_from_objects(self._topology, Places)
         peer = state.get(PEER_ENDPOINT)
         position = None if peer is None else endpoints.pool_position(peer.name)
@@ -103,7 +99,7 @@ class _NearPeer(Plugin[P]):
 
 
 class Level(StrEnum):
-    """What an endpoint must share with the peer at least."""
+    """The place to share with the peer."""
 
     HOST = "host"
     RACK = "rack"
@@ -120,19 +116,21 @@ _REACH = {
 
 
 class TopologyFilterParameters(TopologyParameters):
-    """How near is near enough."""
+    """The required proximity."""
 
     min_affinity: Annotated[
-        Level, Field(alias="minAffinity", description="What an endpoint shares with the peer at least: `host`, `rack`, `zone` or `region`.")
+        Level,
+        Field(
+            alias="minAffinity", description="Largest place that an endpoint must share with the peer: `host`, `rack`, `zone` or `region`."
+        ),
     ] = Level.HOST
 
 
 class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
-    """Keep endpoints near the peer, which is the endpoint that an earlier stage of the request was given.
+    """Keeps endpoints near the peer, the endpoint of an earlier stage of the request.
 
-    Two endpoints are as near as the smallest place they share: host, rack, zone or region; a place that is not known is not shared. Keeps
-    those that share `minAffinity` or a smaller place, and all of them when there is no peer, when nothing is known of its place, and when
-    no endpoint is near enough.
+    Keeps endpoints that share `minAffinity`, or a smaller place, with the peer. Unknown places are not shared. All are kept if there is no
+    peer, if its place is unknown, or if no endpoint is near enough.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -142,7 +140,6 @@ class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[Topolog
         self._reach = _REACH[parameters.min_affinity]
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """See the class."""
         distances = self._distances(endpoints, state)
         if distances is None:
             return endpoints
@@ -155,16 +152,15 @@ _SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SA
 
 
 class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
-    """Prefer endpoints near the peer, which is the endpoint that an earlier stage of the request was given.
+    """Prefers endpoints near the peer, the endpoint of an earlier stage of the request.
 
-    score = 1 on the host of the peer, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, and 0 elsewhere, where a place is not known,
-    and for all when there is no peer.
+    score = 1 on the host of the peer, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, else 0. Unknown places score 0, and so do all
+    endpoints if there is no peer.
     """
 
     category = Category.AFFINITY
     stability = Stability.EXPERIMENTAL
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         distances = self._distances(endpoints, state)
         return np.zeros(len(endpoints)) if distances is None else _SCORES[distances]

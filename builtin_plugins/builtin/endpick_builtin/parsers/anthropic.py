@@ -1,11 +1,12 @@
-"""`anthropic-parser`: what does a request to Anthropic's Messages API ask for, and how many tokens did the answer take?"""
+"""`anthropic-parser`: Anthropic's Messages API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
+from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
+from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
 from endpick_builtin.parsers.openai_usage import field_of, first_of, last_events_with
 
@@ -13,11 +14,11 @@ COUNT_TOKENS = "/messages/count_tokens"
 
 
 class AnthropicParser(JSONParser):
-    """Reads Anthropic's `/v1/messages`, and token counts from the answers.
+    """Reads Anthropic's `/v1/messages`, and token counts from the responses.
 
-    The prompt is, as bytes: the tools as JSON, the system prompt, then role and content of each message; images are media.
-    `/v1/messages/count_tokens` generates nothing: its body goes to any endpoint as it is, without model or prompt, and its answer is not
-    looked at. Of a streamed answer the prompt is counted in `message_start` and the completion in `message_delta`.
+    The prompt is the tools as JSON, the system prompt, then role and content of each message; images are media.
+    `/v1/messages/count_tokens` generates nothing: it goes to any endpoint unchanged, and its response is not read. A streamed response
+    counts the prompt in `message_start` and the completion in `message_delta`.
     """
 
     claims = ("/messages", COUNT_TOKENS)
@@ -46,7 +47,7 @@ class AnthropicParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """What the events, or the answer, say."""
+        """See `Parser.usage`."""
         if not streaming:
             return _usage(field_of("usage", body), None)
         found = None
@@ -58,7 +59,7 @@ class AnthropicParser(JSONParser):
 
 
 def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
-    """The counts, with those of earlier events where this one has none."""
+    """Counts; missing ones come from `earlier`."""
     if not isinstance(usage, Mapping):
         return earlier
     prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))
@@ -93,7 +94,7 @@ def _parts(payload: JSONObject) -> Iterator[Piece]:
 
 
 def _content(content: JSONValue) -> Iterator[Piece]:
-    """What a content shows; results of tools hold further ones, a client's within each other five hundred deep."""
+    """Blocks of the content; tool results may nest deeply."""
     if isinstance(content, str):
         yield content.encode()
     begun = [iter(_sequence(content))]
@@ -128,7 +129,7 @@ def _block(block: JSONObject) -> Piece:
 
 
 def _media(source: JSONValue) -> Media | None:
-    """An image by its URL, or as its encoded content; None where it is neither."""
+    """An image, if the source is known."""
     if not isinstance(source, Mapping):
         return None
     content = text_of(source, "url") or (text_of(source, "data") if source.get("type") == "base64" else "")

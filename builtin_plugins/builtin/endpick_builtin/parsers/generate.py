@@ -1,4 +1,4 @@
-"""`vllmhttp-parser` and `sglanghttp-parser`: the engines' own APIs, which take token ids instead of text."""
+"""`vllmhttp-parser` and `sglanghttp-parser`: the engines' own APIs, which take token ids."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from endpick_builtin.parsers.token_prompts import features_of, token_prompt
 
 
 class VllmHTTPParser(JSONParser):
-    """Reads vLLM's `/inference/v1/generate`: token ids, and media that were encoded before.
+    """Reads vLLM's `/inference/v1/generate`: token ids and encoded media.
 
-    Without `token_ids`, or with anything but whole numbers from 0 to 4294967295 in them, 400. Media are found by `features.mm_hashes`
-    and `features.mm_placeholders`; what does not fit the tokens is passed over. The limit of the output is `sampling_params.max_tokens`.
+    `token_ids` is required: whole numbers from 0 to 4294967295. `features.mm_hashes` and `features.mm_placeholders` locate media; entries
+    that do not fit the tokens are ignored. `sampling_params.max_tokens` limits the output.
     """
 
     claims = ("/inference/v1/generate",)
@@ -38,15 +38,15 @@ class VllmHTTPParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """The last usage in the body."""
+        """See `Parser.usage`."""
         return from_events(body) if streaming else from_body(body)
 
 
 class SGLangHTTPParser(JSONParser):
     """Reads SGLang's `/generate`: token ids.
 
-    Without `input_ids`, or with anything but whole numbers from 0 to 4294967295 in them, 400. `extra_key` is the cache salt, the limit of
-    the output `sampling_params.max_new_tokens`, and token counts come from `meta_info`. The API names no model: none is needed.
+    `input_ids` is required: whole numbers from 0 to 4294967295. `extra_key` is the cache salt, `sampling_params.max_new_tokens` limits the
+    output, and token counts come from `meta_info`. The API has no model field.
     """
 
     claims = ("/generate",)
@@ -69,14 +69,14 @@ class SGLangHTTPParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """The counts of the last event, or of the answer."""
+        """See `Parser.usage`."""
         if not streaming:
             return _counts(field_of("meta_info", body))
         return next(filter(None, (_counts(event.get("meta_info")) for event in last_events_with(b'"meta_info"', body))), None)
 
 
 def _tokens(value: JSONValue) -> list[JSONValue] | None:
-    """Token ids, at least one; None for anything else."""
+    """At least one token id; None for anything else."""
     return value if isinstance(value, list) and value and is_tokens(value) else None
 
 

@@ -1,4 +1,4 @@
-"""gRPC bodies: the frames around messages, and the messages' fields as far as parsers read them."""
+"""gRPC frames, and messages with some declared fields."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from google.protobuf.message_factory import GetMessageClass
 from endpick.api import Rejection
 
 HEAD_BYTES = 5
-"""Of a frame: a flag that says whether the message is compressed, and its length as four bytes, the highest first."""
+"""Compressed flag and length."""
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Small fields grow a hundredfold when parsed."""
 
 Declared = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Messages, each with its fields: number and type, which is a key of `_TYPES` or another message; `*` for a list."""
+"""Number and type of fields by message; `*` for a list."""
 
 _TYPES = {
     "bytes": FieldDescriptorProto.TYPE_BYTES,
@@ -33,7 +35,7 @@ _TYPES = {
 
 
 def messages_of(package: str, declared: Declared) -> dict[str, type[Message]]:
-    """Classes for messages of which only some fields are known; parsing skips the others."""
+    """Message classes; unknown fields are skipped."""
     file = FileDescriptorProto(name=f"endpick/{package}.proto", package=package, syntax="proto3")
     for name, fields in declared.items():
         message = file.message_type.add(name=name)
@@ -54,7 +56,9 @@ Read = TypeVar("Read", bound=Message)
 
 
 def request_in(body: bytes, kind: type[Read]) -> Read | Rejection:
-    """The one message of a request, or why it cannot be read."""
+    """The message of a request."""
+    if len(body) > MAX_BODY_BYTES:
+        return Rejection(f"the gRPC request body is larger than {MAX_BODY_BYTES} bytes", status=413)
     problem = _problem_with(body)
     if problem is not None:
         return Rejection(f"invalid or unsupported gRPC payload: {problem}", status=400)
@@ -80,7 +84,7 @@ def _length_of(frame: bytes) -> int:
 
 
 def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
-    """The messages of an answer; those that are compressed, cut off or of another kind are passed over."""
+    """The readable messages of a response."""
     start = 0
     while start + HEAD_BYTES <= len(frames):
         begin = start + HEAD_BYTES
@@ -92,13 +96,13 @@ def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
 
 
 def framed(message: bytes) -> bytes:
-    """A message in its frame, not compressed."""
+    """A message in its frame, uncompressed."""
     return b"\0" + len(message).to_bytes(HEAD_BYTES - 1, "big") + message
 
 
 @cache
 def http_bodies() -> tuple[type[Message], type[Message]]:
-    """`google.api.HttpBody`, and a request that has one as its second field."""
+    """`google.api.HttpBody`, and a request with one as its second field."""
     made = messages_of(
         "google.api",
         {"HttpBody": {"content_type": (1, "string"), "data": (2, "bytes")}, "Request": {"http_body": (2, "HttpBody")}},

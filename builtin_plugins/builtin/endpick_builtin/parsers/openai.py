@@ -1,32 +1,29 @@
-"""`openai-parser` and `passthrough-parser`: how request and response bodies are read."""
+"""`openai-parser` and `passthrough-parser`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated
+from typing import Final
 
-from pydantic import Field
-
-from endpick.api import JSONObject, ParsedRequest, Parser, Piece, Prompt, Rejection, Usage
+from endpick.api import JSONObject, ParsedRequest, Parser, Prompt, Rejection, Usage
+from endpick.api.request import Piece
 from endpick_builtin.parsers import openai_prompts
-from endpick_builtin.parsers.json_bodies import JSONParameters, JSONParser, first_count
+from endpick_builtin.parsers.json_bodies import JSONParser, first_count
 from endpick_builtin.parsers.openai_prompts import prompts_of
 from endpick_builtin.parsers.openai_usage import from_body, from_events
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One of the APIs: how its prompt is read, and what it calls the limit of the output."""
+    """An OpenAI API; `prompts` is a field that may hold several prompts."""
 
     render: Callable[[JSONObject], tuple[bytes, ...]]
     problem: Callable[[JSONObject], str | None]
     output_limits: tuple[str, ...] = ()
     prompts: str = ""
-    """The field that may hold several prompts, if there is one."""
     pieces: Callable[[JSONObject], tuple[tuple[Piece, ...], ...]] | None = None
-    """How texts and media are told apart, where there may be media."""
 
 
 CHAT = Api(
@@ -51,33 +48,31 @@ API_OF: Mapping[str, Api] = {
 _BY_LENGTH = sorted(API_OF.items(), key=lambda claim: -len(claim[0]))
 
 
-class OpenAIParserParameters(JSONParameters):
-    """How much structure a body may have; a request with more is answered with 400."""
-
-    max_prompts: Annotated[int, Field(alias="maxPrompts", gt=0, description="Prompts of a completion, or inputs of an embedding.")] = 4096
+MAX_PROMPTS: Final = 4096
+_TOO_MANY_PROMPTS: Final = Rejection(f"the request body has more than {MAX_PROMPTS} prompts", status=413)
 
 
-class OpenAIParser(JSONParser[OpenAIParserParameters]):
-    """Reads OpenAI requests, and token counts from the answers.
+class OpenAIParser(JSONParser):
+    """Reads OpenAI requests, and token counts from the responses.
 
-    The prompt is rendered when a plugin first asks for it: for chat the tools, then role and text of each message; otherwise the text
-    itself. Several prompts stay several; prompts given as token ids become four bytes per token. Bytes that are not UTF-8, halves of
-    surrogate pairs and deep nesting are read as llm-d reads them, and reach the model server as they came.
+    The prompt is rendered when a plugin first reads it: for chat the tools, then role and text of each message; otherwise the text itself.
+    A batch stays several prompts; prompts given as token ids become four bytes per token. Invalid UTF-8 and lone surrogates are accepted,
+    as in llm-d.
     """
 
     claims = tuple(API_OF)
     reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """Check the one field that each API cannot do without, and note what routing may want to know."""
+        """See `JSONParser.parsed`."""
         api = _api_for(path)
-        if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
-            return self.refused_for("maxPrompts", self.parameters.max_prompts)
+        if api.prompts and len(prompts_of(payload.get(api.prompts))) > MAX_PROMPTS:
+            return _TOO_MANY_PROMPTS
         complaint = api.problem(payload)
         if complaint is not None:
             return Rejection(complaint, status=400)
         model, salt = payload.get("model"), payload.get("cache_salt")
-        # By position, in the order of the fields: with names, Python first makes a dictionary of them.
+        # Positional arguments: with keywords, Python builds a dictionary first.
         return ParsedRequest(
             model if isinstance(model, str) else "",
             Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
@@ -88,7 +83,7 @@ class OpenAIParser(JSONParser[OpenAIParserParameters]):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """The last usage in the body."""
+        """See `Parser.usage`."""
         return from_events(body) if streaming else from_body(body)
 
 
@@ -101,11 +96,11 @@ def _api_for(path: str) -> Api:
 
 
 class PassthroughParser(Parser):
-    """Takes every path that no other parser claims. Nothing is known of the request: no model, no prompt, no usage.
+    """Accepts every path that no other parser claims, without reading model, prompt or usage.
 
-    Parsers configured behind it are never asked.
+    Parsers configured after it are never used.
     """
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Accept it as it is."""
+        """Accept the body unread."""
         return ParsedRequest(needs_model=False)

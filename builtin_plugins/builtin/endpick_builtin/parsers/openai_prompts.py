@@ -1,7 +1,4 @@
-"""Prompts of the OpenAI APIs: whether a request has one, and the bytes that stand for it in prefix matching and estimates.
-
-Two requests with a common beginning must have a common beginning here; nothing else depends on the form.
-"""
+"""Prompts of the OpenAI APIs; common prefixes must render to common prefixes."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import Final
 
-from endpick.api import JSONObject, JSONValue, Media, Modality, Piece
+from endpick.api import JSONObject, JSONValue, Media, Modality
+from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import dumped
 
 MAX_TOKEN_ID: Final = 2**32 - 1
@@ -26,7 +24,6 @@ CHAT_FIELDS: Final[Mapping[str, type]] = {
     "add_generation_prompt": bool,
     "chat_template_kwargs": dict,
 }
-"""What shapes a conversation beside its messages; null counts as absent."""
 _CHAT_FIELD_NAMES: Final = frozenset(CHAT_FIELDS)
 
 
@@ -34,7 +31,7 @@ _NO_MESSAGES: Final = "invalid chat completions request: must have valid message
 
 
 def problem_with_chat(payload: JSONObject) -> str | None:
-    """Why the request has no messages that can be read; None when it has."""
+    """Why the messages are invalid; None when they are valid."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
         return _NO_MESSAGES
@@ -54,39 +51,39 @@ def problem_with_chat(payload: JSONObject) -> str | None:
 
 
 def problem_with_completions(payload: JSONObject) -> str | None:
-    """Why the request has no prompt that can be read; None when it has."""
+    """Why the prompt is invalid; None when it is valid."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid completions request: must have prompt field"
 
 
 def problem_with_images(payload: JSONObject) -> str | None:
-    """Why the request has no prompt that can be read; None when it has."""
+    """Why the prompt is invalid; None when it is valid."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid images generations request: must have prompt field"
 
 
 def problem_with_embeddings(payload: JSONObject) -> str | None:
-    """Why the request has no input that can be read; None when it has."""
+    """Why the input is invalid; None when it is valid."""
     return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
 
 
 def problem_with_responses(payload: JSONObject) -> str | None:
-    """Why the request has no input; None when it has."""
+    """Why the input is invalid; None when it is valid."""
     return None if payload.get("input") is not None else "invalid responses request: must have input field"
 
 
 def problem_with_conversations(payload: JSONObject) -> str | None:
-    """Why the request has no items; None when it has."""
+    """Why the items are invalid; None when they are valid."""
     items = payload.get("items")
     return None if isinstance(items, list) and items else "invalid conversations request: must have items field"
 
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
-    """The tools, because chat templates put them first, then role and content of each message."""
+    """The tools, which templates put first, and the messages."""
     messages = payload.get("messages")
     pieces: list[bytes] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
     for message in messages if isinstance(messages, list | tuple) else ():
-        if isinstance(message, dict):  # no call for a message of text, as nearly all are: there may be thousands
+        if isinstance(message, dict):
             role, content = message.get("role"), message.get("content")
             if isinstance(role, str):
                 pieces.append(role.encode())
@@ -98,7 +95,7 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
 
 
 def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
-    """The same, with media as media."""
+    """Like `chat`, with media as separate pieces."""
     pieces: list[Piece] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
@@ -121,7 +118,7 @@ def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
 
 
 def responses(payload: JSONObject) -> tuple[bytes, ...]:
-    """Instructions, tools and input, in the order in which a server shows them to the model."""
+    """Instructions, tools and input."""
     shown = [{name: payload[name]} for name in ("instructions", "tools", "input") if payload.get(name)]
     return (dumped(shown),)
 
@@ -140,12 +137,12 @@ def _is_text_or_tokens(prompt: JSONValue) -> bool:
 
 
 def is_tokens(prompt: Sequence[JSONValue]) -> bool:
-    """Whether all of these are token ids."""
+    """True when all values are token ids."""
     return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt)
 
 
 def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
-    """The prompts of a field that holds one or several, as texts or as lists of token ids."""
+    """The prompts of a field that holds one or several."""
     parts = _sequence(prompt)
     return (prompt,) if not parts or isinstance(parts[0], int) else parts
 
@@ -155,12 +152,11 @@ def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
 
 
 def packed(tokens: Sequence[JSONValue]) -> bytes:
-    """Token ids as four bytes each, the lowest first."""
+    """Token ids as four bytes each, little-endian."""
     return pack(f"<{len(tokens)}I", *tokens)
 
 
 def _part(part: JSONValue) -> bytes:
-    """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         return _text(part.get("text"))
     return dumped(part)
@@ -171,7 +167,7 @@ def _piece(part: JSONValue) -> Piece:
 
 
 def media_of(part: JSONObject) -> Media | None:
-    """The media that a part of a message holds, in any of the forms of the chat API; None for text, and for what it does not know."""
+    """The media of a message part, if any."""
     kind = part.get("type")
     if kind in _URL_FIELDS:
         field = part.get(kind)

@@ -1,4 +1,4 @@
-"""Prompts that come as token ids, with the media among them, for the parsers of the engines' own APIs."""
+"""Prompts of token ids with media."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from endpick.api import JSONValue, Media, Modality, Piece, Prompt
+from endpick.api import JSONValue, Media, Modality, Prompt
+from endpick.api.request import Piece
 from endpick_builtin.parsers.openai_prompts import packed
 
 TOKEN_BYTES = 4
-MOST_PLACED = 1024
-"""Media of one request that are placed; a client names some in four bytes each, and a prompt holds few."""
+MAX_MEDIA = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedMedia:
-    """Media whose tokens stand in a prompt: so many from a position on."""
+    """Media in place of `length` tokens from `offset` on."""
 
     media: Media
     offset: int
@@ -25,15 +25,7 @@ class PlacedMedia:
 
 
 def token_prompt(tokens: Sequence[JSONValue], media: Callable[[], Sequence[PlacedMedia]] | None = None) -> Prompt:
-    """A prompt of token ids, four bytes each, the lowest first.
-
-    Media that stand apart, in ascending order, are pieces of their own. Their tokens are the same whatever they show, so the text has
-    bytes of their identifier in place of them, and is as long as without.
-
-    Args:
-        tokens: Checked to be ids.
-        media: Finds the media among them, if there can be any.
-    """
+    """A prompt of token ids, four bytes each; bytes of its identifier replace the tokens of a medium."""
     if media is None:
         return Prompt(lambda: (packed(tokens),))
     return Prompt(partial(_text, tokens, media), partial(_pieces, tokens, media))
@@ -58,8 +50,8 @@ def _pieces(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia
     return (tuple(piece for piece in pieces if piece != b""),)
 
 
-def apart(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
-    """Those that stand within so many tokens, in ascending order, each behind the one before; what overlaps is left out."""
+def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
+    """Media within the tokens, in order and without overlaps."""
     kept: list[PlacedMedia] = []
     end = 0
     for placed in sorted(found, key=lambda each: each.offset):
@@ -70,12 +62,7 @@ def apart(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
 
 
 def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
-    """The media that the field `features` of vLLM's API names: hashes and places by modality, in the same order.
-
-    Args:
-        features: `mm_hashes` and `mm_placeholders`, each a list by modality. What is not so is left out.
-        tokens: How many there are.
-    """
+    """Valid media in the field `features` of vLLM's API."""
     if not isinstance(features, Mapping):
         return []
     hashes, places = features.get("mm_hashes"), features.get("mm_placeholders")
@@ -85,8 +72,8 @@ def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
     for modality in Modality:
         named, placed = hashes.get(modality.value), places.get(modality.value)
         if isinstance(named, list) and isinstance(placed, list):
-            found += filter(None, map(partial(_placed, modality), named[:MOST_PLACED], placed))
-    return apart(found, tokens)
+            found += filter(None, map(partial(_placed, modality), named[:MAX_MEDIA], placed))
+    return without_overlaps(found, tokens)
 
 
 def _placed(modality: Modality, identifier: JSONValue, place: JSONValue) -> PlacedMedia | None:

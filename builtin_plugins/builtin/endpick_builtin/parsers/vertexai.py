@@ -9,12 +9,11 @@ from google.protobuf.message import Message
 
 from endpick.api import JSONObject, ParsedRequest, Rejection, Usage
 from endpick_builtin.parsers.grpc_bodies import answers_in, framed, http_bodies, request_in
-from endpick_builtin.parsers.model_field import with_model
+from endpick_builtin.parsers.json_bodies import dumped
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.parsers.openai_usage import from_body, from_events
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
-"""Paths of the APIs that requests are read as."""
 
 
 class _HttpBody(Protocol):
@@ -26,10 +25,10 @@ class _Request(Protocol):
 
 
 class VertexAIParser(OpenAIParser):
-    """Reads the OpenAI request that a `google.api.HttpBody` of the prediction service carries, and token counts from such answers.
+    """Reads OpenAI requests inside a `google.api.HttpBody` of the prediction service, and token counts from the responses.
 
-    `ChatCompletions` carries chat; `RawPredict` and `StreamRawPredict` carry chat where the object has `messages`, else a completion.
-    Frames that are compressed or cut off are answered with 400.
+    `ChatCompletions` carries chat; `RawPredict` and `StreamRawPredict` carry chat if the object has `messages`, else a completion.
+    Compressed or truncated frames get 400.
     """
 
     claims = (".PredictionService/ChatCompletions", ".PredictionService/StreamRawPredict", ".PredictionService/RawPredict")
@@ -44,15 +43,15 @@ class VertexAIParser(OpenAIParser):
         return super().parsed(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """Exchange the model name in the object; fields that are not known here stay."""
+        """Change the model in the object; other fields of the message stay."""
         message = request_in(body, http_bodies()[1])
-        if isinstance(message, Rejection):
+        if isinstance(message, Rejection) or parsed.payload is None:
             return body
-        cast("_Request", message).http_body.data = with_model(_data(message), model)
+        cast("_Request", message).http_body.data = dumped({**parsed.payload, "model": model})
         return framed(message.SerializeToString())
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """The last usage in the objects or events that the messages carry."""
+        """See `Parser.usage`."""
         found = None
         for message in answers_in(body, http_bodies()[0]):
             data = cast("_HttpBody", message).data

@@ -1,20 +1,24 @@
-"""`vllmgrpc-parser`: vLLM's gRPC API, with text or token ids."""
+"""`vllmgrpc-parser`: vLLM's gRPC API."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import Protocol, cast
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from endpick.api import Media, Modality, ParsedRequest, Parser, Prompt, Rejection, Usage
 from endpick_builtin.parsers.grpc_bodies import answers_in, messages_of, request_in
-from endpick_builtin.parsers.token_prompts import MOST_PLACED, PlacedMedia, apart, token_prompt
+from endpick_builtin.parsers.token_prompts import MAX_MEDIA, PlacedMedia, token_prompt, without_overlaps
 
 GENERATE, EMBED = "/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"
+
+
+MAX_TOKENS = 1 << 20
 
 
 class _Tokenized(Protocol):
@@ -27,7 +31,7 @@ class _Place(Protocol):
 
 
 class _Media(Protocol):
-    mm_placeholders: Sequence[_Place]
+    mm_placeholders: Sequence[bytes]
     mm_hashes: Sequence[bytes]
 
 
@@ -36,7 +40,7 @@ class _Sampling(Protocol):
 
 
 class _Request(Protocol):
-    """The fields of both requests that are read."""
+    """The fields of both requests that are used."""
 
     tokenized: _Tokenized
     text: str
@@ -58,13 +62,13 @@ class _Answer(Protocol):
 
 @cache
 def _messages() -> dict[str, type[Message]]:
-    """The messages of `vllm.grpc.engine`, with the fields that are read."""
+    """Messages with the fields in use."""
     return messages_of(
         "vllm.grpc.engine",
         {
             "TokenizedInput": {"input_ids": (2, "uint32*")},
             "PlaceholderRange": {"offset": (1, "uint32"), "length": (2, "uint32")},
-            "MultimodalInputs": {"mm_placeholders": (5, "PlaceholderRange*"), "mm_hashes": (6, "bytes*")},
+            "MultimodalInputs": {"mm_placeholders": (5, "bytes*"), "mm_hashes": (6, "bytes*")},
             "SamplingParams": {"max_tokens": (8, "uint32")},
             "GenerateRequest": {
                 "tokenized": (2, "TokenizedInput"),
@@ -85,10 +89,9 @@ def _messages() -> dict[str, type[Message]]:
 class VllmGRPCParser(Parser):
     """Reads vLLM's gRPC API: `VllmEngine/Generate` with text or token ids, `VllmEngine/Embed` with token ids.
 
-    The API names no model: none is needed, and none can be exchanged. Frames that are compressed or cut off, and a request without prompt,
-    are answered with 400. `sampling_params.max_tokens` limits the answer. Token counts come from the chunks and the end of an answer. Media
-    take the place of their tokens by `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they
-    are.
+    The API has no model field. Compressed or truncated frames, and requests without a prompt, get 400. `sampling_params.max_tokens` limits
+    the output, and token counts come from the response chunks. `mm_hashes` and `mm_placeholders` locate media; all count as images, because
+    the API has no modality.
     """
 
     claims = (GENERATE, EMBED)
@@ -101,8 +104,9 @@ class VllmGRPCParser(Parser):
         if isinstance(message, Rejection):
             return message
         request = cast("_Request", message)
-        # Not what protobuf made of the body: a quarter of a megabyte may be a hundred thousand messages, and the request keeps its prompt.
-        tokens = array("I", request.tokenized.input_ids)
+        if len(request.tokenized.input_ids) > MAX_TOKENS:
+            return Rejection(f"the request has more than {MAX_TOKENS} token ids", status=413)
+        tokens = array("I", request.tokenized.input_ids)  # a copy: the request keeps its prompt, and not the protobuf message
         if embeds:
             if not tokens:
                 return Rejection("invalid embed request: must have tokenized input", status=400)
@@ -114,8 +118,8 @@ class VllmGRPCParser(Parser):
         return ParsedRequest(prompt=prompt, streaming=request.stream, max_output_tokens=limit, needs_model=False)
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """The counts of the last message that has any."""
-        # The second field of an answer to Embed is a number, and of one to Generate a message: asked first, it is never mistaken.
+        """See `Parser.usage`."""
+        # The second field of an Embed response is a number, of a Generate response a message, so this cannot be mistaken.
         found = _embedded(body)
         if found is not None:
             return found
@@ -137,9 +141,12 @@ def _text_prompt(text: str) -> Prompt:
 
 
 def _media_of(inputs: _Media, tokens: int) -> list[PlacedMedia]:
-    pairs = islice(zip(inputs.mm_hashes, inputs.mm_placeholders, strict=False), MOST_PLACED)
-    found = [PlacedMedia(Media(Modality.IMAGE, name.decode("utf-8", "replace")), place.offset, place.length) for name, place in pairs]
-    return apart(found, tokens)
+    found: list[PlacedMedia] = []
+    for name, encoded in islice(zip(inputs.mm_hashes, inputs.mm_placeholders, strict=False), MAX_MEDIA):
+        with suppress(DecodeError):
+            place = cast("_Place", _messages()["PlaceholderRange"].FromString(encoded))
+            found.append(PlacedMedia(Media(Modality.IMAGE, name.decode("utf-8", "replace")), place.offset, place.length))
+    return without_overlaps(found, tokens)
 
 
 def _embedded(body: bytes) -> Usage | None:

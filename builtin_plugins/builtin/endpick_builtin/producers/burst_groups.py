@@ -1,4 +1,4 @@
-"""Which requests of a burst belong together, and where each group goes: pure functions over hashed prompts."""
+"""Groups the requests of a burst by prompt, and assigns each group to endpoints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One request of a burst.
-
-    Attributes:
-        hashes: Of its prompt's blocks, in a chain: an equal hash means an equal beginning.
-        candidates: Names of the endpoints that may serve it.
-        weight: What it counts for in a replica's load.
-    """
+    """One request of a burst, with chained block hashes of its prompt."""
 
     hashes: tuple[int, ...]
     candidates: frozenset[str]
@@ -24,10 +18,9 @@ class Member:
 
 
 def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[int]]:
-    """The groups that are placed, as positions of their members: equal prompts first, then single ones, longer prompts first.
+    """The groups to place, as positions of their members: first equal prompts, then single ones, longer prompts first.
 
-    A single prompt is placed when it shares at least `min_colocate_blocks` leading blocks with another one; never if that is 0. A
-    prompt without blocks is in no group.
+    A single prompt is placed if it shares at least `min_colocate_blocks` leading blocks with another one; never if that is 0.
     """
     equal: dict[tuple[int, ...], list[int]] = {}
     for position, member in enumerate(members):
@@ -49,18 +42,17 @@ def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[i
 def assigned(
     members: Sequence[Member], running: Mapping[str, float], *, max_per_replica: int = -1, min_colocate_blocks: int = 0
 ) -> list[str | None]:
-    """The endpoint of each member; None for one that belongs to no group, or whose group has no endpoint in common.
+    """Assign an endpoint to each member; None without a group, or without an endpoint that the whole group may use.
 
-    A group stays whole, unless `max_per_replica` cuts it into parts; what is left when every endpoint has had a part is spread one by
-    one. The first part goes where the longest beginning of `min_colocate_blocks` or more in common with it was placed, among endpoints
-    whose load is less than the fair share of the burst, ceil(load of all / endpoints). Where there is none, and for further parts, it is
-    an endpoint that has no part of the group yet. Then the least load of this burst decides, the fewest running requests, the first name.
+    `max_per_replica` splits a group into parts; once every endpoint has a part, the rest is spread one by one. The first part goes to
+    the endpoint with the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share,
+    ceil(total load / endpoints); other parts go to endpoints without a part. Ties are broken by load, running requests and name.
 
     Args:
-        members: In the order in which they came.
-        running: Requests that each endpoint is working on; those that are missing run none.
-        max_per_replica: Members of one group at one endpoint, -1 for all.
-        min_colocate_blocks: 0: groups do not attract each other, and only groups of equal prompts are placed.
+        members: In order of arrival.
+        running: Running requests by endpoint; 0 if missing.
+        max_per_replica: Members of one group per endpoint; -1 for all.
+        min_colocate_blocks: 0: only equal prompts are grouped.
     """
     answer: list[str | None] = [None] * len(members)
     units = units_of(members, min_colocate_blocks)
@@ -85,20 +77,17 @@ def assigned(
 
 
 class _Burst:
-    """What each endpoint has been given of the burst so far, and by what they are compared."""
-
     def __init__(self, names: Sequence[str], running: Mapping[str, float], min_colocate_blocks: int, fair_share: int) -> None:
         self.loads = dict.fromkeys(names, 0.0)
         self._bits = {name: 1 << place for place, name in enumerate(names)}
         self._names = names
         self._holders: dict[int, int] = {}
-        """The endpoints that were given a block, as bits: a prompt is looked up for all of them in one go."""
+        """Endpoints by block, as bits."""
         self._running = running
         self._min_colocate_blocks = min_colocate_blocks
         self._fair_share = fair_share
 
     def place(self, names: Collection[str], hashes: Sequence[int]) -> None:
-        """These endpoints were given a prompt of these blocks."""
         bits = sum(map(self._bits.__getitem__, names))
         if bits and self._min_colocate_blocks > 0:
             holders = self._holders
@@ -106,7 +95,6 @@ class _Burst:
                 holders[block] = holders.get(block, 0) | bits
 
     def sharing(self, names: Collection[str], hashes: Sequence[int]) -> str | None:
-        """The one that has most of this prompt's beginning, if one has enough of it and less than its fair share."""
         if self._min_colocate_blocks <= 0:
             return None
         found, shared = 0, 0
@@ -126,7 +114,6 @@ class _Burst:
             bits ^= lowest
 
     def least_loaded(self, names: Collection[str]) -> str:
-        """The one with the least to do; there is at least one."""
         return min(names, key=self._burden)
 
     def _burden(self, name: str) -> tuple[float, float, str]:

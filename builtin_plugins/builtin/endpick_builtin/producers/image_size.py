@@ -1,4 +1,4 @@
-"""How large a picture is, read from the first bytes of a `data:` URL; nothing is decoded, and nothing is fetched."""
+"""Reads the size of an image from the first bytes of a `data:` URL, without decoding or fetching it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import binascii
 from struct import unpack_from
 
 _HEAD_BYTES = 48 * 1024
-"""That are looked at: a JPEG may have a preview in front of its size."""
+"""A JPEG may have a preview before its size."""
 _MOST_SEGMENTS = 32
-"""Of a JPEG that are looked at. Cameras write some ten before the size, and a client ten thousand empty ones, in each of 500 pictures."""
+"""Cameras write about ten segments before the size."""
 _ENCODING = "base64,"
 _LONGEST_TYPE = 1024
-"""Characters of a URL within which the content begins."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the segments that hold the size of a JPEG."""
+"""Markers of JPEG segments with the size."""
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Width and height in pixels of a PNG, GIF or JPEG in a base64 `data:image/` URL; None for all else, and for damaged ones."""
+    """Width and height of a PNG, GIF or JPEG in a base64 `data:image/` URL, else None."""
     if not url.startswith("data:image/"):
         return None
     start = url.find(_ENCODING, 0, _LONGEST_TYPE) + len(_ENCODING)
@@ -33,10 +32,10 @@ def image_size(url: str) -> tuple[int, int] | None:
 
 
 def _bytes_at(url: str, start: int, place: int) -> bytes:
-    """At least 24 bytes from a place of the content on, or what there is; only they are decoded, however long the picture is.
+    """At least 24 bytes of the content from a position on, or the rest.
 
     Raises:
-        ValueError: what stands there is no base64.
+        ValueError: they are not base64.
     """
     first = place // 3 * 4
     encoded = url[start + first : start + first + 36]
@@ -55,7 +54,6 @@ def _size_in(url: str, start: int) -> tuple[int, int] | None:
 
 
 def _jpeg_size(url: str, start: int) -> tuple[int, int] | None:
-    """Walk from segment to segment; each says how long it is."""
     place = 2
     for _ in range(_MOST_SEGMENTS):
         segment = _bytes_at(url, start, place) if place < _HEAD_BYTES else b""

@@ -1,4 +1,4 @@
-"""`inflight-load-producer`: counts what this picker has sent to each endpoint and what has not come back yet."""
+"""`inflight-load-producer`: counts the requests and tokens sent to each endpoint that have not come back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ from prometheus_client.registry import Collector
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TOKENIZED_PROMPT,
-    UNCACHED_REQUEST_TOKENS,
     CycleState,
     DataProducer,
     Endpoint,
@@ -28,143 +22,109 @@ from endpick.api import (
     LabelLimit,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     PreRequest,
-    PromptTokens,
     ResponseEnd,
     ResponseObserver,
     SchedulingResult,
     Subscriptions,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import (
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    UNCACHED_REQUEST_TOKENS,
+    PrefixBlocks,
+    PromptTokens,
+)
+from endpick.api.plugin import ignored
 
-Flow: TypeAlias = tuple[str, int]
-"""Whose traffic it is, and how important: fairness id and priority."""
-
-
-MOST_FLOWS = 2000
-"""Combinations of endpoint, fairness id and priority that are told apart while requests of them are in flight. Clients choose ids."""
-_OTHER = "other"
+_Flow: TypeAlias = tuple[str, int]
+"""Fairness id and priority."""
+_LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 
 
 @dataclass(slots=True)
-class Sum:
-    """What is in flight of one flow to one endpoint."""
-
+class _Sum:
     requests: int = 0
     tokens: int = 0
 
 
 @dataclass(slots=True)
-class Load:
-    """What is in flight to one endpoint, in all and by flow."""
-
+class _Load:
     endpoint: Endpoint
     requests: int = 0
     tokens: int = 0
-    flows: dict[Flow, Sum] = field(default_factory=dict)
+    flows: dict[_Flow, _Sum] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class Charge:
-    """One request's part of a load; worth nothing once released."""
-
-    load: Load
-    flow: Flow
+class _Charge:
+    load: _Load
+    flow: _Flow
     requests: int
     prompt_tokens: int
     output_tokens: int
 
 
-class LoadLedger:
-    """Loads of all endpoints that have any. An endpoint that left takes its load with it: releasing what it was charged changes nothing."""
-
-    def __init__(self, publish: Callable[[Load], None]) -> None:
-        """`publish` is called with each load that changed, and with an empty one when an account is closed."""
+class _LoadLedger:
+    def __init__(self, publish: Callable[[_Load], None]) -> None:
         self._publish = publish
-        self._loads: dict[str, Load] = {}
-        self._flows = 0
-        """Of all loads."""
+        self._loads: dict[str, _Load] = {}
         self._label = LabelLimit()
 
-    def load_of(self, endpoint: Endpoint) -> Load:
-        """The endpoint's load; an empty one, not kept, when nothing is in flight."""
-        return self._loads.get(endpoint.name) or Load(endpoint)
+    def load_of(self, endpoint: Endpoint) -> _Load:
+        return self._loads.get(endpoint.name) or _Load(endpoint)
 
-    def loads(self) -> Iterable[Load]:
-        """Those of endpoints of the pool to which something is in flight."""
+    def loads(self) -> Iterable[_Load]:
         return self._loads.values()
 
-    def charge(self, endpoint: Endpoint, flow: Flow, prompt_tokens: int, output_tokens: int) -> Charge:
-        """One more request is on its way to the endpoint."""
-        load = self._loads.setdefault(endpoint.name, Load(endpoint))
-        flow = self._label(flow[0]), flow[1]
-        if flow not in load.flows:
-            if self._flows >= MOST_FLOWS:
-                flow = _OTHER, flow[1]
-            if flow not in load.flows:
-                load.flows[flow] = Sum()
-                self._flows += 1
-        charge = Charge(load, flow, 1, prompt_tokens, output_tokens)
+    def charge(self, endpoint: Endpoint, flow: _Flow, prompt_tokens: int, output_tokens: int) -> _Charge:
+        load = self._loads.setdefault(endpoint.name, _Load(endpoint))
+        charge = _Charge(load, (self._label(flow[0]), flow[1]), 1, prompt_tokens, output_tokens)
         self._add(charge, 1, prompt_tokens + output_tokens)
         return charge
 
-    def release_prompt(self, charge: Charge) -> None:
-        """The prompt has been worked on."""
+    def release_prompt(self, charge: _Charge) -> None:
         tokens, charge.prompt_tokens = charge.prompt_tokens, 0
         self._add(charge, 0, -tokens)
 
-    def release(self, charge: Charge) -> None:
-        """The request is over; a second time changes nothing."""
+    def release(self, charge: _Charge) -> None:
+        """Idempotent."""
         requests, tokens = charge.requests, charge.prompt_tokens + charge.output_tokens
         charge.requests = charge.prompt_tokens = charge.output_tokens = 0
         self._add(charge, -requests, -tokens)
 
     def forget(self, name: str) -> None:
-        """The endpoint has left."""
-        load = self._loads.pop(name, None)
-        if load is not None:
-            self._flows -= len(load.flows)
+        self._loads.pop(name, None)
 
-    def _add(self, charge: Charge, requests: int, tokens: int) -> None:
+    def _add(self, charge: _Charge, requests: int, tokens: int) -> None:
         load = charge.load
+        if self._loads.get(load.endpoint.name) is not load:
+            return  # released already, or the endpoint has left
         load.requests += requests
         load.tokens += tokens
-        if not self._counts(load):
-            return
         self._publish(load)
-        of_flow = load.flows.get(charge.flow)
-        if of_flow is not None:
-            of_flow.requests += requests
-            of_flow.tokens += tokens
-            if not of_flow.requests:
-                del load.flows[charge.flow]
-                self._flows -= 1
+        of_flow = load.flows.setdefault(charge.flow, _Sum())
+        of_flow.requests += requests
+        of_flow.tokens += tokens
+        if not of_flow.requests:
+            del load.flows[charge.flow]
         if not load.requests:
             del self._loads[load.endpoint.name]
 
-    def _counts(self, load: Load) -> bool:
-        """False once its endpoint has left, even if another one has taken the name."""
-        return self._loads.get(load.endpoint.name) is load
 
-
-LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
-
-
-class InflightGauges(Collector):
-    """Requests and tokens in flight by endpoint, fairness id and priority; a combination is there while it has requests: `MOST_FLOWS`."""
-
-    def __init__(self, producer_name: str, ledger: LoadLedger) -> None:
+class _InflightGauges(Collector):
+    def __init__(self, producer_name: str, ledger: _LoadLedger) -> None:
         self._producer_name = producer_name
         self._ledger = ledger
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples."""
         return iter(_families())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Both families as they are now; called by the registry."""
         requests, tokens = _families()
         for load in self._ledger.loads():
             namespace, _, name = load.endpoint.name.rpartition("/")
@@ -177,26 +137,20 @@ class InflightGauges(Collector):
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     return (
-        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests sent to an endpoint that have not come back.", labels=LABELS),
-        GaugeMetricFamily("llm_d_epp_inflight_tokens", "Estimated tokens that an endpoint is still working on.", labels=LABELS),
+        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests sent to an endpoint that have not come back.", labels=_LABELS),
+        GaugeMetricFamily("llm_d_epp_inflight_tokens", "Estimated tokens that an endpoint still has to process.", labels=_LABELS),
     )
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens of all prompts as a token-producer counted them.
-
-    Without one, four bytes per token of the prompt or, when no parser could read one, of the body.
-    """
+    """Tokens from a token-producer, or a quarter of the prompt's or body's bytes."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
 
 
 def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: FloatArray) -> FloatArray:
-    """Prompt tokens that are not cached where so many blocks matched: unmatched blocks, and what lies beyond all blocks.
-
-    (total - matched) * block size + max(0, tokens - total * block size); of the last block, which may be short, all tokens count.
-    """
+    """Prompt tokens not cached: (total - matched) * block size + max(0, tokens - total * block size)."""
     if blocks is None:
         return np.full(len(matched_blocks), float(tokens))
     size, total = blocks.block_size_tokens, blocks.total_blocks
@@ -205,22 +159,22 @@ def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: Fl
 
 
 def output_tokens(prompt: int, ratio: float, *limits: int | None) -> int:
-    """Tokens of the answer: in proportion to the prompt, a half rounded up, and no more than any of the limits there are."""
+    """Estimated output tokens: `prompt * ratio` rounded half up, capped by the limits."""
     return min([math.floor(prompt * ratio + 0.5), *(limit for limit in limits if limit is not None)])
 
 
 class InflightLoadParameters(Parameters):
-    """How the tokens of a request are estimated."""
+    """How a request's tokens are estimated."""
 
     add_estimated_output_tokens: Annotated[
-        bool, Field(alias="addEstimatedOutputTokens", description="Count the tokens that the answer will probably have, too.")
+        bool, Field(alias="addEstimatedOutputTokens", description="Count estimated output tokens as well.")
     ] = False
-    output_ratio: Annotated[float, Field(alias="outputRatio", ge=0.0, description="Tokens of the answer per token of the prompt.")] = 1.5
+    output_ratio: Annotated[float, Field(alias="outputRatio", ge=0.0, description="Output tokens per prompt token.")] = 1.5
     max_estimated_output_tokens: Annotated[
-        int | None, Field(alias="maxEstimatedOutputTokens", ge=0, description="No answer is estimated to be longer.")
+        int | None, Field(alias="maxEstimatedOutputTokens", ge=0, description="Maximum estimate of output tokens.")
     ] = None
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows which tokens are cached; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
     ] = ""
     sync_cross_replica_state: Annotated[bool, ignored("syncCrossReplicaState", "remove it; each picker counts what it sent itself")] = True
 
@@ -228,15 +182,15 @@ class InflightLoadParameters(Parameters):
 class InflightLoadProducer(
     DataProducer[InflightLoadParameters], PreRequest[InflightLoadParameters], ResponseObserver[InflightLoadParameters]
 ):
-    """Keep the columns `inflight-requests` and `inflight-tokens` up to date, and say what each candidate has not cached of a prompt.
+    """Maintains the columns `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
-    A request counts for the first endpoint of every profile that picked one, with the prompt tokens that are not cached there (and, if
-    asked for, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) tokens of the answer). Its prompt tokens, and all of
-    it at endpoints other than the primary's, are released with the first piece of the answer, the rest when the request ends, however it
-    ends. An endpoint to which nothing was sent has 0.
+    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there. With
+    `addEstimatedOutputTokens` it also counts min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The
+    prompt tokens, and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when
+    the request ends. Endpoints without requests have 0.
 
-    Not cached of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); all t of them where no
-    producer knows of blocks. t is what a `token-producer` in the configuration counts, else a quarter of the prompt's bytes.
+    Uncached tokens of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix
+    producer. t comes from a `token-producer`, or is a quarter of the prompt's bytes.
     """
 
     consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, TOKENIZED_PROMPT)
@@ -244,7 +198,7 @@ class InflightLoadProducer(
 
     @classmethod
     def subscriptions(cls, parameters: InflightLoadParameters) -> Subscriptions:
-        """The prefix matches, as the named producer finds them."""
+        """The prefix matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer), TOKENIZED_PROMPT)
         return Subscriptions((), prefix, cls.produces)
@@ -253,13 +207,13 @@ class InflightLoadProducer(
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
-        self._ledger = LoadLedger(self._publish)
+        self._ledger = _LoadLedger(self._publish)
         self._known: object = None
         if context.registry is not None:
-            context.registry.register(InflightGauges(name, self._ledger))
+            context.registry.register(_InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Give endpoints that are new in the pool their 0, and say what the request is to each candidate."""
+        """Compute the uncached tokens."""
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -269,12 +223,12 @@ class InflightLoadProducer(
         state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Charge the endpoints that will work on the request."""
+        """_Charge the picked endpoints."""
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
             output = output_tokens(prompt, parameters.output_ratio, request.max_output_tokens, parameters.max_estimated_output_tokens)
-        charges: dict[str, Charge] = {}
+        charges: dict[str, _Charge] = {}
         for profile, run in result.runs.items():
             if run.picked is not None:
                 first = run.picked.take([0])
@@ -283,7 +237,7 @@ class InflightLoadProducer(
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """The prompt has been worked on, and the endpoint that prepared it for the primary's endpoint is done."""
+        """Release the prompt tokens, and prefill endpoints."""
         for profile, charge in _charges(state).items():
             if profile == state.private["primary"]:
                 self._ledger.release_prompt(charge)
@@ -291,22 +245,21 @@ class InflightLoadProducer(
                 self._ledger.release(charge)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Release what is left."""
+        """Release the rest."""
         for charge in _charges(state).values():
             self._ledger.release(charge)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget its load."""
+        """Forget the endpoint's load."""
         self._ledger.forget(name)
 
-    def _publish(self, load: Load) -> None:
+    def _publish(self, load: _Load) -> None:
         columns = self.context.columns
         if columns is not None:
             columns.set(INFLIGHT_REQUESTS, float(load.requests), load.endpoint)
             columns.set(INFLIGHT_TOKENS, float(load.tokens), load.endpoint)
 
 
-def _charges(state: CycleState) -> dict[str, Charge]:
-    charges = state.private.get("charges", {})
-    assert isinstance(charges, dict)
+def _charges(state: CycleState) -> dict[str, _Charge]:
+    charges: dict[str, _Charge] = state.private.get("charges", {})  # type: ignore[assignment]
     return charges

@@ -1,20 +1,22 @@
-"""A service beside the picker that answers JSON with JSON: a renderer of prompts, a predictor of latencies."""
+"""Client of a JSON-over-HTTP service."""
 
 from __future__ import annotations
 
-import ssl
+import asyncio
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+import aiohttp
 import orjson
 
-from endpick.api import Limits, Unavailable
-from endpick_builtin.collection.http_pages import HttpPages
-from endpick_builtin.collection.json_answers import refuse_too_many_parts
-from endpick_builtin.collection.page_limits import SERVICE_SIZE, PageSize
+from endpick.api import Unavailable
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Fits half a million tokens."""
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why a service cannot be at this URL; None when it can. Its text is not repeated: a password or a key may be in it."""
+    """Why the URL is unusable, or None; never repeats the URL, which may contain a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -30,61 +32,65 @@ def problem_with_url(url: str) -> str | None:
     return None
 
 
+async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body of a response.
+
+    Raises:
+        ValueError: it is longer than `limit` bytes.
+    """
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise ValueError(f"the answer is longer than {limit} bytes")
+    return bytes(body)
+
+
 class JsonService:
-    """Keeps connections to one service."""
+    """One service; `open` and `close` it within the event loop."""
 
-    def __init__(self, url: str, limits: Limits, longest: PageSize = SERVICE_SIZE) -> None:
-        """For as long as the one who asks runs.
-
-        Args:
-            url: One with which `problem_with_url` finds no fault; paths are appended to it.
-            limits: `PAGE_LIMITS` among them.
-            longest: How long answers may be, as `service_size` makes it.
-        """
-        self._limits, self._longest = limits, longest
-        parts = urlsplit(url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._authority = f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-        self._path = parts.path.rstrip("/")
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._pages: HttpPages | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Begin; within the event loop."""
-        self._pages = HttpPages(self._tls, "application/json", self._limits, self._longest)
+        """Create the connection pool."""
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
 
     async def close(self) -> None:
         """Close all connections."""
-        pages, self._pages = self._pages, None
-        if pages is not None:
-            await pages.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked."""
-        return self._pages is not None
+        """Whether `post` can be called."""
+        return self._session is not None
 
-    async def ask(self, path: str, question: object, headers: str = "") -> object:
-        """The answer as parsed JSON; None for an empty one.
-
-        Args:
-            path: From the service's URL.
-            question: What orjson can write.
-            headers: As those of `HttpPages.post`.
+    async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:
+        """POST JSON and return the parsed answer; None for an empty one.
 
         Raises:
-            Unavailable: there is none; the message names the URL and the reason.
+            Unavailable: the service did not answer in time with JSON and a 2xx status.
         """
-        if self._pages is None:
-            raise Unavailable(f"{self.url}{path} is not asked before `start` and after `stop`")
+        url = f"{self.url}{path}"
+        if self._session is None:
+            raise Unavailable(f"{url} is not asked before `start` and after `stop`")
+        content = {"content-type": "application/json", "accept": "application/json", **(headers or {})}
         try:
             body = orjson.dumps(question)
-        except TypeError as problem:
-            raise Unavailable(f"POST {self.url}{path}: the question cannot be written as JSON: {problem}") from problem
-        answer = await self._pages.post(self._authority, f"{self._path}{path}", body, headers)
-        refuse_too_many_parts(answer, self._limits, f"{self.url}{path}", self._longest)
-        try:
+            async with (
+                asyncio.timeout(timeout_seconds),
+                self._session.post(url, data=body, allow_redirects=False, headers=content) as response,
+            ):
+                if not 200 <= response.status < 300:
+                    raise Unavailable(f"POST {url} answered {response.status}")
+                answer = await read_limited(response, MAX_ANSWER_BYTES)
             return orjson.loads(answer) if answer else None
+        except TimeoutError as problem:
+            raise Unavailable(f"POST {url}: no answer within {timeout_seconds:g} s") from problem
         except orjson.JSONDecodeError as problem:
-            raise Unavailable(f"POST {self.url}{path}: the answer is no JSON: {problem}") from problem
+            raise Unavailable(f"POST {url}: the answer is no JSON: {problem}") from problem
+        except (aiohttp.ClientError, OSError, TypeError, ValueError) as problem:
+            raise Unavailable(f"POST {url}: {problem}") from problem

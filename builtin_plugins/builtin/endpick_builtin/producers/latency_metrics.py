@@ -1,4 +1,4 @@
-"""The metrics of predicted latencies, under llm-d's names."""
+"""Metrics of predicted latencies, under llm-d's names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from endpick.api.metrics import as_label
 from endpick_builtin.producers.latency_ledger import Objectives
 from endpick_builtin.producers.latency_service import Prediction
 
+MAX_MODEL_PAIRS = 50
+"""Each pair has 200 lines on the page, and clients choose both names."""
 _PREFIX = "llm_d_epp_"
-MOST_PAIRS = 250
-"""Of a model and the one that is asked for in its place: each has some two hundred lines on the page, and clients may choose both."""
 _OTHERS = ("other", "other")
 _MODELS = ("model_name", "target_model_name")
 _BY_TYPE = (*_MODELS, "type")
@@ -34,24 +34,24 @@ class LatencyMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._pairs: set[tuple[str, str]] = set()
-        last = "The newest value of each type: measured, predicted, and seconds the prediction took."
+        last = "Last value by type: measured, predicted, and seconds the prediction took."
         self._last = Levels(f"{_PREFIX}inference_request_metric", last, _BY_TYPE, registry)
-        violations = "Requests that took longer than they asked for."
+        violations = "Requests that exceeded their objective."
         self._violations = Counts(f"{_PREFIX}request_slo_violation_total", violations, _BY_TYPE, registry)
 
-        def distributions(name: str, told: str, buckets: tuple[float, ...]) -> Distributions:
-            return Distributions(f"{_PREFIX}request_{name}_seconds", told, _MODELS, buckets, registry)
+        def distributions(name: str, text: str, buckets: tuple[float, ...]) -> Distributions:
+            return Distributions(f"{_PREFIX}request_{name}_seconds", text, _MODELS, buckets, registry)
 
-        self._predicted_ttft = distributions("predicted_ttft", "Time to the first token that was expected.", TTFT_BUCKETS)
-        self._predicted_tpot = distributions("predicted_tpot", "Time for each further token that was expected.", TPOT_BUCKETS)
-        taken = "Seconds a prediction took; both times are predicted at once."
-        self._ttft_duration = distributions("ttft_prediction_duration", taken, DURATION_BUCKETS)
-        self._tpot_duration = distributions("tpot_prediction_duration", taken, DURATION_BUCKETS)
+        self._predicted_ttft = distributions("predicted_ttft", "Predicted time to first token.", TTFT_BUCKETS)
+        self._predicted_tpot = distributions("predicted_tpot", "Predicted time per output token.", TPOT_BUCKETS)
+        duration = "Seconds a prediction took; both times are predicted at once."
+        self._ttft_duration = distributions("ttft_prediction_duration", duration, DURATION_BUCKETS)
+        self._tpot_duration = distributions("tpot_prediction_duration", duration, DURATION_BUCKETS)
 
     def _models(self, request: InferenceRequest) -> tuple[str, str]:
         pair = as_label(request.incoming_model), as_label(request.model)
         if pair not in self._pairs:
-            if len(self._pairs) >= MOST_PAIRS:
+            if len(self._pairs) >= MAX_MODEL_PAIRS:
                 return _OTHERS
             self._pairs.add(pair)
         return pair
@@ -60,14 +60,14 @@ class LatencyMetrics:
         self._last.labels(*models, kind).value = value
 
     def asked(self, request: InferenceRequest, seconds: float) -> None:
-        """The predictor took so long to answer."""
+        """Record how long a prediction took."""
         models = self._models(request)
         for distribution, kind in ((self._ttft_duration, "ttft"), (self._tpot_duration, "tpot")):
             distribution.labels(*models).observe(seconds)
             self._set(models, f"{kind}_prediction_duration", seconds)
 
     def predicted(self, request: InferenceRequest, prediction: Prediction) -> None:
-        """A request goes where this is expected."""
+        """Record the prediction for the picked endpoint."""
         models = self._models(request)
         self._predicted_ttft.labels(*models).observe(prediction.ttft)
         self._predicted_tpot.labels(*models).observe(prediction.tpot)
@@ -75,7 +75,7 @@ class LatencyMetrics:
         self._set(models, "predicted_tpot", prediction.tpot)
 
     def ended(self, request: InferenceRequest, objectives: Objectives, ttft: float, tpot: float) -> None:
-        """A request took so long; a time it has not asked for is not violated."""
+        """Record the measured times, and violated objectives."""
         models = self._models(request)
         for kind, objective, taken in (("ttft", objectives.ttft, ttft), ("tpot", objectives.tpot, tpot)):
             self._set(models, kind, taken)

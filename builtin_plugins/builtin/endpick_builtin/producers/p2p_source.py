@@ -1,4 +1,4 @@
-"""`p2p-source-producer`: names the endpoint from which the one that computes a prompt can pull what is cached already."""
+"""`p2p-source-producer`: names an endpoint from which cached blocks of the prompt can be pulled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     WAITING_QUEUE_SIZE,
     CycleState,
     DataKey,
@@ -27,12 +25,13 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS
 
 BEST_MATCH = DataKey(
     "endpick/best-match",
     Endpoint,
     Scope.REQUEST,
-    doc="The endpoint from which cached blocks of the prompt can be pulled, before it is known who computes the prompt.",
+    doc="An endpoint from which cached blocks of the prompt can be pulled.",
     default_producer="p2p-source-producer",
 )
 SOURCE_HEADER = "x-kv-cache-source-host-port"
@@ -40,7 +39,7 @@ _FNV_OFFSET, _FNV_PRIME, _LOW_32_BITS = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
 def fnv32a(text: str) -> int:
-    """FNV-1a of 32 bits over the UTF-8 bytes."""
+    """32-bit FNV-1a of the UTF-8 bytes."""
     value = _FNV_OFFSET
     for byte in text.encode("utf-8", "surrogatepass"):
         value = ((value ^ byte) * _FNV_PRIME) & _LOW_32_BITS
@@ -48,14 +47,15 @@ def fnv32a(text: str) -> int:
 
 
 def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | None:
-    """The position of the source; None where nothing is cached anywhere.
-
-    Of those that hold no more than one block less than the most, each is as likely as 1 / (1 + waiting) says.
+    """Draw a source among the endpoints with at most one block less than the longest match, weighted by 1 / (1 + waiting).
 
     Args:
         cached: Blocks of the prompt that each endpoint holds, shape `(endpoints,)`; NaN is 0.
         waiting: Requests in its queue; NaN and negative are 0.
-        draw: From 0 to 1, 1 excluded.
+        draw: Random number in [0, 1).
+
+    Returns:
+        Position of the source; None if nothing is cached.
     """
     held = np.fmax(cached, 0.0)
     most = held.max(initial=0.0)
@@ -67,28 +67,27 @@ def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | 
 
 
 class P2PSourceParameters(Parameters):
-    """When pulling pays."""
+    """When to pull."""
 
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what is cached; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
     ] = ""
     min_cached_token_delta: Annotated[
         int,
-        Field(alias="minCachedTokenDelta", ge=1, description="Tokens that the source must hold beyond the endpoint that computes."),
+        Field(alias="minCachedTokenDelta", ge=1, description="Tokens that the source must hold beyond the computing endpoint."),
     ] = 1
     prefill_profile_name: Annotated[
-        str, Field(alias="prefillProfileName", description="Profile whose pick computes the prompt, where there is one; else the primary.")
+        str, Field(alias="prefillProfileName", description="Profile whose pick computes the prompt; the primary if it has none.")
     ] = "prefill"
 
 
 class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceParameters]):
-    """Set the header `x-kv-cache-source-host-port` to an endpoint from which the prompt's cached beginning can be pulled.
+    """Sets the header `x-kv-cache-source-host-port` to an endpoint from which the prompt's cached prefix can be pulled.
 
-    The source is drawn among the candidates whose cached beginning is at most one block shorter than the longest, in proportion to
-    1 / (1 + waiting requests); the draw is FNV-1a-32(request id) / 2**32, over the candidates in order of their names. The header is
-    set where the source holds at least `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. Without matches,
-    or with an empty cache everywhere, there is none; an endpoint that has not reported its queue counts as idle. The value that a
-    client sends itself is emptied: it would have model servers pull from wherever the client says.
+    The source is drawn among candidates whose cached prefix is at most one block shorter than the longest, weighted by
+    1 / (1 + waiting requests), with FNV-1a-32(request id) / 2**32 as the random number. The header is set if the source holds at least
+    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. Endpoints without a reported queue count as idle. A
+    value sent by the client is cleared, because servers would pull from any address in it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -98,7 +97,7 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
 
     @classmethod
     def subscriptions(cls, parameters: P2PSourceParameters) -> Subscriptions:
-        """The matches, as the named producer finds them."""
+        """The matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         matches = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
         return Subscriptions(matches, cls.consumes_optional, cls.produces)
@@ -121,7 +120,7 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
             state.private["cached"] = float(cached[source])
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Compare the source with the endpoint that computes the prompt."""
+        """Set or clear the header."""
         source = self._worthwhile(result, state)
         if source is not None:
             headers.set(SOURCE_HEADER, source.address)

@@ -1,4 +1,4 @@
-"""`predicted-latency-producer`: asks a predictor beside the picker how long each endpoint would take, and teaches it how long it took."""
+"""`predicted-latency-producer`: asks a predictor how long each endpoint would take, and trains it with measured times."""
 
 from __future__ import annotations
 
@@ -13,18 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    PREDICTED_TPOT,
-    PREDICTED_TTFT,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     RUNNING_REQUESTS_SIZE,
-    TOKENIZED_PROMPT,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     CycleState,
     DataKey,
@@ -32,7 +22,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -44,67 +33,66 @@ from endpick.api import (
     TerminationCause,
     Unavailable,
     UpstreamHeaders,
-    ignored,
 )
-from endpick_builtin.collection.page_limits import ANSWER_BYTES, MAX_PAGE_BYTES, PAGE_LIMITS, service_size
+from endpick.api.keys import (
+    INFLIGHT_TOKENS,
+    MEDIA_ITEMS,
+    MEDIA_MATCHED,
+    PREDICTED_TPOT,
+    PREDICTED_TTFT,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+)
+from endpick.api.plugin import ignored
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
-from endpick_builtin.producers.latency_service import LATENCY_LIMITS, MOST_ROWS, Features, LatencySettings, Prediction, Predictor, Trainer
+from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 _PREFILL = "prefill"
-_NOTHING_WHILE_STREAMING = "remove it; nothing is predicted while an answer is streamed"
+_NOT_WHILE_STREAMING = "remove it; nothing is predicted while an answer is streamed"
 
 
 class PredictedLatencyParameters(Parameters):
-    """What is predicted, and from what."""
+    """Inputs and scope of predictions."""
 
     slo_buffer_factor: Annotated[
-        float, Field(alias="sloBufferFactor", gt=0, le=1000, description="What a request's objective for further tokens is multiplied by.")
+        float, Field(alias="sloBufferFactor", gt=0, le=1000, description="Factor applied to a request's objective per token.")
     ] = 1.0
     context_ttl: Annotated[
         int,
         ignored("contextTTL", "remove it; what is kept of a request goes when the request ends"),
     ] = 300_000_000_000
     streaming_mode: Annotated[
-        bool, Field(alias="streamingMode", description="Whether answers are streamed, so that the time for each further token counts.")
+        bool, Field(alias="streamingMode", description="Whether answers are streamed, so that time per token counts.")
     ] = False
     endpoint_role_label: Annotated[
-        str, Field(alias="endpointRoleLabel", description="Label whose value the predictor is told as the endpoint's role; empty for none.")
+        str, Field(alias="endpointRoleLabel", description="Label with the endpoint's role for the predictor; empty: none.")
     ] = ""
     predict_in_produce: Annotated[
-        bool, Field(alias="predictInProduce", description="Ask for predictions; without, the predictor is only taught.")
+        bool, Field(alias="predictInProduce", description="Ask for predictions; if false, the predictor is only trained.")
     ] = True
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what is cached; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
     ] = ""
     in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts what is in flight; empty for the only one.")
+        str, Field(alias="inFlightLoadProducerName", description="Producer of in-flight load; empty if there is only one.")
     ] = ""
     use_encoder_cache_features: Annotated[
-        bool, Field(alias="useEncoderCacheFeatures", description="Tell the predictor how many media there are, and how many are cached.")
+        bool, Field(alias="useEncoderCacheFeatures", description="Send the number of media, and of cached media, to the predictor.")
     ] = False
     encoder_cache_match_info_producer_name: Annotated[
-        str, Field(alias="encoderCacheMatchInfoProducerName", description="Instance that knows which media are; empty for the only one.")
+        str, Field(alias="encoderCacheMatchInfoProducerName", description="Producer of media matches; empty if there is only one.")
     ] = ""
-    max_rows: Annotated[
-        int,
-        Field(
-            alias="maxRows",
-            gt=0,
-            description="Rows, one for each endpoint and request, up to which requests are asked about in one question; ten times as many "
-            "may wait for answers, a kilobyte each. llm-d's predictor refuses questions of more than 10,000.",
-        ),
-    ] = MOST_ROWS
-    max_answer_bytes: ANSWER_BYTES = MAX_PAGE_BYTES
-    sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
-    max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
+    sampling_mean: Annotated[float | None, ignored("samplingMean", _NOT_WHILE_STREAMING)] = None
+    max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOT_WHILE_STREAMING)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What an instance reads, from the producers that its parameters name."""
-
     matches: DataKey[float]
     load: DataKey[float]
     media: DataKey[int]
@@ -124,14 +112,18 @@ def _keys(parameters: PredictedLatencyParameters) -> _Keys:
 class PredictedLatencyProducer(
     DataProducer[PredictedLatencyParameters], PreRequest[PredictedLatencyParameters], ResponseObserver[PredictedLatencyParameters]
 ):
-    """Leave, for each candidate, the time to the first token and for each further one that a predictor expects, and what is to spare.
+    """Predicts the time to first token (TTFT) and per output token (TPOT) at each candidate, and the headroom of its objectives.
 
-    One question goes to `PREDICTION_SERVER_URL` for all candidates, with what they report (0 where they do not), the prompt's tokens and
-    the share of it they have cached. ttft-headroom = the request's objective (`x-llm-d-slo-ttft-ms`, 0 without one) - the prediction.
-    tpot-headroom = min(objective, the strictest among requests that the endpoint is streaming) * sloBufferFactor - the prediction with
-    `streamingMode`; it is 0 without, and for endpoints in the role `prefill`. A predictor that does not answer, or answers nonsense, is a
-    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`; where a profile
-    named `prefill` picked an endpoint for the prompt, that one is taught the time to the first token, and the other the time for each more.
+    One question goes to `PREDICTION_SERVER_URL` for all candidates, with their reported load (0 if unknown), the prompt's tokens and
+    its cached share.
+
+    ttft-headroom = objective (`x-llm-d-slo-ttft-ms`, 0 if absent) - prediction. With `streamingMode`, tpot-headroom =
+    min(objective, strictest objective of requests that the endpoint is streaming) * sloBufferFactor - prediction; it is 0 otherwise,
+    and for endpoints in the role `prefill`.
+
+    If the predictor does not answer, that is a fault and the request continues without predictions. When a request ends well, its
+    latencies go to `TRAINING_SERVER_URL`; if a profile named `prefill` picked an endpoint, that one is trained with the TTFT and the
+    other one with the TPOT.
     """
 
     stability = Stability.STABLE
@@ -141,7 +133,7 @@ class PredictedLatencyProducer(
 
     @classmethod
     def subscriptions(cls, parameters: PredictedLatencyParameters) -> Subscriptions:
-        """What the named producers write; media only where they are asked for."""
+        """The keys of the named producers; media only if they are used."""
         keys = _keys(parameters)
         blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         media = (keys.media, keys.media_matched) if parameters.use_encoder_cache_features else ()
@@ -153,21 +145,20 @@ class PredictedLatencyProducer(
         self._keys = _keys(parameters)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._flush_seconds = settings.flush_seconds
-        limits, longest = Limits(context, (*LATENCY_LIMITS, *PAGE_LIMITS)), service_size(parameters.max_answer_bytes)
-        self._predictor = Predictor(settings, context.random, limits, parameters.max_rows, longest)
-        self._trainer = Trainer(settings, context.random, limits, longest)
+        self._predictor = Predictor(settings, context.random)
+        self._trainer = Trainer(settings, context.random)
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()
         self._flushing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the connections, and begin to teach."""
+        """Open the connections, and start training."""
         self._predictor.open()
         self._trainer.open()
-        self._flushing = asyncio.create_task(self._flush_for_ever())
+        self._flushing = asyncio.create_task(self._flush_forever())
 
     async def stop(self) -> None:
-        """Close the connections; samples that were not sent are lost."""
+        """Close the connections; unsent samples are lost."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -178,7 +169,7 @@ class PredictedLatencyProducer(
         """Ask the predictor.
 
         Raises:
-            Unavailable: it does not answer as a predictor does.
+            Unavailable: it does not answer as it should.
         """
         rows = self._rows(endpoints, state)
         state.private["rows"] = dict(zip((endpoint.name for endpoint in endpoints), rows, strict=True))
@@ -211,7 +202,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """One row of features for each candidate; the predictor refuses a whole question for one share above 1."""
+        """Shares are clamped: the predictor refuses a question with one above 1."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
@@ -240,8 +231,8 @@ class PredictedLatencyProducer(
         ]
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note where the request goes, and what was expected of that endpoint."""
-        # Taken away: a request lasts for minutes, and has a row for each endpoint.
+        """Note the picked endpoint and its prediction."""
+        # Popped to free memory: there is a row per endpoint, and requests last for minutes.
         picked, rows = result.runs[result.primary].picked, state.private.pop("rows", None)
         predictions = state.private.pop("predictions", None)
         if picked is None or not isinstance(rows, dict):
@@ -260,13 +251,13 @@ class PredictedLatencyProducer(
             self._metrics.predicted(request, served.prediction)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """The endpoint goes over from the prompt to the answer."""
+        """Record that the answer begins."""
         served = state.private.get("served")
         if isinstance(served, Served):
             self._ledger.decode(served)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Teach what the request took, if it ended well."""
+        """Train with the measured latencies."""
         served = state.private.get("served")
         if not isinstance(served, Served):
             return
@@ -282,10 +273,10 @@ class PredictedLatencyProducer(
             self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget what it was working on."""
+        """Forget the endpoint's requests."""
         self._ledger.forget(name)
 
-    async def _flush_for_ever(self) -> None:
+    async def _flush_forever(self) -> None:
         failing = False
         while True:
             await asyncio.sleep(self._flush_seconds)
@@ -300,14 +291,13 @@ class PredictedLatencyProducer(
 
 
 def _prefilled_by(result: SchedulingResult) -> str:
-    """The endpoint that works on the prompt before the one that answers; empty where none does."""
     run = result.runs.get(_PREFILL)
     picked = run.picked if run is not None and result.primary != _PREFILL else None
     return picked.take([0]).members[0].name if picked is not None else ""
 
 
 def _counts(values: FloatArray) -> FloatArray:
-    """What has not been reported, and what cannot be, is 0."""
+    """Missing and impossible values are 0."""
     return np.fmax(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
 
 

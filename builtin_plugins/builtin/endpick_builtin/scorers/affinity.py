@@ -1,4 +1,4 @@
-"""Scorers that look at what an endpoint has for a request: LoRA adapters, prompts and media in its caches, a label of its own."""
+"""Scorers by affinity: LoRA adapters, cached prompts and media, labels."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    LORA_ADAPTERS,
-    MEDIA_ITEMS,
-    MEDIA_MATCHED,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
     Category,
     Endpoints,
     FloatArray,
     InferenceRequest,
-    LoraAdapters,
     Parameters,
     PluginContext,
     Scorer,
     ScoringState,
     Stability,
     Subscriptions,
-    ignored,
 )
+from endpick.api.keys import LORA_ADAPTERS, MEDIA_ITEMS, MEDIA_MATCHED, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, LoraAdapters
+from endpick.api.plugin import ignored
 from endpick_builtin.filters.labels import LabelValues
 
 RUNNING = 1.0
@@ -36,11 +31,11 @@ FULL = 0.0
 
 
 class LoraAffinityScorer(Scorer):
-    """Prefer endpoints that run the requested LoRA adapter.
+    """Prefers endpoints that run the requested LoRA adapter.
 
-    score = 1 where the requested model is a running adapter; else 0.8 where fewer adapters run and wait than fit; else 0.6 where it is
-    waiting to be loaded; else 0. An endpoint that has not reported adapters scores 0. As in llm-d, a request for a base model is rated
-    the same way: no server lists it as an adapter.
+    score = 1 if the requested model is a running adapter; else 0.8 if fewer adapters run and wait than fit; else 0.6 if it is waiting to be
+    loaded; else 0. An endpoint that has not reported adapters scores 0. As in llm-d, a base model is rated the same way: no server lists it
+    as an adapter.
     """
 
     consumes = (LORA_ADAPTERS,)
@@ -51,7 +46,6 @@ class LoraAffinityScorer(Scorer):
         self._index = AdapterIndex([], None)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.gather(endpoints.derived_from_objects(LORA_ADAPTERS, self._indexed).scores(request.model))
 
     def _indexed(self, reported: Sequence[LoraAdapters | None]) -> AdapterIndex:
@@ -60,20 +54,14 @@ class LoraAffinityScorer(Scorer):
 
 
 Holders: TypeAlias = dict[str, set[int]]
-"""Adapters, each with the positions of the endpoints that have it."""
+"""Row numbers of the endpoints that hold each adapter."""
 
 
 class AdapterIndex:
-    """What all endpoints of the pool reported of adapters, by adapter."""
+    """Adapters of the whole pool, by name."""
 
     def __init__(self, reported: Sequence[LoraAdapters | None], previous: AdapterIndex | None) -> None:
-        """Of all endpoints of the pool.
-
-        Args:
-            reported: What each of them reported.
-            previous: An earlier index, of which this one takes over what has not changed: in a large pool some server always reports
-                something new, and all others what they did before.
-        """
+        """Copy `previous` and update the rows that changed: in a large pool some server always reports something new."""
         before = previous if previous is not None and len(previous._reported) == len(reported) else None
         old = [None] * len(reported) if before is None else before._reported
         self._reported: Sequence[LoraAdapters | None] = reported
@@ -88,7 +76,7 @@ class AdapterIndex:
         self._for_others.flags.writeable = False
 
     def scores(self, model: str) -> FloatArray:
-        """Scores of the whole pool; not to be written to."""
+        """Read-only scores of the whole pool."""
         running, waiting = self._running.get(model), self._waiting.get(model)
         if not running and not waiting:
             return self._for_others
@@ -110,7 +98,7 @@ def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
 
 
 def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
-    """Note for each changed endpoint what it had and what it has; sets that another index shares are replaced, not changed."""
+    """Apply (row, had, has) changes. Sets shared with the previous index are replaced, not mutated."""
     own: set[str] = set()
     for row, had, has in changes:
         for model in had ^ has:
@@ -124,7 +112,6 @@ def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], froze
 
 
 def _room(adapters: LoraAdapters | None) -> float:
-    """The score for a model that the endpoint has not heard of."""
     fits = adapters is not None and len(adapters.running) + len(adapters.waiting) < adapters.max_adapters
     return ROOM if fits else FULL
 
@@ -133,10 +120,10 @@ _PRODUCERS = "give it to `approx-prefix-cache-producer`"
 
 
 class PrefixCacheParameters(Parameters):
-    """How matches are weighed. The parameters that older configurations put here belong to the producer and do nothing."""
+    """Weights of the match. Producer parameters of older configurations are accepted and ignored."""
 
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
     ] = ""
     match_length_weight: Annotated[
         float, Field(alias="matchLengthWeight", ge=0.0, le=1.0, description="Share of the score that rates the match's absolute length.")
@@ -153,14 +140,14 @@ class PrefixCacheParameters(Parameters):
 
 
 NOTHING: Final = np.array(0.0)
-"""An array, because numpy compares with a number in one and a half times the time."""
+"""numpy compares with an array faster than with a number."""
 
 
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
-    """Prefer endpoints that have cached a long beginning of the prompt.
+    """Prefers endpoints that have cached a long prefix of the prompt.
 
     score = w * min(1, matched tokens / scale)**2 + (1 - w) * matched blocks / all blocks, with w = `matchLengthWeight` and
-    scale = `matchLengthScaleTokens`. Without a prompt, or for an endpoint nothing is known of, the score is 0.
+    scale = `matchLengthScaleTokens`. Without a prompt, or for an unknown endpoint, the score is 0.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -168,7 +155,6 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: PrefixCacheParameters) -> Subscriptions:
-        """The matches, as the named producer finds them."""
         producer = parameters.prefix_match_info_producer_name
         return Subscriptions((PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer)))
 
@@ -179,7 +165,6 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         self._length_weight = parameters.match_length_weight
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         blocks, matched = state.get(self._blocks), state.column(self._matches, endpoints)
         if blocks is None or not blocks.total_blocks:
             return np.zeros(len(matched))
@@ -194,7 +179,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
 
 
 class MediaCacheParameters(Parameters):
-    """Whose word on embeddings counts."""
+    """The producer of media matches."""
 
     producer_name: Annotated[
         str, Field(alias="producerName", description="Instance that knows which embeddings are cached; empty for the only one.")
@@ -202,9 +187,9 @@ class MediaCacheParameters(Parameters):
 
 
 class MediaCacheScorer(Scorer[MediaCacheParameters]):
-    """Prefer endpoints that have cached the embeddings of the request's pictures, films and sounds.
+    """Prefers endpoints that have cached the embeddings of the request's media.
 
-    score = media matched / media of the request. Without media, and for an endpoint nothing is known of, the score is 0.
+    score = matched media / media of the request. Without media, or for an unknown endpoint, the score is 0.
     """
 
     consumes = (MEDIA_ITEMS, MEDIA_MATCHED)
@@ -212,7 +197,6 @@ class MediaCacheScorer(Scorer[MediaCacheParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: MediaCacheParameters) -> Subscriptions:
-        """The media, as the named producer finds them."""
         producer = parameters.producer_name
         return Subscriptions((MEDIA_ITEMS.from_producer(producer), MEDIA_MATCHED.from_producer(producer)))
 
@@ -222,22 +206,21 @@ class MediaCacheScorer(Scorer[MediaCacheParameters]):
         self._matched = MEDIA_MATCHED.from_producer(parameters.producer_name)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         items, matched = state.get(self._items), state.column(self._matched, endpoints)
         return np.clip(np.fmax(matched, 0.0) / items, 0.0, 1.0) if items else np.zeros(len(endpoints))
 
 
 class HeaderLabelAffinityParameters(Parameters):
-    """What is compared."""
+    """The header and the label to compare."""
 
     header_name: Annotated[str, Field(alias="headerName", min_length=1, description="Request header, in any case.", examples=["x-tenant"])]
     label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label of endpoints.", examples=["tenant"])]
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
-    """Prefer endpoints whose label has the value of a request header.
+    """Prefers endpoints with a label equal to a request header: score = 1 if equal, else 0.
 
-    score = 1 where it does, else 0; 0 for all without the header, and for an endpoint without the label.
+    Without the header, or for an endpoint without the label, the score is 0.
     """
 
     category = Category.AFFINITY
@@ -249,6 +232,5 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
         self._labels = LabelValues(parameters.label_key)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         value = request.headers.get(self._header)
         return np.zeros(len(endpoints)) if value is None else self._labels.equal(endpoints, value).astype(np.float64)

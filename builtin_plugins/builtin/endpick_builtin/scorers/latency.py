@@ -1,4 +1,4 @@
-"""`latency-scorer`: rates endpoints by how far predicted latencies stay below, or exceed, what the request asks for."""
+"""`latency-scorer`: rates endpoints by predicted latency against the request's objectives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
     KV_CACHE_USAGE,
-    PREFIX_BLOCKS,
-    PREFIX_MATCH_BLOCKS,
-    TPOT_HEADROOM,
-    TTFT_HEADROOM,
     WAITING_QUEUE_SIZE,
     BoolArray,
     Category,
@@ -23,11 +18,11 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     Scorer,
     ScoringState,
     Subscriptions,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, PrefixBlocks
 from endpick_builtin.scorers.affinity import NOTHING
 from endpick_builtin.scorers.load import share_left, smaller_is_better
 
@@ -37,14 +32,14 @@ MIDDLE = 0.5
 
 
 class Strategy(StrEnum):
-    """Which of the endpoints that are quick enough is best."""
+    """The preferred endpoint among those that are quick enough."""
 
     LEAST = "least"
     MOST = "most"
 
 
 class LatencyParameters(Parameters):
-    """How much each prediction counts, and what counts where nothing is predicted."""
+    """Weights of the predictions, and of the fallback without predictions."""
 
     ttft_weight: Annotated[
         float, Field(alias="ttftWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")
@@ -56,7 +51,7 @@ class LatencyParameters(Parameters):
         Strategy,
         Field(
             alias="headroomSelectionStrategy",
-            description="`least` fills endpoints that are only just quick enough first, `most` prefers those that are quickest.",
+            description="`least` fills endpoints that are just quick enough first; `most` prefers the quickest.",
         ),
     ] = Strategy.LEAST
     composite_kv_weight: Annotated[
@@ -74,21 +69,20 @@ class LatencyParameters(Parameters):
         str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
     ] = ""
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
     ] = ""
 
 
 class LatencyScorer(Scorer[LatencyParameters]):
-    """Prefer endpoints whose predicted latency suits the request.
+    """Prefers endpoints whose predicted latency suits the request.
 
-    An endpoint is positive when neither headroom is negative, or nothing is predicted for it. If any is, only these are rated; else only
-    those without an open request of this picker's; else only the first group that has any: TPOT alone too slow, TTFT alone too slow,
-    both. The others score 0. Within the group n = (|headroom| - min) / (max - min) for each latency, where a missing headroom is 0, and 0.5
-    for all when they are equal, which leaves the other latency its whole weight; c = a * n(TTFT) + b * n(TPOT), with a + b = 1;
-    score = (int(100 * (1 - c)) + 1) / 100 for `least` and for groups that are too slow, (int(100 * c) + 1) / 100 for `most`, at most 1.
-    Where nothing at all is predicted, score = round(100 * (wkv * (1 - usage) + wq * (longest queue - queue) / longest queue +
-    wp * cached share)) / 100, with the composite weights scaled to a sum of 1 (all 0: the KV cache alone); a metric that was never
-    reported counts as full.
+    An endpoint is positive if neither headroom is negative; a missing headroom is not negative. The scorer rates one group, and all others
+    score 0: the positive endpoints, if any; else the idle ones; else the first group that is not empty of: TPOT negative, TTFT negative,
+    both. Within the group n = (|headroom| - min) / (max - min) for each latency. A missing headroom is 0. If all are equal, n = 0.5 and the
+    other latency gets the whole weight. c = a * n(TTFT) + b * n(TPOT), with a + b = 1. score = (int(100 * (1 - c)) + 1) / 100 for `least`
+    and for negative groups, (int(100 * c) + 1) / 100 for `most`, at most 1. Without any prediction, score = round(100 * (wkv * (1 - usage)
+    + wq * (longest queue - queue) / longest queue + wp * cached share)) / 100, with the composite weights scaled to a sum of 1 (if all are
+    0: the KV cache alone). A metric that was never reported counts as full.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM, INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -96,7 +90,6 @@ class LatencyScorer(Scorer[LatencyParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: LatencyParameters) -> Subscriptions:
-        """The headrooms and the matches, as the named producers find them, and the metrics."""
         predictor, prefix = parameters.latency_prediction_info_producer_name, parameters.prefix_match_info_producer_name
         predicted = (TTFT_HEADROOM.from_producer(predictor), TPOT_HEADROOM.from_producer(predictor))
         matches = (PREFIX_MATCH_BLOCKS.from_producer(prefix), PREFIX_BLOCKS.from_producer(prefix))
@@ -112,7 +105,6 @@ class LatencyScorer(Scorer[LatencyParameters]):
         self._composite = _shares(parameters.composite_kv_weight, parameters.composite_queue_weight, parameters.composite_prefix_weight)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         ttft, tpot = state.column(self._ttft, endpoints) * MILLISECONDS, state.column(self._tpot, endpoints) * MILLISECONDS
         is_idle = ~(endpoints[INFLIGHT_REQUESTS] > 0.0)
         predicted = np.fmax(ttft, tpot)
@@ -124,7 +116,6 @@ class LatencyScorer(Scorer[LatencyParameters]):
         return scores
 
     def _rated(self, ttft: FloatArray, tpot: FloatArray, *, most: bool) -> FloatArray:
-        """Scores within one group, from headrooms in milliseconds."""
         (first, first_varies), (second, second_varies) = _spread(np.abs(ttft)), _spread(np.abs(tpot))
         a, b = self._shares
         if first_varies != second_varies:
@@ -142,7 +133,7 @@ class LatencyScorer(Scorer[LatencyParameters]):
 
 
 def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
-    """Matched blocks / all blocks, from 0 to 1; 0 without a prompt, and for an endpoint nothing is known of."""
+    """Matched blocks / all blocks; 0 without a prompt or for an unknown endpoint."""
     if blocks is None or not blocks.total_blocks:
         return np.zeros(len(matched))
     known: FloatArray = np.fmax(matched, NOTHING) / blocks.total_blocks
@@ -150,13 +141,13 @@ def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArra
 
 
 def _shares(first: float, *others: float) -> tuple[float, ...]:
-    """Weights scaled to a sum of 1; all of it for the first when they are all 0."""
+    """Weights scaled to a sum of 1; if all are 0, the first gets everything."""
     total = first + sum(others)
     return (first / total, *(other / total for other in others)) if total > 0.0 else (1.0, *(0.0 for _ in others))
 
 
 def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[BoolArray, bool]:
-    """The endpoints to rate, and whether the strategy applies to them."""
+    """The group to rate, and True if the strategy applies to it."""
     late_first, late_next = ttft < 0.0, tpot < 0.0
     positive = ~(late_first | late_next)
     if np.count_nonzero(positive):
@@ -168,13 +159,13 @@ def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[Bool
 
 
 def _spread(values: FloatArray) -> tuple[FloatArray, bool]:
-    """(value - smallest) / (largest - smallest), and whether they differ; 0.5 for all when they do not."""
+    """(value - min) / (max - min), and True if they differ; 0.5 for all if they do not."""
     if values.max() - values.min() <= NO_SPREAD_MS:
         return np.full(len(values), MIDDLE), False
     return smaller_is_better(-values), True
 
 
 def _against_the_longest(queues: FloatArray) -> FloatArray:
-    """(longest - queue) / longest: 1 for all when no request waits, 0 where the queue is not known."""
+    """(longest - queue) / longest: 1 if no request waits anywhere, 0 for an unknown queue."""
     longest = np.fmax.reduce(queues)
     return np.fmax(1.0 - queues / longest if longest > 0.0 else 1.0 - queues, 0.0)

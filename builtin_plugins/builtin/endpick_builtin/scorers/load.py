@@ -1,4 +1,4 @@
-"""Scorers that look at how busy an endpoint is: queue, running and open requests, tokens in flight, KV cache."""
+"""Scorers by load: queue, running and open requests, tokens in flight, KV cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    INFLIGHT_REQUESTS,
-    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
-    UNCACHED_REQUEST_TOKENS,
     WAITING_QUEUE_SIZE,
     Category,
     Endpoints,
@@ -23,43 +20,40 @@ from endpick.api import (
     Scorer,
     ScoringState,
     Subscriptions,
-    ignored,
 )
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNCACHED_REQUEST_TOKENS
+from endpick.api.plugin import ignored
 
 
 class KVCacheUtilizationScorer(Scorer):
-    """Prefer endpoints with a free KV cache.
-
-    score = 1 - usage. An endpoint that has not reported its usage scores 0.
-    """
+    """Prefers endpoints with a free KV cache: score = 1 - usage. Endpoints that have not reported score 0."""
 
     consumes = (KV_CACHE_USAGE,)
     category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(KV_CACHE_USAGE, share_left)
 
 
 def share_left(usage: FloatArray) -> FloatArray:
-    """1 - usage, and 0 where the usage is not known; a usage below 0, which no model server means, counts as 0."""
+    """1 - usage, between 0 and 1; 0 if the usage is unknown."""
     return np.fmax(1.0 - np.maximum(usage, 0.0), 0.0)
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:
-    """(largest - value) / (largest - smallest): 1 for the smallest, 0 for the largest, 1 for all when they are equal; NaN gives 0.
+    """(max - value) / (max - min): 1 for the smallest, 0 for the largest and for NaN, 1 for all if they are equal.
 
-    Infinite values do not occur in columns, nor any beyond 1e300. Shape as `values`, which is not empty.
+    Columns contain no infinities. `values` must not be empty.
     """
     largest = values[values.argmax()]
-    if np.isnan(largest):  # which `argmax` finds first
+    if np.isnan(largest):  # argmax finds NaN first
         return _among_the_known(values)
     spread = largest - values[values.argmin()]
     return (largest - values) / spread if spread > 0.0 else np.ones(len(values))
 
 
 def _among_the_known(values: FloatArray) -> FloatArray:
-    """The same where some are NaN: twice the work."""
+    """The same if some are NaN, at twice the cost."""
     largest = np.fmax.reduce(values)
     spread = largest - np.fmin.reduce(values)
     if spread > 0.0:
@@ -69,32 +63,29 @@ def _among_the_known(values: FloatArray) -> FloatArray:
 
 
 class QueueScorer(Scorer):
-    """Prefer endpoints where few requests wait.
+    """Prefers endpoints with short queues.
 
-    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all when all queues are equally long. An endpoint that
-    has not reported its queue scores 0.
+    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all if all queues are equal. Endpoints that have not
+    reported score 0.
     """
 
     consumes = (WAITING_QUEUE_SIZE,)
     category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(WAITING_QUEUE_SIZE, smaller_is_better)
 
 
 class RunningRequestsScorer(Scorer):
-    """Prefer endpoints that run few requests.
+    """Prefers endpoints that run few requests.
 
-    score = (most - running) / (most - fewest) among the candidates; 1 for all when all run equally many. An endpoint that has not
-    reported scores 0.
+    score = (most - running) / (most - fewest) among the candidates; 1 for all if all are equal. Endpoints that have not reported score 0.
     """
 
     consumes = (RUNNING_REQUESTS_SIZE,)
     category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(RUNNING_REQUESTS_SIZE, smaller_is_better)
 
 
@@ -102,7 +93,7 @@ DEFAULT_THRESHOLD = 128
 
 
 class LoadAwareParameters(Parameters):
-    """What counts as overloaded."""
+    """The queue length of an overloaded endpoint."""
 
     threshold: Annotated[int, Field(description="Queue length from which on an endpoint scores 0; 0 and less mean 128, as in llm-d.")] = (
         DEFAULT_THRESHOLD
@@ -110,9 +101,9 @@ class LoadAwareParameters(Parameters):
 
 
 class LoadAwareScorer(Scorer[LoadAwareParameters]):
-    """Prefer endpoints whose queue is short against a threshold T.
+    """Prefers endpoints with a short queue relative to a threshold T.
 
-    score = 0.5 * (1 - min(queue, T) / T), so an empty queue scores 0.5. An endpoint that has not reported its queue scores 0.
+    score = 0.5 * (1 - min(queue, T) / T), so an empty queue scores 0.5. Endpoints that have not reported score 0.
     """
 
     consumes = (WAITING_QUEUE_SIZE,)
@@ -123,7 +114,6 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
         self._threshold = parameters.threshold if parameters.threshold > 0 else DEFAULT_THRESHOLD
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(WAITING_QUEUE_SIZE, self._free_share)
 
     def _free_share(self, queue: FloatArray) -> FloatArray:
@@ -131,7 +121,7 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
 
 
 class ActiveRequestParameters(Parameters):
-    """When an endpoint counts as idle, and how good a busy one can be."""
+    """The load of an idle endpoint, and the best score of a busy one."""
 
     idle_threshold: Annotated[
         int, Field(alias="idleThreshold", description="Up to this many open requests an endpoint counts as idle; below 0 means 0.")
@@ -146,10 +136,10 @@ class ActiveRequestParameters(Parameters):
 
 
 class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
-    """Prefer endpoints with few open requests of this picker's.
+    """Prefers endpoints with few open requests of this picker.
 
-    score = 1 up to `idleThreshold` open requests, else (most - open) / most * `maxBusyScore`, where most is the largest number among the
-    candidates. An endpoint for which no request has been counted yet has no open request.
+    score = 1 up to `idleThreshold` open requests, else (most - open) / most * `maxBusyScore`, with most = the maximum among the candidates.
+    An endpoint without a count has no open requests.
     """
 
     consumes = (INFLIGHT_REQUESTS,)
@@ -157,7 +147,6 @@ class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: ActiveRequestParameters) -> Subscriptions:
-        """The open requests, as the named producer counts them."""
         return Subscriptions((INFLIGHT_REQUESTS.from_producer(parameters.in_flight_load_producer_name),))
 
     def __init__(self, name: str, parameters: ActiveRequestParameters, context: PluginContext) -> None:
@@ -167,7 +156,6 @@ class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
         self._max_busy = parameters.max_busy_score if 0.0 <= parameters.max_busy_score <= 1.0 else 1.0
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         requests = np.fmax(endpoints[self._open], 0.0)
         most = requests.max()
         if most <= self._idle:
@@ -179,7 +167,7 @@ DEFAULT_THRESHOLD_TOKENS = 4_194_304
 
 
 class TokenLoadParameters(Parameters):
-    """What counts as overloaded."""
+    """The tokens of an overloaded endpoint."""
 
     queue_threshold_tokens: Annotated[
         int,
@@ -194,10 +182,10 @@ class TokenLoadParameters(Parameters):
 
 
 class TokenLoadScorer(Scorer[TokenLoadParameters]):
-    """Prefer endpoints with few tokens left to work on, against a threshold T.
+    """Prefers endpoints with few tokens to process, relative to a threshold T.
 
-    score = 1 - min(t, T) / T, where t is the tokens in flight to the endpoint and those of this request that it has not cached. An endpoint
-    that was sent nothing has no tokens in flight; tokens of the request that are not known count as none.
+    score = 1 - min(t, T) / T, with t = tokens in flight + tokens of this request that the endpoint has not cached. Unknown numbers count as
+    0.
     """
 
     consumes = (INFLIGHT_TOKENS,)
@@ -206,7 +194,6 @@ class TokenLoadScorer(Scorer[TokenLoadParameters]):
 
     @classmethod
     def subscriptions(cls, parameters: TokenLoadParameters) -> Subscriptions:
-        """The tokens, as the named producer counts them."""
         producer = parameters.in_flight_load_producer_name
         return Subscriptions((INFLIGHT_TOKENS.from_producer(producer),), (UNCACHED_REQUEST_TOKENS.from_producer(producer),))
 
@@ -217,6 +204,5 @@ class TokenLoadScorer(Scorer[TokenLoadParameters]):
         self._threshold = parameters.queue_threshold_tokens if parameters.queue_threshold_tokens > 0 else DEFAULT_THRESHOLD_TOKENS
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         tokens = np.fmax(endpoints[self._in_flight], 0.0) + np.fmax(state.column(self._uncached, endpoints), 0.0)
         return np.maximum(1.0 - tokens / self._threshold, 0.0)

@@ -1,22 +1,11 @@
-"""Scorers of endpoints that each stand for a whole cluster: the same arithmetic, on what the clusters' own pickers report."""
+"""Scorers for endpoints that each represent a cluster: the same formulas on metrics of the clusters' pickers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from endpick.api import (
-    MULTICLUSTER_KV_CACHE_USAGE,
-    MULTICLUSTER_QUEUE_SIZE,
-    Category,
-    Endpoints,
-    FloatArray,
-    InferenceRequest,
-    PluginContext,
-    Scorer,
-    ScoringState,
-    Stability,
-    Subscriptions,
-)
+from endpick.api import Category, Endpoints, FloatArray, InferenceRequest, PluginContext, Scorer, ScoringState, Stability, Subscriptions
+from endpick.api.keys import MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE
 from endpick_builtin.scorers.affinity import PrefixCacheParameters, PrefixCacheScorer
 from endpick_builtin.scorers.load import share_left, smaller_is_better
 
@@ -24,10 +13,10 @@ PREFIX_PRODUCER = "multicluster-approx-prefix-cache-producer"
 
 
 class MultiClusterQueueScorer(Scorer):
-    """Prefer clusters whose model servers have short queues.
+    """Prefers clusters with short queues.
 
-    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all when all are equally long. A cluster that has not
-    reported its mean queue scores 0; a value stays in force until it is reported anew.
+    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all if all are equal. A cluster that has not reported its
+    mean queue scores 0. A metric keeps its last value.
     """
 
     consumes_optional = (MULTICLUSTER_QUEUE_SIZE,)
@@ -35,15 +24,13 @@ class MultiClusterQueueScorer(Scorer):
     stability = Stability.EXPERIMENTAL
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(MULTICLUSTER_QUEUE_SIZE, smaller_is_better)
 
 
 class MultiClusterKVCacheUtilizationScorer(Scorer):
-    """Prefer clusters whose model servers have free KV caches.
+    """Prefers clusters with free KV caches: score = 1 - mean usage, at least 0.
 
-    score = 1 - usage, at least 0. A cluster that has not reported its mean usage scores 0; a value stays in force until it is reported
-    anew.
+    A cluster that has not reported scores 0. A metric keeps its last value.
     """
 
     consumes_optional = (MULTICLUSTER_KV_CACHE_USAGE,)
@@ -51,14 +38,13 @@ class MultiClusterKVCacheUtilizationScorer(Scorer):
     stability = Stability.EXPERIMENTAL
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         return endpoints.derived(MULTICLUSTER_KV_CACHE_USAGE, share_left)
 
 
 class MultiClusterPrefixCacheScorer(PrefixCacheScorer):
-    """Prefer clusters that were sent a long beginning of the prompt before.
+    """Prefers clusters that were sent a long prefix of the prompt before.
 
-    As `prefix-cache-scorer`, on what `multicluster-approx-prefix-cache-producer` found out unless `prefixMatchInfoProducerName` names
+    Like `prefix-cache-scorer`, with matches from `multicluster-approx-prefix-cache-producer` unless `prefixMatchInfoProducerName` names
     another instance.
     """
 
@@ -66,7 +52,6 @@ class MultiClusterPrefixCacheScorer(PrefixCacheScorer):
 
     @classmethod
     def subscriptions(cls, parameters: PrefixCacheParameters) -> Subscriptions:
-        """The matches, as the named producer finds them, or the one for clusters."""
         own = super().subscriptions(_with_producer(parameters))
         if parameters.prefix_match_info_producer_name:
             return own

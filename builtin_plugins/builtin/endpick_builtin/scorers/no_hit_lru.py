@@ -1,4 +1,4 @@
-"""`no-hit-lru-scorer`: spreads the requests whose prompt no endpoint has cached, so that caches grow everywhere."""
+"""`no-hit-lru-scorer`: spreads requests with uncached prompts so that all caches grow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from endpick.api import (
-    PREFIX_MATCH_BLOCKS,
     Category,
     CycleState,
     Endpoint,
@@ -23,8 +22,9 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
     UpstreamHeaders,
-    ignored,
 )
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.plugin import ignored
 from endpick_builtin.filters.labels import PerPool
 from endpick_builtin.recency import Recency
 
@@ -33,21 +33,20 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Which endpoints last got a request with an uncached prompt, and when: counted, not timed."""
+    """Remembers in which order endpoints last got a request with an uncached prompt."""
 
     def __init__(self, most: int) -> None:
-        """Remembers this many endpoints at most."""
         self._most = most
         self._count = 0
         self._counts: Recency[str, int] = Recency()
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """The number of the last cold request of each of these endpoints; 0 for an endpoint without one. Shape `(len(endpoints),)`."""
+        """Sequence number of each endpoint's last cold request; 0 if none. Shape `(len(endpoints),)`."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
     def touch(self, picked: Endpoints) -> None:
-        """The first of these endpoints gets a cold request."""
+        """Record a cold request for the first of these endpoints."""
         name = picked.take([0]).members[0].name
         self._count += 1
         self._counts.use(name, self._count)
@@ -56,7 +55,7 @@ class ColdPicks:
             self._set(picked, oldest, 0)
 
     def forget(self, name: str) -> None:
-        """The endpoint has left."""
+        """Forget an endpoint that left."""
         self._counts.pop(name, None)
 
     def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
@@ -69,13 +68,13 @@ class ColdPicks:
 
 
 class NoHitLRUParameters(Parameters):
-    """How many endpoints are remembered, and whose word on caches counts."""
+    """Capacity of the memory, and the producer of prefix matches."""
 
     lru_size: Annotated[
         int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
     ] = DEFAULT_LRU_SIZE
     prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
     ] = ""
     prefix_plugin_type: Annotated[
         str | None,
@@ -88,12 +87,11 @@ class NoHitLRUParameters(Parameters):
 
 
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
-    """Prefer, for a prompt that no candidate has cached, the endpoint that has waited longest for such a prompt.
+    """For a prompt that no candidate has cached, prefers the endpoint that got such a prompt least recently.
 
-    A request is cold when no candidate has a block of its prompt cached; without data it is cold. Candidates that never got a cold request
-    come first, in the order of the pool, then the others, the least recent first: score = 1 - rank / (candidates - 1), and 1 for a single
-    candidate. For a request that is not cold all score 0.5. Of a request that was cold in every profile that asked, the first pick of each
-    profile counts as used.
+    A request is cold if no candidate has a block of its prompt cached, or nothing is known. Candidates that never got a cold request come
+    first, in pool order, then the others, least recent first: score = 1 - rank / (candidates - 1), and 1 for a single candidate. If the
+    request is not cold, all score 0.5. A request that was cold in every profile marks the first pick of each profile as used.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS,)
@@ -101,7 +99,6 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
 
     @classmethod
     def subscriptions(cls, parameters: NoHitLRUParameters) -> Subscriptions:
-        """The matches, as the named producer finds them."""
         return Subscriptions((PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name),))
 
     def __init__(self, name: str, parameters: NoHitLRUParameters, context: PluginContext) -> None:
@@ -110,7 +107,6 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
         self._picks = ColdPicks(parameters.lru_size if parameters.lru_size > 0 else DEFAULT_LRU_SIZE)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """See the class."""
         cold = not np.count_nonzero(state.column(self._matches, endpoints) > 0.0)
         state.private["cold"] = cold and state.private.get("cold", True)
         count = len(endpoints)
@@ -121,12 +117,10 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
         return scores
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note where a cold request goes."""
         if state.private.get("cold"):
             for run in result.runs.values():
                 if run.picked is not None:
                     self._picks.touch(run.picked)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget when it was used."""
         self._picks.forget(name)

@@ -1,4 +1,4 @@
-"""A plan in the making: what is known of each instance so far, what names refer to, and what was found wrong or filled in."""
+"""The draft of a plan: instances, diagnostics and announcements gathered so far, and lookup of instances by name."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from endpick.host.planning.plan import Announcement
 
 @dataclass(frozen=True, slots=True)
 class DraftInstance:
-    """An instance as far as its type could be loaded and its parameters be read.
+    """An instance, complete as far as its mistakes allow.
 
-    `loaded` is None when the type could not be loaded: what the instance is remains unknown, and nothing about it is judged.
+    Attributes:
+        place: Its entry in the document.
+        loaded: None if the type could not be loaded; its kinds are unknown then and not checked.
+        spec: Its entry under `plugins`; None for an instance that the host added.
+        reason: Why the host added it.
     """
 
     name: str
     place: ParameterSource
-    """Where the document asks for it."""
-
     loaded: LoadedPlugin | None = None
     parameters: Parameters | None = None
     subscriptions: Subscriptions | None = None
     on_fault: OnFault | None = None
     spec: PluginSpec | None = None
-    """Its entry under `plugins`; None for an instance that the host added."""
-
     reason: str = ""
 
     @property
     def type(self) -> str:
-        """The plugin type: its own name for itself where that is known, else the one it was asked for by."""
+        """The current name of the plugin type, or the name in the document if it could not be loaded."""
         return self.place.reference.type if self.loaded is None else self.loaded.type
 
     def is_a(self, kind: Kind) -> bool:
-        """Whether it is known to be of this kind."""
+        """True if it is known to be of this kind."""
         return self.loaded is not None and kind in self.loaded.kinds
 
     def may_be_a(self, kind: Kind) -> bool:
-        """Whether it is, or might be if it could be loaded."""
+        """True if it is of this kind, or if its kinds are unknown."""
         return self.loaded is None or kind in self.loaded.kinds
 
     @property
@@ -57,13 +57,18 @@ class DraftInstance:
 
     @property
     def plugin(self) -> PluginReference:
-        """How diagnostics name it."""
+        """Its name in diagnostics."""
         return self.place.reference.plugin(self.loaded.candidate if self.loaded else None)
 
 
 @dataclass
 class PlanBuilder:
-    """Instances, diagnostics and announcements, gathered step by step while a plan is made."""
+    """Everything gathered while a plan is made.
+
+    Attributes:
+        used: Instances that some part of the document names.
+        endpoints_file: Read by the default discovery.
+    """
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
@@ -71,26 +76,24 @@ class PlanBuilder:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    """Instances that some part of the document gives a place."""
     endpoints_file: Path | None = None
-    """What the default discovery reads; without it there is none."""
 
     @property
     def source(self) -> SourceMap:
-        """Where everything was written."""
+        """Positions in the document."""
         return self.loaded.source
 
     @property
     def is_complete(self) -> bool:
-        """Whether every instance the document defines is known: only then can anything be said to be missing."""
+        """True if every instance is known; only then can something be reported as missing."""
         return all(instance.loaded is not None for instance in self.instances.values()) and not self.loaded.is_damaged(("plugins",))
 
     def of_kind(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """Instances known to be of a kind, in the order of the document, added ones last."""
+        """Instances of a kind in document order, added ones last."""
         return tuple(instance for instance in self.instances.values() if instance.is_a(kind))
 
     def configured(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """As `of_kind`, without those that the host added."""
+        """Instances of a kind that the document defines."""
         return tuple(instance for instance in self.of_kind(kind) if instance.spec is not None)
 
     def report(
@@ -106,29 +109,31 @@ class PlanBuilder:
         annotation: str | None = None,
         plugin: PluginReference | None = None,
     ) -> None:
-        """Note a diagnostic at a value of the document, or at the key that leads to it."""
+        """Add a diagnostic at a value of the document, or at its key."""
         span = self.source.key_span(path) if at_key else self.source.value_span(path)
         merged = self.source.labels_for(path)
         self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
 
     def announce(self, code: Code, subject: str, message: str) -> None:
-        """Note that something was filled in."""
+        """Add an announcement that something was filled in."""
         self.announcements.append(Announcement(code, subject, message))
 
     def label(self, path: DocumentPath, message: str) -> Label:
-        """A second place for a diagnostic."""
+        """A secondary place for a diagnostic."""
         return Label(self.source.value_span(path), message)
 
 
-def report_same_names(parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelSpec], what: str, code: Code, builder: PlanBuilder) -> None:
-    """Parts of the document are told apart by their names: each but the first of a name is an error. `what` names them in the plural."""
+def report_same_names(
+    parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelSpec], plural: str, code: Code, builder: PlanBuilder
+) -> None:
+    """Report every part whose name an earlier part has; `plural` is for the message."""
     first: dict[str, SchedulingProfile | ObjectiveSpec | ModelSpec] = {}
     for part in parts:
         earlier = first.setdefault(part.name, part)
         if earlier is not part:
             builder.report(
                 code,
-                f"two {what} are called '{part.name}'",
+                f"two {plural} are called '{part.name}'",
                 (*part.path, "name"),
                 labels=[builder.label((*earlier.path, "name"), "first defined here")],
                 help="give one of them another name",
@@ -136,7 +141,7 @@ def report_same_names(parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelS
 
 
 def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
-    """The instance a name at `path` refers to; reports a name that nothing has, unless a faulty entry may have defined it."""
+    """The instance with this name. An unknown name is reported, unless a faulty entry may have defined it."""
     instance = builder.instances.get(name)
     if instance is None:
         if not builder.loaded.may_define(name):
@@ -147,12 +152,12 @@ def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Co
 
 
 def look_up_kind(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """As `look_up`, for a place that takes one kind only; an instance whose kind is unknown passes."""
+    """Look up a reference at a place that takes one kind only; an instance of unknown kind passes."""
     return look_up_kind_at(reference.plugin_ref, (*reference.path, "pluginRef"), kind, builder)
 
 
 def look_up_kind_at(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """As `look_up_kind`, for a name that is the whole value at `path`."""
+    """As `look_up_kind`, for a name at `path`."""
     instance = look_up(name, path, builder)
     if instance is not None and not instance.may_be_a(kind):
         report_wrong_kind(instance, kind, path, builder)
@@ -161,7 +166,7 @@ def look_up_kind_at(name: str, path: DocumentPath, kind: Kind, builder: PlanBuil
 
 
 def report_unknown(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> None:
-    """The name belongs to no instance."""
+    """Report a name that no instance has."""
     defined = list(builder.instances)
     listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
     builder.report(
@@ -174,7 +179,7 @@ def report_unknown(name: str, path: DocumentPath, builder: PlanBuilder, code: Co
 
 
 def report_wrong_kind(instance: DraftInstance, kind: Kind, path: DocumentPath, builder: PlanBuilder) -> None:
-    """The instance cannot do what its place asks for."""
+    """Report an instance of the wrong kind."""
     assert instance.loaded is not None
     fitting = [other.name for other in builder.of_kind(kind)]
     builder.report(

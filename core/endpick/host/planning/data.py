@@ -1,4 +1,4 @@
-"""Where the data comes from: which source feeds which collectors, and default producers for what is needed."""
+"""Binds data sources to collectors, and adds default sources, collectors and producers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, 
 from endpick.api.data import AnyKey
 from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
-from endpick.host.catalog import PluginCatalog, types_that_produce
+from endpick.host.catalog import PluginCatalog
 from endpick.host.kinds import Kind, payload_of
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, look_up_kind, report_wrong_kind
 from endpick.host.planning.instances import add_instance
@@ -18,11 +18,11 @@ METRICS_SOURCE = "metrics-data-source"
 METRICS_COLLECTOR = "core-metrics-extractor"
 
 Feeding = dict[str, list[str]]
-"""Collectors by the source that feeds them, both in the order of the document."""
+"""Collectors by source, both in document order."""
 
 
 def plan_sources(builder: PlanBuilder, installed: PluginCatalog) -> Feeding:
-    """What the document says, plus defaults."""
+    """The bindings of the document, plus defaults."""
     feeding: Feeding = {}
     for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
         _feed(spec, feeding, builder, installed)
@@ -34,12 +34,12 @@ def plan_sources(builder: PlanBuilder, installed: PluginCatalog) -> Feeding:
 
 
 def injects_defaults(builder: PlanBuilder) -> bool:
-    """Whether the host may add sources and collectors by itself."""
+    """True if the host may add sources and collectors."""
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
 def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """Bind a collector that no source feeds to the type of source it asks for."""
+    """Bind a collector without a source to its default source."""
     if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
         return
     plugin = collector.loaded.plugin
@@ -76,9 +76,10 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installe
 
 
 def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
-    """Whether an instance that is no collector is named for endpoint events: every plugin is told of endpoints that leave, named or not.
+    """True if the reference names a plugin, not a collector, for endpoint events.
 
-    llm-d wants those named that keep something about endpoints, so naming one is no mistake; naming one that does not listen is.
+    llm-d requires plugins with per-endpoint state to be named here. endpick notifies every plugin, so only a plugin without such state
+    gets a warning.
     """
     named = builder.instances.get(reference.plugin_ref)
     if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
@@ -97,7 +98,6 @@ def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuil
 
 
 def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """The collectors a source brings along when none is named for it."""
     plugin = None if source.loaded is None else source.loaded.plugin
     for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
         reason = f"data source '{source.name}' names no collectors"
@@ -107,7 +107,7 @@ def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilde
 
 
 def _add_metrics(feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """llm-d's default, unless some source in use is of the metrics type already."""
+    """Add llm-d's default source, unless a source of its type is in use."""
     if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
         return
     source = _of_type(METRICS_SOURCE, DataSource, builder)
@@ -122,7 +122,6 @@ def _add_metrics(feeding: Feeding, builder: PlanBuilder, installed: PluginCatalo
 
 
 def _of_type(plugin_type: str, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """The first instance of a type, which may also be one that could not be loaded."""
     return next((one for one in builder.instances.values() if one.type == plugin_type and one.may_be_a(kind)), None)
 
 
@@ -135,7 +134,6 @@ def _bind(source: DraftInstance, collector: DraftInstance, feeding: Feeding, bui
 
 
 def _check_payload(source: DraftInstance, collector: DraftInstance, builder: PlanBuilder, path: tuple[str | int, ...] | None) -> None:
-    """A collector must be able to read what its source delivers; one that names no payload type reads anything."""
     if source.loaded is None or collector.loaded is None:
         return
     given, wanted = payload_of(source.loaded.plugin), payload_of(collector.loaded.plugin)
@@ -161,14 +159,14 @@ _PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseOb
 
 
 def plan_data(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> SubscriptionGraph:
-    """Who reads what from whom; empty when that cannot work, or cannot be known."""
+    """The subscription graph; empty if it is inconsistent or cannot be known."""
     add_default_producers(builder, feeding, installed)
     participants = _participants(builder)
     resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder, installed))
-    # An instance that is unknown may produce what seems to be missing.
+    # An unknown instance may produce a key that seems to be missing.
     certain = builder.is_complete and len(participants) == len(builder.instances)
     found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
-    # What only instances that were added are to blame for has no place of its own.
+    # Mistakes of added instances have no place in the document.
     builder.diagnostics.extend(replace(one, span=one.span or builder.source.key_span(())) for one in found)
     if resolution.graph is None:
         return SubscriptionGraph()
@@ -178,7 +176,7 @@ def plan_data(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) 
 
 
 def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> None:
-    """Add producers until nothing is missing that has a default producer: what is added may itself need data."""
+    """Add default producers until no missing key has one; an added producer may itself need data."""
     if not builder.is_complete:
         return
     while True:
@@ -198,7 +196,7 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: Plu
 
 
 def _may_add(plugin_type: str, builder: PlanBuilder, installed: PluginCatalog) -> bool:
-    """A type that is installed and not in use; nothing that collects where the document forbids adding such."""
+    """True for an installed, unused type; not for collectors if the document forbids adding them."""
     in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in builder.instances.values())
     if in_use or not installed.offers(plugin_type):
         return False
@@ -220,7 +218,6 @@ def _participants(builder: PlanBuilder) -> list[Participant]:
 
 
 def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
-    """Where a diagnostic about an instance's data points: its first place in a profile, or else its definition."""
     for profile in builder.config.scheduling_profiles:
         for reference in profile.plugins:
             if reference.plugin_ref == instance.name:
@@ -229,7 +226,6 @@ def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
 
 
 def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
-    """What to do about a key that no instance produces."""
     shared, _, wanted = key.name.partition("@")
     if wanted:
         giving = [
@@ -245,7 +241,7 @@ def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
         return f"remove `injectDefaults: false`, so that endpick adds '{default}', or add a collector that produces it"
     if default is not None and not installed.offers(default):
         return f"install a plugin that offers '{default}', its default producer"
-    types = types_that_produce(key.name, installed)
+    types = installed.types_that_produce(key.name)
     if types:
         return f"add an instance of a type that produces it: {', '.join(types)}"
     return "no installed plugin type produces it; install one that does"

@@ -1,4 +1,4 @@
-"""The data flow of a plan as nodes and arrows, and as text that Mermaid and Graphviz draw."""
+"""The data flow of a plan as a graph, for JSON, Mermaid and Graphviz."""
 
 from __future__ import annotations
 
@@ -12,37 +12,35 @@ from endpick.host.planning.plan import Plan
 
 
 class Node(Document):
-    """An instance that gives data or takes it."""
+    """An instance that produces or reads data."""
 
     name: str
     type: str
     kinds: tuple[KindName, ...]
-    added: bool = Field(description="Whether endpick added it by itself.")
+    added: bool = Field(description="True if endpick added it.")
 
 
 class Arrow(Document):
-    """Data on its way from one instance to another."""
+    """Data that flows from one instance to another."""
 
     giver: str
     taker: str
     what: tuple[str, ...] = Field(description="Data keys, sorted; for a payload the name of its type.")
-    flow: Literal["payload", "data"] = Field(
-        description="A payload goes from a source to a collector, data from an instance that writes it to one that reads it."
-    )
-    needed: bool = Field(description="False when the taker works without: optional data, and payloads for an idle collector.")
+    flow: Literal["payload", "data"] = Field(description="payload: from a source to a collector; data: from a producer to a consumer.")
+    needed: bool = Field(description="False for optional data and for payloads of an idle collector.")
 
 
 class Picture(Document):
-    """Who gives what to whom."""
+    """The data flow of a plan."""
 
     version: Literal[1] = VERSION
     config: str = Field(description="Name of the configuration file.")
-    nodes: tuple[Node, ...] = Field(description="In the order of the plan; instances that neither give nor take are left out.")
+    nodes: tuple[Node, ...] = Field(description="In plan order, without instances that neither produce nor read data.")
     arrows: tuple[Arrow, ...] = Field(description="Sorted.")
 
 
 def picture_of(plan: Plan) -> Picture:
-    """The picture of a plan: the same plan always gives the same one."""
+    """The data flow of a plan; deterministic."""
     arrows = sorted((*_payloads(plan), *_data(plan)), key=lambda arrow: (arrow.giver, arrow.taker, arrow.flow, arrow.needed))
     involved = {name for arrow in arrows for name in (arrow.giver, arrow.taker)}
     return Picture(
@@ -86,7 +84,7 @@ def _data(plan: Plan) -> list[Arrow]:
 
 
 def mermaid(picture: Picture) -> str:
-    """A Mermaid flowchart; GitHub and GitLab draw it inside Markdown."""
+    """A Mermaid flowchart, as GitHub and GitLab render it."""
     number = {node.name: f"n{index}" for index, node in enumerate(picture.nodes)}
     lines = ["flowchart LR", *(f'  {number[node.name]}["{_mermaid(node.name)}"]' for node in picture.nodes)]
     for arrow in picture.arrows:
@@ -111,7 +109,6 @@ def dot(picture: Picture) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Text inside quotes: Mermaid reads entities there, and Markdown nothing else."""
     return "".join(character if character.isalnum() or character in " -_./@" else f"#{ord(character)};" for character in text)
 
 

@@ -1,8 +1,9 @@
-"""Doubts about a scheduling profile that would run, and decide in a way that its author can hardly want."""
+"""Warns of scheduling profiles that are valid but decide in a way their author can hardly want."""
 
 from __future__ import annotations
 
-from endpick.api import PREFIX_MATCH_BLOCKS, Picker, Scorer
+from endpick.api import Picker, Scorer
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.diagnostics import Code, DocumentPath
 from endpick.host.planning.builder import DraftInstance, PlanBuilder
 from endpick.host.planning.plan import PlannedProfile
@@ -11,7 +12,7 @@ _LOAD_SCORERS = "queue-scorer or active-request-scorer"
 
 
 def doubt_decisions(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder, *, emptied: bool) -> None:
-    """At most one warning, at `path`: nothing is rated (`emptied`), ratings do not matter, or load is no part of them."""
+    """Add at most one warning at `path`: no scorers although some are defined, ignored scores, or scores without load."""
     picker = builder.instances.get(profile.picker)
     counting = [builder.instances[scorer.instance] for scorer in profile.scorers if scorer.weight]
     if picker is None or picker.loaded is None or any(scorer.loaded is None for scorer in counting):

@@ -1,4 +1,4 @@
-"""A plan as a document for programs: what `endpick plan --format json` prints, and its JSON Schema."""
+"""The JSON document printed by `endpick plan --format json`, and its schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from endpick.api.data import Scope
 from endpick.host.kinds import KINDS, KindName, OnFault
-from endpick.host.planning.flow_control_settings import BandSettings, FlowControlSettings
+from endpick.host.planning.flow_control_settings import FlowControlSettings
 from endpick.host.planning.plan import Plan, PlannedInstance
 
 VERSION: Literal[1] = 1
@@ -18,7 +18,7 @@ VERSION: Literal[1] = 1
 class Document(BaseModel):
     """A part of a printed document."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, from_attributes=True)
 
 
 class InstanceDocument(Document):
@@ -29,7 +29,7 @@ class InstanceDocument(Document):
     kinds: tuple[KindName, ...]
     distribution: str
     version: str
-    path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance endpick added.")
+    path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance that endpick added.")
     reason: str = Field(description="Why endpick added it; empty for a configured instance.")
     on_fault: OnFault
     consumes: tuple[str, ...]
@@ -56,15 +56,15 @@ class ProfileDocument(Document):
 
 
 class SourceDocument(Document):
-    """A data source and what reads it."""
+    """A data source and its collectors."""
 
     instance: str
     collectors: tuple[str, ...]
-    active: tuple[str, ...] = Field(description="Collectors that run: those that write data which an instance reads.")
+    active: tuple[str, ...] = Field(description="Collectors that run because an instance reads their data.")
 
 
 class SubscriptionDocument(Document):
-    """Who reads what from whom."""
+    """A key that one instance reads and another produces."""
 
     consumer: str
     key: str
@@ -82,31 +82,31 @@ class AnnouncementDocument(Document):
 
 
 class BandDocument(Document):
-    """Limits and policies of one priority, or of those that are not listed."""
+    """Limits and policies of one priority, or of unlisted priorities."""
 
     max_bytes: int
     max_requests: int
-    fairness: str = Field(description="The instance that chooses the flow.")
-    ordering: str = Field(description="The instance that puts the requests of a flow in order.")
+    fairness: str = Field(description="Fairness policy instance.")
+    ordering: str = Field(description="Ordering policy instance.")
 
 
 class FlowControlDocument(Document):
-    """How requests wait."""
+    """Flow control settings."""
 
-    max_bytes: int = Field(description="Of all bands; 0: any number.")
-    max_requests: int = Field(description="Of all bands; 0: any number.")
-    ttl_seconds: float = Field(description="How long a request may wait while the pool has endpoints; 0: any time.")
-    no_endpoint_ttl_seconds: float = Field(description="The same while it has none.")
-    bands: dict[str, BandDocument] = Field(description="By priority, the highest first.")
-    template: BandDocument = Field(description="For other priorities of 0 and above.")
-    negative_template: BandDocument = Field(description="For other priorities below 0.")
-    usage_limit: str = Field(description="The instance that says how full the pool may become by each band.")
+    max_bytes: int = Field(description="For all bands; 0 means no limit.")
+    max_requests: int = Field(description="For all bands; 0 means no limit.")
+    ttl_seconds: float = Field(description="Maximum wait while the pool has endpoints; 0 means no limit.")
+    no_endpoint_ttl_seconds: float = Field(description="Maximum wait while the pool has no endpoints; 0 means no limit.")
+    bands: dict[str, BandDocument] = Field(description="By priority, highest first.")
+    template: BandDocument = Field(description="For unlisted priorities of 0 and above.")
+    negative_template: BandDocument = Field(description="For unlisted priorities below 0.")
+    usage_limit: str = Field(description="Usage limit policy instance.")
     eviction_filter: str | None
     eviction_ordering: str | None
 
 
 class PlanDocument(Document):
-    """A resolved configuration: order, weights, defaults and why, which distribution provides what, who reads what from whom."""
+    """A resolved configuration: instances, profiles, defaults with their reasons, and data flow."""
 
     version: Literal[1] = VERSION
     config: str = Field(description="Name of the configuration file.")
@@ -119,7 +119,7 @@ class PlanDocument(Document):
     discovery: str | None
     sources: tuple[SourceDocument, ...]
     on_request: dict[KindName, tuple[str, ...]] = Field(
-        description="The instances that take part in every request, by kind, in the order in which they run."
+        description="Instances that take part in every request, by kind, in execution order."
     )
     subscriptions: tuple[SubscriptionDocument, ...]
     announcements: tuple[AnnouncementDocument, ...]
@@ -127,75 +127,45 @@ class PlanDocument(Document):
 
 
 def document_of(plan: Plan) -> PlanDocument:
-    """The plan as plain data."""
-    return PlanDocument(
-        config=plan.config.path,
-        instances=tuple(_instance(instance) for instance in plan.instances),
-        profiles=tuple(
-            ProfileDocument(
-                name=profile.name,
-                filters=profile.filters,
-                scorers=tuple(
-                    ScorerDocument(instance=scorer.instance, weight=scorer.weight, weight_given=scorer.weight_given)
-                    for scorer in profile.scorers
-                ),
-                picker=profile.picker,
-                reads=profile.reads,
-            )
-            for profile in plan.profiles
-        ),
-        handler=plan.handler,
-        parsers=plan.parsers,
-        detector=plan.detector,
-        flow_control=None if plan.flow_control is None else _flow_control(plan.flow_control),
-        discovery=plan.discovery,
-        sources=tuple(
-            SourceDocument(instance=source.instance, collectors=source.collectors, active=source.active) for source in plan.sources
-        ),
-        on_request={KINDS[kind].name: names for kind, names in plan.on_request.items()},
-        subscriptions=tuple(
-            SubscriptionDocument(consumer=one.consumer, key=one.key, producer=one.producer, required=one.required, scope=one.scope)
-            for one in plan.graph.subscriptions
-        ),
-        announcements=tuple(
-            AnnouncementDocument(code=one.code.name, subject=one.subject, message=one.message) for one in plan.announcements
-        ),
-        hooks=plan.hooks.names,
+    """The document of a plan."""
+    return PlanDocument.model_validate(
+        {
+            "config": plan.config.path,
+            "instances": [_instance(one) for one in plan.instances],
+            "profiles": plan.profiles,
+            "handler": plan.handler,
+            "parsers": plan.parsers,
+            "detector": plan.detector,
+            "flowControl": None if plan.flow_control is None else _flow_control(plan.flow_control),
+            "discovery": plan.discovery,
+            "sources": plan.sources,
+            "onRequest": {KINDS[kind].name: names for kind, names in plan.on_request.items()},
+            "subscriptions": plan.graph.subscriptions,
+            "announcements": [{"code": one.code.name, "subject": one.subject, "message": one.message} for one in plan.announcements],
+            "hooks": plan.hooks.names,
+        }
     )
 
 
-def _flow_control(settings: FlowControlSettings) -> FlowControlDocument:
+def _flow_control(settings: FlowControlSettings) -> dict[str, object]:
     eviction = settings.eviction
-    return FlowControlDocument(
-        max_bytes=settings.max_bytes,
-        max_requests=settings.max_requests,
-        ttl_seconds=settings.ttl_seconds,
-        no_endpoint_ttl_seconds=settings.no_endpoint_ttl_seconds,
-        bands={str(priority): _band(settings.bands[priority]) for priority in sorted(settings.bands, reverse=True)},
-        template=_band(settings.template),
-        negative_template=_band(settings.negative_template),
-        usage_limit=settings.usage_limit,
-        eviction_filter=None if eviction is None else eviction.filter,
-        eviction_ordering=None if eviction is None else eviction.ordering,
-    )
+    names = ("max_bytes", "max_requests", "ttl_seconds", "no_endpoint_ttl_seconds", "template", "negative_template", "usage_limit")
+    return {
+        **{name: getattr(settings, name) for name in names},
+        "bands": {str(priority): settings.bands[priority] for priority in sorted(settings.bands, reverse=True)},
+        "eviction_filter": None if eviction is None else eviction.filter,
+        "eviction_ordering": None if eviction is None else eviction.ordering,
+    }
 
 
-def _band(band: BandSettings) -> BandDocument:
-    return BandDocument(max_bytes=band.max_bytes, max_requests=band.max_requests, fairness=band.fairness, ordering=band.ordering)
-
-
-def _instance(instance: PlannedInstance) -> InstanceDocument:
+def _instance(instance: PlannedInstance) -> dict[str, object]:
     candidate, keys = instance.loaded.candidate, instance.subscriptions
-    return InstanceDocument(
-        name=instance.name,
-        type=instance.type,
-        kinds=tuple(kind.kind for kind in instance.kinds),
-        distribution=candidate.distribution,
-        version=candidate.version,
-        path=instance.path,
-        reason=instance.reason,
-        on_fault=instance.on_fault,
-        consumes=tuple(key.name for key in keys.consumes),
-        consumes_optional=tuple(key.name for key in keys.consumes_optional),
-        produces=tuple(key.name for key in keys.produces),
-    )
+    return {
+        **{name: getattr(instance, name) for name in ("name", "type", "path", "reason", "on_fault")},
+        "kinds": [kind.kind for kind in instance.kinds],
+        "distribution": candidate.distribution,
+        "version": candidate.version,
+        "consumes": [key.name for key in keys.consumes],
+        "consumes_optional": [key.name for key in keys.consumes_optional],
+        "produces": [key.name for key in keys.produces],
+    }

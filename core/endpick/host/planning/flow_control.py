@@ -1,11 +1,11 @@
-"""What `flowControl` says of queues, proven: every policy it names is there and of the right kind, every default filled in."""
+"""Resolves the `flowControl` section: checks the policies it names and fills in llm-d's defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
 
-from endpick.api import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.config import FlowControl, PriorityBand
 from endpick.config.shape import show_path
 from endpick.diagnostics import Code, DocumentPath
@@ -31,7 +31,7 @@ _DEFAULTS = {FairnessPolicy: DEFAULT_FAIRNESS, OrderingPolicy: DEFAULT_ORDERING,
 
 
 def plan_flow_control(builder: PlanBuilder, installed: PluginCatalog) -> FlowControlSettings | None:
-    """The settings of the queues; None while the feature gate is off, or where a policy is missing."""
+    """The queue settings; None if the feature gate is off or a policy is missing."""
     section = builder.config.flow_control or FlowControl()
     if not builder.config.gates["flowControl"]:
         _spare_named(section, builder)
@@ -75,7 +75,6 @@ def _band(band: PriorityBand | None, builder: PlanBuilder, installed: PluginCata
 
 
 def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """The instance named at a part of the document, or else the default; None where that cannot be had."""
     default = _DEFAULTS[kind]
     field = KINDS[kind].named_at.rpartition(".")[2]
     if name is not None and (name != default or name in builder.instances or builder.loaded.may_define(name)):
@@ -91,7 +90,6 @@ def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuild
 
 
 def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """llm-d's default: the instance of that name, or else a new one; None where neither is to be had."""
     defined = builder.instances.get(plugin_type)
     if defined is not None and defined.may_be_a(kind):
         builder.used.add(plugin_type)
@@ -104,7 +102,7 @@ def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder, in
 
 
 def _eviction(section: FlowControl, builder: PlanBuilder, installed: PluginCatalog) -> EvictionSettings | None:
-    """Who evicts: the only instance of each kind, or else llm-d's default; None while nothing is evicted, or where that is wrong."""
+    """The only defined instance of each eviction kind, or llm-d's default; None if eviction is off or one is missing."""
     if not section.enable_eviction:
         _report_idle((EvictionFilter, EvictionOrderingPolicy), "flowControl.enableEviction is off", builder)
         return None
@@ -123,7 +121,7 @@ def _only(kind: Kind, default: str, builder: PlanBuilder, installed: PluginCatal
 
 
 def _report_idle(kinds: tuple[Kind, ...], why: str, builder: PlanBuilder, first: int = 0) -> None:
-    """Warn of the defined instances of these kinds, from the given one on, that are never asked."""
+    """Warn of defined instances of these kinds, from index `first`, that are never called."""
     for instance in (one for kind in kinds for one in builder.configured(kind)[first:]):
         assert instance.path is not None
         builder.report(
@@ -143,7 +141,7 @@ def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> No
 
 
 def _spare_named(section: FlowControl, builder: PlanBuilder) -> None:
-    """What a section without effect names has a place, and is not called unused: the section itself is warned of."""
+    """Mark the policies of an ineffective section as used; the warning about the section is enough."""
     builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
 
 

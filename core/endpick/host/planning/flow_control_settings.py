@@ -1,4 +1,4 @@
-"""What a configuration says of queues, with every default filled in; policies by the names of their instances."""
+"""Flow control settings of a plan, with every default filled in; policies are instance names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class BandSettings:
     """Limits and policies of one priority.
 
     Attributes:
-        max_bytes: How many bytes may wait, 1 or more.
-        max_requests: How many requests may wait, 1 or more.
-        fairness: The instance that chooses the flow.
-        ordering: The instance that puts the requests of a flow in order.
+        max_bytes: Bytes that may wait, 1 or more.
+        max_requests: Requests that may wait, 1 or more.
+        fairness: Fairness policy.
+        ordering: Ordering policy.
     """
 
     max_bytes: int
@@ -29,7 +29,7 @@ class BandSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvictionSettings:
-    """Who says which requests in flight may be evicted, and which of them first: instances."""
+    """The eviction filter and the eviction ordering policy."""
 
     filter: str
     ordering: str
@@ -37,18 +37,18 @@ class EvictionSettings:
 
 @dataclass(frozen=True, slots=True)
 class FlowControlSettings:
-    """All of `flowControl` but the saturation detector, which is used without queues as well.
+    """The `flowControl` section without the saturation detector, which is used without queues too.
 
     Attributes:
-        max_bytes: How many bytes may wait in all bands; 0 for any number.
-        max_requests: How many requests may wait in all bands; 0 for any number.
-        ttl_seconds: How long a request may wait while the pool has endpoints; 0 for any time.
-        no_endpoint_ttl_seconds: How long while it has none; 0 for any time.
-        bands: The priorities that the document lists.
-        template: What other priorities of 0 and above get.
-        negative_template: What other priorities below 0 get.
-        usage_limit: The instance that says how full the pool may become by each band.
-        eviction: None while requests in flight are left alone.
+        max_bytes: Bytes that may wait in all bands; 0 means no limit.
+        max_requests: Requests that may wait in all bands; 0 means no limit.
+        ttl_seconds: Maximum wait of a request while the pool has endpoints; 0 means no limit.
+        no_endpoint_ttl_seconds: Maximum wait while the pool has no endpoints; 0 means no limit.
+        bands: The listed priorities.
+        template: For unlisted priorities of 0 and above.
+        negative_template: For unlisted priorities below 0.
+        usage_limit: Usage limit policy.
+        eviction: None if requests in flight are not evicted.
     """
 
     max_bytes: int
@@ -62,7 +62,7 @@ class FlowControlSettings:
     eviction: EvictionSettings | None = None
 
     def band(self, priority: int) -> BandSettings:
-        """What holds for requests of a priority."""
+        """Settings for a priority."""
         listed = self.bands.get(priority)
         if listed is not None:
             return listed
@@ -70,5 +70,5 @@ class FlowControlSettings:
 
     @property
     def all_bands(self) -> tuple[BandSettings, ...]:
-        """Those of the listed priorities and both templates."""
+        """Settings of the listed priorities and both templates."""
         return (*self.bands.values(), self.template, self.negative_template)

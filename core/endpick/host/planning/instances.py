@@ -1,4 +1,4 @@
-"""First step of a plan: what each entry under `plugins` is, as far as it can be loaded."""
+"""Defines the instances of a plan: loads their types and reads their parameters."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _ON_FAULT = {"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}
 
 
 def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """Load every type the document names, and read every instance's parameters.
-
-    Of two entries with the same name the second is judged by itself and then left out.
-    """
+    """Load every type in the document and read every instance's parameters. A second entry of the same name is checked and left out."""
     for spec in builder.config.plugins:
         place = _place(spec, builder)
         loading = installed.get(place.reference)
@@ -42,10 +39,7 @@ def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
 def add_instance(
     builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str, parameters: Mapping[str, object] = MappingProxyType({})
 ) -> DraftInstance:
-    """An instance that the document does not define, under the name of its type or, where another has that, a name made from it.
-
-    Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
-    """
+    """Add an instance that the document does not define, named after its type."""
     name = plugin_type
     while name in builder.instances:
         name = f"{name}-default"
@@ -75,7 +69,7 @@ def _place(spec: PluginSpec, builder: PlanBuilder) -> ParameterSource:
 
 
 def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] | None, builder: PlanBuilder) -> DraftInstance:
-    """The instance with everything that follows from its class and its parameters; `raw` is None when those could not be read."""
+    """The instance with class, parameters and subscriptions; `raw` is None if the block could not be read."""
     loaded, place = loading.loaded, instance.place
     if loaded is None:
         return instance
@@ -86,12 +80,12 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if raw is not None:
         checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
         builder.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
-        # A file written for llm-d may hold what llm-d ignores, so it must start here too; one written for endpick has no such excuse.
+        # llm-d ignores such parameters, so a file written for llm-d must load; a file written for endpick must not have them.
         code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
         builder.diagnostics.extend(ineffective_parameters(loaded, raw, place.source, place.path, place.reference, code=code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
-        # What seems to be missing may have been left out because it was faulty, and that is reported already.
+        # A parameter that seems to be missing may have been faulty, which is reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
         builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
@@ -122,7 +116,6 @@ def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: Lo
 
 
 def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
-    """The keys of an instance whose parameters are wrong; None when its keys depend on them."""
     overrides = any("subscriptions" in vars(base) for base in loaded.plugin.__mro__ if issubclass(base, Plugin) and base is not Plugin)
     return None if overrides else Subscriptions(loaded.plugin.consumes, loaded.plugin.consumes_optional, loaded.plugin.produces)
 
@@ -139,5 +132,5 @@ def _same_name(spec: PluginSpec, first: DraftInstance, builder: PlanBuilder) -> 
 
 
 def _with_reason(diagnostics: Iterable[Diagnostic], reason: str) -> list[Diagnostic]:
-    """A reader who never wrote the plugin's name needs to know how it comes into play."""
+    """Add a note that explains why a plugin the operator did not name is used."""
     return [replace(diagnostic, notes=(*diagnostic.notes, f"endpick adds this plugin by itself: {reason}")) for diagnostic in diagnostics]

@@ -1,4 +1,4 @@
-"""The plan: everything a configuration means, proven to fit together, before anything is built."""
+"""The plan: a resolved and checked configuration, before anything is built."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from endpick.api.data import Subscriptions
-from endpick.api.datalayer import ModelRewrite
+from endpick.api.discovery import ModelRewrite
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
+from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.host.hooks import HookRegistry
 from endpick.host.kinds import Kind, OnFault
 from endpick.host.loader import LoadedPlugin
@@ -21,14 +21,10 @@ from endpick.host.planning.subscriptions import SubscriptionGraph
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Something the host filled in, and why: the operator did not write it and should know."""
+    """A part of the configuration that the host filled in, with the reason."""
 
-    code: Code
-    """N0501 for a missing part, N0601 for a default producer."""
-
-    subject: str
-    """The instance or profile it is about."""
-
+    code: Code  # N0501 for a missing part, N0601 for a default producer
+    subject: str  # instance or profile
     message: str
 
 
@@ -38,14 +34,11 @@ class PlannedInstance:
 
     Attributes:
         name: Unique in the plan.
-        loaded: The class and where it comes from.
         parameters: Validated.
-        subscriptions: The data keys of an instance with these parameters.
-        on_fault: What the host does when the instance fails.
-        place: Where the document asks for it, for diagnostics.
+        place: Its entry in the document.
         path: Of its entry under `plugins`; None for an instance that the host added.
-        reason: Why the host added it; empty for a configured one.
-        refers_to: The instances that its parameters name.
+        reason: Why the host added it.
+        refers_to: Instances that its parameters name.
     """
 
     name: str
@@ -60,18 +53,18 @@ class PlannedInstance:
 
     @property
     def type(self) -> str:
-        """The plugin type, by its own name for itself."""
+        """The current name of the plugin type."""
         return self.loaded.type
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What it can do."""
+        """Its kinds."""
         return self.loaded.kinds
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:
-    """A scorer's place in a scheduling profile. `weight_given` is False when the weight is the default, 1."""
+    """A scorer in a scheduling profile. `weight_given` is False for the default weight, 1."""
 
     instance: str
     weight: float
@@ -80,9 +73,9 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedProfile:
-    """A scheduling profile: instance names, filters and scorers in the order they run.
+    """A scheduling profile; filters and scorers are instance names in execution order.
 
-    `reads` are the data keys that a run of this profile needs, directly or through producers; sorted.
+    `reads` are the data keys that a run needs, directly or through producers; sorted.
     """
 
     name: str
@@ -93,13 +86,13 @@ class PlannedProfile:
 
     @property
     def instances(self) -> tuple[str, ...]:
-        """The instances that take part in a run, each once."""
+        """All instances of the profile, each once."""
         return tuple(dict.fromkeys((*self.filters, *(scorer.instance for scorer in self.scorers), self.picker)))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A data source and the collectors that read it. `active` are those that write data which an instance reads."""
+    """A data source and its collectors. `active` collectors write data that an instance reads."""
 
     instance: str
     collectors: tuple[str, ...]
@@ -108,25 +101,25 @@ class PlannedSource:
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration resolved, with all defaults filled in; every name in it is the name of one of `instances`.
+    """A resolved configuration with all defaults; every name in it is the name of one of `instances`.
 
     Attributes:
-        config: The document it was made from.
-        instances: Configured ones in the order of the document, then those the host added; but each after those its parameters name.
-        profiles: In the order of the document.
-        handler: Which profiles run, and what their results mean.
-        parsers: In the order in which they are asked.
-        detector: None when no saturation detector is installed.
-        sources: In the order of the document.
-        discovery: None when the configuration names none.
-        on_request: Who takes part in every request, by kind: data producers in the order in which they run, all others in the order of
-            the document. Every kind whose row says `on_request` is there.
-        graph: Who reads what from whom.
-        announcements: What the host filled in.
-        hooks: The hook objects that the configuration names, loaded.
-        objectives: Priority of each inference objective, by name.
-        models: By which rules requests are for other models.
-        flow_control: How requests wait; None while the feature gate `flowControl` is off.
+        config: The document.
+        instances: In document order, then added ones; each comes after the instances its parameters name.
+        profiles: In document order.
+        handler: The profile handler.
+        parsers: In the order in which they are tried.
+        detector: None if no saturation detector is installed.
+        sources: In document order.
+        discovery: None if the configuration names none.
+        on_request: Instances that take part in every request, for every kind whose row has `on_request`: data producers in execution
+            order, others in document order.
+        graph: The data flow.
+        announcements: Parts that the host filled in.
+        hooks: The loaded hook objects.
+        objectives: Priority of each inference objective.
+        models: Model rewrite rules.
+        flow_control: None if the feature gate `flowControl` is off.
     """
 
     config: LoadedConfig
@@ -147,17 +140,13 @@ class Plan:
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:
-        """The instances by their names."""
+        """Instances by name."""
         return {instance.name: instance for instance in self.instances}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """What came of planning: a plan exactly when there is no error; warnings may come with either."""
+    """A plan, or at least one error; warnings may come with either."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.plan is None) != has_errors(self.diagnostics):
-            raise ValueError("a plan comes exactly when there is no error")

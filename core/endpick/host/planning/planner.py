@@ -1,22 +1,21 @@
-"""Makes the plan: each step judges what the steps before it left standing, so that one run finds every mistake."""
+"""Makes a plan in steps; each step continues after the mistakes of earlier ones, so that one run reports all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from endpick.api import DataCollector, DataProducer, ModelRewrite, ModelTarget
+from endpick.api import DataCollector, DataProducer
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
 from endpick.host.catalog import PluginCatalog, policy_of
-from endpick.host.discovery import Candidate
-from endpick.host.guard import GUARD
-from endpick.host.hook_objects import discover_hook_objects
+from endpick.host.discovery import Candidate, discover_hook_objects
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
+from endpick.host.lock import Lock, LockCheck, check_lock
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_flow_control
@@ -28,10 +27,7 @@ from endpick.host.planning.references import References, in_order, plan_referenc
 from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
-
-if TYPE_CHECKING:
-    from endpick.host.lock import Lock
-    from endpick.host.lock_check import LockCheck
+from endpick.installation import HOST_DISTRIBUTION
 
 
 def load_named_hooks(
@@ -41,7 +37,7 @@ def load_named_hooks(
     installed: Sequence[Candidate] | None = None,
     lock: LockCheck | None = None,
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """The document's hook objects, in its order; what is installed is looked up only when it names any."""
+    """The hook objects a document names; looks up installed ones only if it names any."""
     references = [
         Reference(
             type=spec.name,
@@ -59,7 +55,7 @@ def load_named_hooks(
 
 
 def warn_ignored(builder: PlanBuilder) -> None:
-    """A warning for each such part; the instances it names must be defined all the same."""
+    """Warn of parts that llm-d uses and endpick ignores; the instances they name must be defined all the same."""
     for name, path in _other_pickers(builder):
         look_up(name, path, builder)
         builder.report(
@@ -80,7 +76,7 @@ def _other_pickers(builder: PlanBuilder) -> Iterator[tuple[str, DocumentPath]]:
 
 
 def warn_unused(builder: PlanBuilder) -> None:
-    """A warning for each, unless the document wants none; of no use while a reference may be missing."""
+    """Warn of unused instances, unless a reference to one may be missing because of a mistake."""
     policy = builder.config.plugin_policy
     if (policy is not None and policy.on_unused == "Ignore") or builder.loaded.faulty:
         return
@@ -90,9 +86,9 @@ def warn_unused(builder: PlanBuilder) -> None:
             continue
         rows = [KINDS[kind] for kind in instance.loaded.kinds]
         if not all(row.named_at for row in rows):
-            continue  # as in llm-d, it takes part because it is defined
+            continue  # it takes part because it is defined, as in llm-d
         if any(did_you_mean(message.split("'")[1], [instance.name]) for message in unknown):
-            continue  # the misspelt reference is reported, and most probably means this instance
+            continue  # a misspelt reference, which is reported, probably means this instance
         reasons = dict.fromkeys(f"{row.named_at} does not name it" for row in rows)
         builder.report(
             Code.W0301,
@@ -113,29 +109,25 @@ def make_plan(
     allow_experimental: bool = False,
     pool: PoolSettings = NO_POOL,
 ) -> PlanOutcome:
-    """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
+    """Resolve a configuration into a plan, or report every mistake in document order.
 
     Args:
-        loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
-        candidates: What is installed, from `endpick.host.discovery.discover`. Only types that the plan needs are imported.
-        hook_objects: Installed hook objects; looked up when they are needed unless given.
-        lock: What the operator pinned; a type that differs from it is an error and is not imported. What it brings is guarded
-            for the life of the process.
-        endpoints_file: What `file-discovery` is to read where the document names no discovery.
-        allow_experimental: Whether the operator knows of experimental types; else one warning names the built-in ones.
-        pool: What flags say of the pool, for a document that names no discovery.
+        loaded: From `endpick.config`; its diagnostics are included in the outcome.
+        candidates: From `endpick.host.discovery.discover`. Only types that the plan needs are imported.
+        hook_objects: From `discover_hook_objects`; looked up on demand if None.
+        lock: Plugin distributions that differ from it are not imported.
+        endpoints_file: Read by `file-discovery` if the document names no discovery.
+        allow_experimental: Suppresses the warning about experimental types.
+        pool: Pool flags, for a document that names no discovery.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
-    check = None
-    unguarded: tuple[Diagnostic, ...] = ()
-    if lock is not None:
-        from endpick.host.lock_check import LockCheck  # noqa: PLC0415 - most configurations are served without a lock
-
-        hook_objects = discover_hook_objects() if hook_objects is None and lock.hooks else hook_objects
-        check = LockCheck(lock, GUARD)
-        unguarded = check.guard_all((*candidates, *(hook_objects or ())))
+    if lock is None:
+        check = LockCheck()
+    else:
+        hook_objects = discover_hook_objects() if hook_objects is None else hook_objects
+        check = check_lock(lock, (*candidates, *hook_objects))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
@@ -143,7 +135,6 @@ def make_plan(
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
-    builder.diagnostics.extend(_not_told(unguarded, builder.diagnostics))
     if not has_errors(builder.diagnostics):
         builder.diagnostics.extend(hooks.validate(loaded.source))
     kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
@@ -151,35 +142,26 @@ def make_plan(
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
 
 
-def _not_told(found: Iterable[Diagnostic], told: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Those that no entry of the configuration has been told, by whatever of its distribution is used."""
-    messages = {one.message for one in told}
-    return [one for one in found if one.message not in messages]
-
-
-_OWN_DISTRIBUTION = "endpick"
-
-
 def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [one for one in diagnostics if one.code is not Code.W0309]
 
 
 def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """What llm-d refuses without a flag starts here, with one warning for all types that come with endpick; others are named one by one."""
-    own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == _OWN_DISTRIBUTION]
+    """Merge the warnings about built-in experimental types, which llm-d refuses without a flag, into one."""
+    own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == HOST_DISTRIBUTION]
     if not own:
         return list(diagnostics)
     types = sorted({one.plugin.type for one in own if one.plugin is not None})
-    told = replace(
+    merged = replace(
         own[0],
         message=f"experimental plugins are used: {', '.join(types)}",
         help="expect them to change; --allow-experimental-plugins says that you know",
     )
-    return [*(one for one in diagnostics if one not in own), told]
+    return [*(one for one in diagnostics if one not in own), merged]
 
 
 def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
-    """Every mistake that can be found without running third-party code: what their plugins are and take stays unjudged."""
+    """Every mistake that can be found without importing third-party plugins; these are not checked."""
     if loaded.config is None:
         return loaded.diagnostics
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
@@ -188,7 +170,6 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
 
 
 def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
-    """Fill the draft, step by step; the plan is there when every instance is known, and good when the draft has no errors."""
     define_instances(builder, installed)
     profiles = plan_profiles(builder, installed)
     handler = plan_handler(builder, installed)
@@ -236,7 +217,6 @@ def _rewrite_of(model: ModelSpec) -> ModelRewrite:
 
 
 def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:
-    """Every instance that is known, each after those its parameters name."""
     names = in_order(tuple(builder.instances), references)
     return tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
 
@@ -258,7 +238,7 @@ def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInst
 
 
 def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tuple[str, ...]]:
-    """Producers in the order of the graph, those that declare no keys last; every other kind in the order of the document."""
+    """Producers in graph order, those without keys last; other kinds in document order."""
     orders: dict[Kind, Iterable[str]] = {DataProducer: dict.fromkeys((*graph.order, *builder.instances))}
     return {
         kind: tuple(name for name in orders.get(kind, builder.instances) if builder.instances[name].is_a(kind))
@@ -268,14 +248,12 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
 
 
 def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """Collectors that write what an instance reads are active, and so are those that write nothing: they act by themselves."""
+    """A collector is active if an instance reads its data, or if it writes none."""
     readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector)]
     needed = set(graph.producers_for(readers))
     return tuple(
         PlannedSource(
-            source,
-            tuple(collectors),
-            tuple(name for name in collectors if name in needed or not _produces(builder.instances[name])),
+            source, tuple(collectors), tuple(name for name in collectors if name in needed or not _produces(builder.instances[name]))
         )
         for source, collectors in feeding.items()
     )

@@ -1,4 +1,4 @@
-"""Scheduling profiles and the profile handler that chooses among them: what the document says, and what is missing."""
+"""Resolves scheduling profiles and the profile handler, with their defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from endpick.host.planning.plan import PlannedProfile, WeightedScorer
 
 
 def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: PlanBuilder) -> None:
-    """Only scorers have a weight, and it should count."""
+    """Report a weight on anything but a scorer, and a weight of 0."""
     if reference.weight is None:
         return
     path = (*reference.path, "weight")
@@ -33,7 +33,7 @@ def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pla
             )
         return
     assert instance.loaded is not None
-    # llm-d reads such a file and ignores the weight, so a file written for llm-d must start here too.
+    # llm-d ignores such a weight, so a file written for llm-d must load.
     code = Code.E0504 if builder.config.api_version == ENDPICK else Code.W0501
     builder.report(
         code,
@@ -45,7 +45,7 @@ def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pla
 
 
 def report_repetition(reference: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """An instance takes part in a profile once."""
+    """Report an instance that a profile names twice."""
     builder.report(
         Code.E0510,
         f"'{reference.plugin_ref}' appears twice in scheduling profile '{profile.name}'",
@@ -56,7 +56,7 @@ def report_repetition(reference: ProfilePlugin, first: ProfilePlugin, profile: S
 
 
 def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """A profile runs filters, scorers and a picker; anything else in it is idle, as in llm-d."""
+    """Warn of an instance that is no filter, scorer or picker; it is idle, as in llm-d."""
     assert instance.loaded is not None
     places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
     instead = f"name it at `{places[0]}` instead" if places else "remove it from the profile"
@@ -70,7 +70,7 @@ def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: Sch
 
 
 def report_second_picker(other: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """A profile has one picker."""
+    """Report a second picker in a profile."""
     builder.report(
         Code.E0505,
         f"scheduling profile '{profile.name}' has two pickers, '{first.plugin_ref}' and '{other.plugin_ref}'",
@@ -81,7 +81,7 @@ def report_second_picker(other: ProfilePlugin, first: ProfilePlugin, profile: Sc
 
 
 def report_two_pickers(other: DraftInstance, first: DraftInstance, builder: PlanBuilder) -> None:
-    """Without profiles every picker that is defined would be the picker of the one profile."""
+    """Report a second picker in a document without profiles."""
     assert other.spec is not None
     assert first.spec is not None
     builder.report(
@@ -102,7 +102,7 @@ _PROFILE_KINDS = tuple(kind for kind, row in KINDS.items() if row.in_profile)
 
 
 def plan_profiles(builder: PlanBuilder, installed: PluginCatalog) -> tuple[PlannedProfile, ...]:
-    """Every scheduling profile, each with a picker; of no use when the draft has errors."""
+    """The scheduling profiles, each with a picker."""
     given = builder.config.scheduling_profiles
     if not given and not builder.loaded.is_damaged(("schedulingProfiles",)):
         return (_default_profile(builder, installed),)
@@ -111,7 +111,7 @@ def plan_profiles(builder: PlanBuilder, installed: PluginCatalog) -> tuple[Plann
 
 
 def _default_profile(builder: PlanBuilder, installed: PluginCatalog) -> PlannedProfile:
-    """What llm-d does without profiles: one with everything that can take part in one."""
+    """llm-d's default: one profile with every filter, scorer and picker."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     builder.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "no instance"
@@ -174,7 +174,7 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: Plugin
 
 
 def _default_picker(profile: str, builder: PlanBuilder, installed: PluginCatalog) -> str:
-    """The first picker that is defined anywhere, as in llm-d, or else `max-score-picker`."""
+    """The first picker in the document, as in llm-d, or `max-score-picker`."""
     pickers = builder.of_kind(Picker)
     if pickers:
         builder.used.add(pickers[0].name)
@@ -195,7 +195,7 @@ DEFAULT_HANDLER = "single-profile-handler"
 
 
 def plan_handler(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """The name of the handler; None when there is none, or when that cannot be known."""
+    """The name of the profile handler; None if it is missing or cannot be known."""
     profiles = builder.config.scheduling_profiles
     handlers = builder.of_kind(ProfileHandler)
     builder.used.update(handler.name for handler in handlers)
@@ -244,7 +244,6 @@ def _report_second(other: DraftInstance, first: DraftInstance, builder: PlanBuil
 def _judge_number_of_profiles(
     handler: DraftInstance, loaded: LoadedPlugin, profiles: tuple[SchedulingProfile, ...], builder: PlanBuilder
 ) -> None:
-    """A handler says how many profiles it can choose among."""
     assert handler.spec is not None
     assert issubclass(loaded.plugin, ProfileHandler)
     most = loaded.plugin.most_profiles
@@ -262,7 +261,6 @@ def _judge_number_of_profiles(
 
 
 def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
-    """A handler says which profiles it cannot do without, and which others it would run."""
     if handler.spec is None or handler.parameters is None or builder.loaded.is_damaged(("schedulingProfiles",)):
         return
     required = required_profiles_of(loaded, handler.parameters, handler.place)

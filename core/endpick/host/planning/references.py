@@ -1,4 +1,4 @@
-"""Parameters that name other instances: whether these exist and fit, and in which order instances are built."""
+"""Resolves parameters that name other instances, and orders instances for building."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from endpick.host.planning.subscriptions import toposort
 from endpick.host.references import NamedInstance, references_in
 
 References = Mapping[str, tuple[str, ...]]
-"""The instances that each instance names in its parameters; those that name none are left out."""
+"""The instances that each instance names in its parameters."""
 
 
 def plan_references(builder: PlanBuilder) -> References:
-    """Look up every name, and report those that no instance has, instances of the wrong kind, and circles."""
+    """Look up every reference; reports unknown names, wrong kinds and cycles."""
     found = {instance.name: _looked_up(instance, builder) for instance in tuple(builder.instances.values())}
     references = {name: named for name, named in found.items() if named}
     for circle in toposort({name: set(named) for name, named in references.items()}).cycles:
@@ -24,7 +24,7 @@ def plan_references(builder: PlanBuilder) -> References:
 
 
 def in_order(names: Sequence[str], references: References) -> tuple[str, ...]:
-    """The names in their order, except that what an instance refers to comes before it; without circles."""
+    """The names in order, except that an instance comes after the instances it refers to."""
     ordered: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -50,7 +50,6 @@ def _looked_up(instance: DraftInstance, builder: PlanBuilder) -> tuple[str, ...]
 
 
 def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBuilder) -> DraftInstance | None:
-    """The instance that a parameter names; None, and a report, where there is none that would do."""
     path = _path_of(instance, reference)
     if reference.name not in builder.instances and not reference.is_written:
         if not builder.loaded.may_define(reference.name):
@@ -64,7 +63,7 @@ def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBui
 
 
 def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:
-    """Where the name is written; a default is blamed on the type of the instance."""
+    """The place of the name; for a default, the `type:` of the instance."""
     if reference.is_written:
         return (*instance.place.path, *reference.path)
     return (*(instance.path or ()), "type") if instance.path is not None else ()
@@ -95,7 +94,6 @@ def _report_circle(names: Sequence[str], builder: PlanBuilder) -> None:
 
 
 def _place_of(instance: DraftInstance, named: str) -> DocumentPath:
-    """Where an instance, which is part of a circle, names the next one."""
     assert instance.parameters is not None
     references = references_in(instance.parameters, instance.place.block())
     return next(_path_of(instance, reference) for reference in references if reference.name == named)

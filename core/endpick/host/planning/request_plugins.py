@@ -1,8 +1,9 @@
-"""Fourth step of a plan: who reads requests, who says that the pool is full, who finds endpoints."""
+"""Resolves parsers, saturation detector, candidate filters and endpoint discovery, with their defaults."""
 
 from __future__ import annotations
 
-from endpick.api import EndpointDiscovery, Parser, SaturationDetector
+from endpick.api import Parser, SaturationDetector
+from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig, PluginRef
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.host.catalog import PluginCatalog
@@ -19,7 +20,7 @@ DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
 
 
 def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
-    """Parsers in the order in which they are asked: those named, or else llm-d's, as far as they are installed."""
+    """Parsers in the order in which they are tried: the named ones, or llm-d's defaults as far as they are installed."""
     if builder.config.parser_refs:
         return _named_parsers(builder, installed)
     if builder.loaded.is_damaged(("requestHandler",)) or builder.loaded.is_damaged(("parser",)):
@@ -38,7 +39,7 @@ def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, .
 
 
 def _named_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
-    """Those named, without a second one of a type and those behind a fallback, which are never asked; each of them is a warning."""
+    """The named parsers; warns of a second one of a type and of parsers after a fallback, which are never tried."""
     kept: dict[str, str] = {}
     fallback = ""
     for reference in builder.config.parser_refs:
@@ -58,7 +59,7 @@ def _named_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str,
 
 
 def plan_detector(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """The saturation detector: the one named, or else llm-d's if it is installed."""
+    """The named saturation detector, or llm-d's default if it is installed."""
     reference = builder.config.saturation_detector_ref
     if reference is not None:
         named = _named_or_added(reference, SaturationDetector, builder, installed)
@@ -75,7 +76,7 @@ def plan_detector(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
 
 
 def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """Add the candidate filter that leaves out endpoints which fell silent, unless the document defines one or wants no additions."""
+    """Add the filter that excludes silent endpoints, unless the document defines one or forbids additions."""
     taken = any(DEFAULT_CANDIDATE_FILTER in (instance.name, instance.type) for instance in builder.instances.values())
     if taken or not injects_defaults(builder) or not installed.offers(DEFAULT_CANDIDATE_FILTER):
         return
@@ -85,7 +86,7 @@ def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> No
 
 
 def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
-    """What finds endpoints: what the document names, else what reads the endpoints file that the operator gave, or what serves the pool."""
+    """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
     layer = builder.config.data_layer
     if layer is not None and layer.discovery is not None:
         if builder.endpoints_file is not None:
@@ -115,7 +116,7 @@ def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSet
 
 
 def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
-    """Nothing can be served without a discovery; None where the document names one, or may have been meant to."""
+    """The error for a document without a discovery; None if it has one, or may have lost it to a mistake."""
     layer = None if loaded.config is None else loaded.config.data_layer
     damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
     if damaged or (layer is not None and layer.discovery is not None):
@@ -132,7 +133,7 @@ def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> DraftInstance | None:
-    """The instance a reference names; where none is defined, but an installed type has that name, a new one of it, as in llm-d."""
+    """The named instance; if there is none but a type has that name, a new instance of it, as in llm-d."""
     name = reference.plugin_ref
     if name in builder.instances or not installed.offers(name) or builder.loaded.may_define(name):
         return look_up_kind(reference, kind, builder)

@@ -1,4 +1,4 @@
-"""Who produces which data for whom: from declared keys to an order of producers, or to every reason why there is none."""
+"""Proves that declared data keys can flow, and orders their producers; or reports every reason why they cannot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from endpick.host.kinds import Kind, first_write, last_read
 
 
 def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
-    """No instance produces a key that `consumer` must have."""
+    """A required key without a producer."""
     return Diagnostic(
         Code.E0601,
         f"nothing produces '{key.name}', which '{consumer.name}' needs",
@@ -26,7 +26,7 @@ def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
 
 
 def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
-    """A key has a name of the wrong form."""
+    """A key with a malformed name."""
     return Diagnostic(
         Code.E0609,
         f"'{participant.name}' declares a data key called '{key.name}', which is not of the form `name` or `vendor/name`",
@@ -39,7 +39,7 @@ def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
 
 
 def between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
-    """Every way in which two instances disagree on a key that they share."""
+    """Every disagreement of producer and consumer about a key."""
     given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)
     if given.type is not wanted.type:
         yield _disagreement(
@@ -63,7 +63,7 @@ def between(producer: Participant, consumer: Participant, key: str) -> Iterable[
 
 
 def two_producers(key: str, first: Participant, second: Participant, readers: Iterable[Participant]) -> Diagnostic:
-    """Two instances write the same key."""
+    """A key with two producers."""
     if second.span is None:
         first, second = second, first
     named = "".join(f", '{reader.name}' reads it" for reader in readers)
@@ -79,7 +79,7 @@ def two_producers(key: str, first: Participant, second: Participant, readers: It
 
 
 def cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
-    """Instances wait for each other; `keys[i]` is what `members[i]` waits for from the next one."""
+    """A cycle of instances; `members[i]` waits for `keys[i]` of the next member."""
     first, followers = members[0], (*members[1:], members[0])
     path = " → ".join(member.name for member in (*members, first))
     if len(members) == 1:
@@ -128,10 +128,7 @@ def _type(key: AnyKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """What an instance reads and writes, what it is, and where to point when that cannot work.
-
-    `kinds` holds at least one. `span` and `path` are those of its place in the document; an instance that the host added has none.
-    """
+    """An instance with its data keys, its kinds (at least one) and its place in the document, if it has one."""
 
     name: str
     type: str
@@ -143,13 +140,13 @@ class Participant:
 
     @property
     def produced(self) -> Mapping[str, AnyKey]:
-        """Keys it writes, by name; each a second time under the name by which consumers ask for this very producer."""
+        """Keys it writes, by name, and by the qualified name `key@instance`."""
         own = {key.name: key for key in self.subscriptions.produces}
         return {f"{name}@{self.name}": key for name, key in own.items()} | own
 
     @property
     def consumed(self) -> tuple[tuple[AnyKey, bool], ...]:
-        """Keys it reads and whether it must have them, sorted by name; a key declared both ways is required."""
+        """Keys it reads, and True for required ones; sorted by name."""
         required = {key.name: (key, True) for key in self.subscriptions.consumes}
         optional = {key.name: (key, False) for key in self.subscriptions.consumes_optional}
         return tuple(entry for _, entry in sorted((optional | required).items()))
@@ -157,10 +154,9 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Toposort:
-    """All names, each after those it waits for, and the cycles that had to be cut to get there.
+    """All names, each after the names it waits for, and the cycles that were cut.
 
-    A cycle `(a, b)` reads: a waits for b, and b for a. It begins with its smallest name. Cycles share no member, so a knot of
-    several is reported once.
+    A cycle `(a, b)` means: a waits for b, and b for a. It begins with its smallest name. Cycles share no member.
     """
 
     order: tuple[str, ...]
@@ -168,7 +164,7 @@ class Toposort:
 
 
 def toposort(waits_for: Mapping[str, Collection[str]]) -> Toposort:
-    """Sort the keys of `waits_for`, smaller names first where there is a choice: the same graph always gives the same answer."""
+    """Sort the keys of `waits_for` topologically; ties are broken by name."""
     graph = {name: sorted(waits_for[name]) for name in sorted(waits_for)}
     cycles: list[tuple[str, ...]] = []
     while True:
@@ -176,7 +172,7 @@ def toposort(waits_for: Mapping[str, Collection[str]]) -> Toposort:
         try:
             sorter.prepare()
         except CycleError as error:
-            # Each member of the error's list is waited for by the next one, and the last is the first again.
+            # In the error's list each member is waited for by the next; the last repeats the first.
             members = list(reversed(error.args[1][1:]))
             start = members.index(min(members))
             cycles.append((*members[start:], *members[:start]))
@@ -196,7 +192,7 @@ _KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subscription:
-    """One instance reads one key that another writes."""
+    """A key that one instance reads and another writes."""
 
     consumer: str
     key: str
@@ -207,7 +203,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Need:
-    """One instance reads a key that no instance writes."""
+    """A key that an instance reads and no instance writes."""
 
     consumer: str
     key: str
@@ -218,10 +214,10 @@ class SubscriptionGraph:
     """A consistent set of subscriptions.
 
     Attributes:
-        order: Every instance that writes something, each after those it reads from.
+        order: Every producer, each after the producers it reads from.
         subscriptions: Sorted by consumer and key.
-        unmet: Optional keys that no instance writes.
-        unread: Instances that write keys, none of which another instance reads.
+        unmet: Optional keys without a producer.
+        unread: Producers without a reader.
     """
 
     order: tuple[str, ...] = ()
@@ -230,7 +226,7 @@ class SubscriptionGraph:
     unread: tuple[str, ...] = ()
 
     def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """The instances whose data these instances read, directly or through others; in order."""
+        """The producers these instances depend on, directly or indirectly, in order."""
         needed: set[str] = set()
         waiting = set(consumers)
         while waiting:
@@ -240,7 +236,7 @@ class SubscriptionGraph:
         return tuple(name for name in self.order if name in needed)
 
     def keys_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Every key these instances read, directly or through the producers they need; sorted."""
+        """Every key these instances depend on, directly or indirectly, sorted."""
         direct = set(consumers)
         readers = direct | set(self.producers_for(direct))
         return tuple(sorted({one.key for one in self.subscriptions if one.consumer in readers}))
@@ -248,14 +244,14 @@ class SubscriptionGraph:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What came of resolving: a graph, or what is wrong."""
+    """A graph, or the mistakes."""
 
     graph: SubscriptionGraph | None
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
-    """Required keys that no instance produces, each with the instance that needs it; sorted by consumer and key."""
+    """Required keys without a producer, each with its consumer; sorted."""
     ordered = sorted(participants, key=_name)
     produced = {name for participant in ordered for name in participant.produced}
     return tuple(
@@ -266,11 +262,11 @@ def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant
 def resolve_subscriptions(
     participants: Iterable[Participant], help_for_missing: Callable[[AnyKey], str] = lambda _: "add an instance that produces it"
 ) -> Resolution:
-    """Prove that all declared data can flow, and say in which order. The answer depends on the set of participants, not on their order.
+    """Build the subscription graph. The result does not depend on the order of participants.
 
     Args:
         participants: Every instance of the plan; names are unique.
-        help_for_missing: Says what to do about a required key that no instance produces; asked only when there is one.
+        help_for_missing: Advice for a required key without a producer.
     """
     by_name = {participant.name: participant for participant in sorted(participants, key=_name)}
     producers = _producers(by_name.values())
@@ -300,7 +296,7 @@ def resolve_subscriptions(
 def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
     keys = participant.subscriptions
     declared = {key.name: key for key in (*keys.consumes, *keys.consumes_optional, *keys.produces)}
-    # An instance that asks for one producer's data names that producer behind the key's own name.
+    # `key@instance` asks for the data of one producer.
     return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
 
 
@@ -331,7 +327,7 @@ def _unmet(participants: Iterable[Participant], producers: Mapping[str, list[Par
 
 
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
-    """Keys with two producers: wrong for a column, which both would write, and for a reader that does not say whose data it wants."""
+    """Two producers of a key are wrong for a column, and for a consumer that does not name one of them."""
     readers: dict[str, list[Participant]] = {}
     for participant in participants:
         for key, _ in participant.consumed:
@@ -344,6 +340,5 @@ def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, li
 
 
 def _keys_between(names: tuple[str, ...], subscriptions: Iterable[Subscription]) -> list[str]:
-    """For each member of a circle, a key for which it waits for the next one."""
     key_of = {(one.consumer, one.producer): one.key for one in reversed(tuple(subscriptions))}
     return [key_of[pair] for pair in zip(names, (*names[1:], names[0]), strict=True)]

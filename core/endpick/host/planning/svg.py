@@ -1,4 +1,4 @@
-"""A picture of the data flow as SVG: laid out in layers by grandalf, drawn without any program or network."""
+"""Draws the data flow as SVG, laid out in layers by grandalf."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from grandalf.layouts import SugiyamaLayout
 from endpick.host.planning.data_flow import Arrow, Picture
 
 CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0
-"""Widths and heights in pixels, for a sans-serif font of 12 px."""
+"""Pixels, for a sans-serif font of 12 px."""
 
 GAP = 24.0
 """Between boxes of one layer."""
 
 Point: TypeAlias = tuple[float, float]
 Drawn: TypeAlias = tuple[str, list[str]]
-"""An arrow as SVG: its line, and its labels."""
+"""An arrow as SVG: line and labels."""
 
 _STYLE = """\
 text{font:12px system-ui,sans-serif;fill:#1f2328}
@@ -39,24 +39,21 @@ _HEAD = (
 
 @dataclass(slots=True)
 class Box:
-    """A node's place, from left to right; grandalf thinks from top to bottom and calls this width, height and centre."""
+    """A node. grandalf lays out from top to bottom, the page reads from left to right: `w` is the height, `h` the width, `xy` (y, x)."""
 
     w: float
-    """Height on the page."""
     h: float
-    """Width on the page."""
     xy: Point = (0.0, 0.0)
-    """Centre: down the page, and across."""
 
     @property
     def centre(self) -> Point:
-        """Across the page, and down."""
+        """Centre on the page."""
         return self.xy[1], self.xy[0]
 
 
 @dataclass(slots=True)
 class Route:
-    """The points through which an arrow goes so that it avoids boxes, ends included; across the page, and down."""
+    """The points of an arrow on the page, ends included."""
 
     points: tuple[Point, ...] = ()
 
@@ -66,7 +63,7 @@ class Route:
 
 
 def svg(picture: Picture) -> str:
-    """A complete SVG document; the same picture always gives the same bytes."""
+    """A complete SVG document; deterministic."""
     arriving: dict[str, list[Arrow]] = {node.name: [] for node in picture.nodes}
     for arrow in picture.arrows:
         arriving[arrow.taker].append(arrow)
@@ -92,12 +89,11 @@ def svg(picture: Picture) -> str:
         name = escape(node.name)
         parts.append(f'<g><title>{escape(node.type)}</title><rect class="{kind}" {place}/>')
         parts.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{name}</text></g>')
-    # Labels come last: their white rim keeps them readable where another arrow crosses them.
+    # Labels come last, so that their white outline covers crossing arrows.
     return "\n".join([*parts, *(label for _, labels in drawn for label in labels), "</svg>"]) + "\n"
 
 
 def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[str, str], Route]:
-    """Give every box its place; the parts of the graph that nothing connects stand below each other."""
     vertices = {name: Vertex(name) for name in boxes}
     for name, vertex in vertices.items():
         vertex.view = boxes[name]
@@ -117,7 +113,7 @@ def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[st
 
 
 def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
-    """Move a part of the picture below what is there; returns where the next part may begin."""
+    """Move a part of the picture to `top`; returns the top of the next part."""
     boxes = list(boxes)
     down = top - min(box.xy[0] - box.w / 2 for box in boxes)
     across = MARGIN - min(box.xy[1] - box.h / 2 for box in boxes)
@@ -129,7 +125,7 @@ def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
 
 
 def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tuple[str, str], Route]) -> Iterator[Drawn]:
-    """The arrows into one box, each with an entry of its own beside which its label has room."""
+    """The arrows into one box; entry points are spaced to make room for the labels."""
     arriving = sorted(arriving, key=lambda arrow: (_origin(routes[arrow.giver, arrow.taker])[1], arrow.giver, arrow.flow, arrow.needed))
     entry = 0.0 if not arriving else boxes[arriving[0].taker].centre[1] - sum(map(_label_height, arriving)) / 2
     for arrow in arriving:
@@ -150,12 +146,10 @@ def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tup
 
 
 def _origin(route: Route) -> Point:
-    """Where an arrow comes from just before its end, which decides the order of the entries."""
     return route.points[-2]
 
 
 def _curve(points: tuple[Point, ...]) -> str:
-    """A line through the points that leaves and enters each of them horizontally."""
     drawn = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
     for (x, y), (next_x, next_y) in pairwise(points):
         middle = (x + next_x) / 2

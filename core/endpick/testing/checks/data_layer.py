@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
-from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api import DataCollector, DataSource
 from endpick.api.datalayer import PollingPoolSource, PollingSource
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError, Unavailable
-from endpick.host.failures import TESTED_FAILURES
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.kinds import payload_of
 from endpick.testing.bench import Bench, Raised, benches
 from endpick.testing.check import Finding, NotApplicable, check
@@ -119,7 +120,7 @@ def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
     """What came of it; None when it would not start, stop or be cancelled, of which other checks speak."""
     try:
         return run(_collect(bench, server))
-    except TESTED_FAILURES:
+    except PLUGIN_ERRORS:
         return None
 
 

@@ -13,13 +13,13 @@ from endpick import __version__
 from endpick.api import DataCollector, DataProducer, DataSource
 from endpick.api.plugin import Parameters
 from endpick.diagnostics import Diagnostic
-from endpick.host.discovery import Candidate
+from endpick.host.discovery import Candidate, normalise
 from endpick.host.kinds import payload_of
-from endpick.host.metadata import normalise, requirements_of
 from endpick.host.parameters import parameters_schema
+from endpick.host.requirements import requirements_of
 from endpick.host.resolution import where
 from endpick.host.schema import own_model
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION, SEPARATE_PLUGINS
 from endpick.testing.bench import make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.made_up import BUILT_IN_KEYS
@@ -41,7 +41,7 @@ GROUP = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
 def has_an_entry_point(subject: PluginUnderTest) -> Iterator[Finding]:
     """One installed entry point leads to the class; its name is the plugin's type."""
     wanted = f'[project.entry-points."{GROUP}"] "{_type_to_write(subject)}" = "{subject.target}"'
-    bearing = [offer for offer in subject.offers if offer.type == subject.name and not offer.shadowed_by]
+    bearing = [offer for offer in subject.offers if offer.type == subject.name]
     leading = [offer for offer in bearing if _target(offer) == subject.target]
     if len(bearing) > 1:
         offers = "; ".join(where(offer) for offer in bearing)
@@ -82,7 +82,7 @@ def works_under_its_aliases(subject: PluginUnderTest) -> Iterator[Finding]:
 @check()
 def has_a_vendor_prefix(subject: PluginUnderTest) -> Iterator[Finding]:
     """The type begins with who makes it (`acme.queue-scorer`): types without prefix are endpick's own."""
-    if not subject.offers or any(offer.is_builtin for offer in subject.offers):
+    if not subject.offers or any(offer.is_builtin or offer.type in SEPARATE_PLUGINS for offer in subject.offers):
         return
     if "." not in subject.name:
         yield Finding("the type has no prefix", f"call it by your name, for example 'acme.{subject.name}'")

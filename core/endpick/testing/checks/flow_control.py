@@ -8,7 +8,7 @@ from itertools import pairwise
 from random import Random
 from time import thread_time
 
-from endpick.api import (
+from endpick.api.flow_control import (
     DispatchedRequest,
     EvictionFilter,
     EvictionOrderingPolicy,

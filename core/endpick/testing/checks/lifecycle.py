@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
-from endpick.host.failures import AWAIT_FAILURES, TESTED_FAILURES, is_the_hosts
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.testing.bench import Bench, Raised, benches, make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import walk_one
@@ -68,9 +68,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
                     await _settled(value)
         except Stubborn:
             raise
-        except AWAIT_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
+        except PLUGIN_ERRORS:
             return
 
     return use
@@ -79,7 +77,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
 def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
         run(life)
-    except TESTED_FAILURES as problem:
+    except PLUGIN_ERRORS as problem:
         return Raised(problem)
     return None
 
@@ -99,9 +97,7 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
                 await first.instance.plugin.stop()
             said = [(method, await _settled(value)) for method, value in walk_one(second, second.scene())]
             return {method: value for method, value in said if isinstance(value, Raised)}
-    except AWAIT_FAILURES as problem:
-        if is_the_hosts(problem):
-            raise
+    except PLUGIN_ERRORS as problem:
         return {"start": Raised(problem)}
 
 
@@ -112,7 +108,5 @@ async def _settled(value: object) -> object:
         return value
     try:
         return await value
-    except AWAIT_FAILURES as problem:
-        if is_the_hosts(problem):
-            raise
+    except PLUGIN_ERRORS as problem:
         return Raised(problem)

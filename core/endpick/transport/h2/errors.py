@@ -1,4 +1,4 @@
-"""What ends a stream or a connection: error codes, the two kinds of error, and the rates that a client must keep to."""
+"""HTTP/2 error codes, connection and stream errors, and rate budgets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ErrorCode(IntEnum):
 
 
 class H2ConnectionError(Exception):
-    """The client broke a rule of the connection: send GOAWAY with this code, then close.
+    """The client broke a rule of the connection: answer GOAWAY, then close.
 
     Attributes:
-        code: what GOAWAY says.
-        reason: its debug data: what the client did.
-        counter: the field of `TransportCounters` that this adds to, besides `connection_errors`.
+        code: Error code of the GOAWAY.
+        reason: Debug data of the GOAWAY.
+        counter: Field of `TransportCounters` to increment besides `connection_errors`.
     """
 
     def __init__(self, code: ErrorCode, reason: str, counter: str | None = None) -> None:
@@ -42,20 +42,13 @@ class H2ConnectionError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Add this error to the counters that tell of it."""
+        """Increment the counters of this error."""
         counters.connection_errors += 1
-        if self.counter is not None:
-            setattr(counters, self.counter, getattr(counters, self.counter) + 1)
+        _increment(counters, self.counter)
 
 
 class H2StreamError(Exception):
-    """The client broke a rule of one stream: send RST_STREAM with this code; the connection goes on.
-
-    Attributes:
-        stream_id: the stream.
-        code: what RST_STREAM says.
-        counter: the field of `TransportCounters` that this adds to, besides `stream_errors`.
-    """
+    """The client broke a rule of one stream: answer RST_STREAM; the connection continues."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -64,47 +57,39 @@ class H2StreamError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Add this error to the counters that tell of it."""
+        """Increment the counters of this error."""
         counters.stream_errors += 1
-        if self.counter is not None:
-            setattr(counters, self.counter, getattr(counters, self.counter) + 1)
+        _increment(counters, self.counter)
+
+
+def _increment(counters: TransportCounters, name: str | None) -> None:
+    if name is not None:
+        setattr(counters, name, getattr(counters, name) + 1)
 
 
 class InvalidTransitionError(Exception):
-    """A state machine was told of an event that its state does not allow: a bug in endpick, never the client's doing."""
+    """A state machine got an event its state does not allow: a bug in endpick, never the client's fault."""
 
 
 class RateBudget:
-    """A token bucket, refilled only when it is empty, so that most calls need no arithmetic; at worst it lets two bursts pass for one."""
+    """A token bucket: `burst` tokens, refilled at `per_second`.
 
-    __slots__ = ("_burst", "_filled_at", "_left", "_per_second")
+    It refills only when empty, which keeps the usual call cheap; at worst it lets two bursts pass.
+    """
 
-    def __init__(self, burst: int, per_second: float, now: float) -> None:
+    def __init__(self, burst: int, per_second: int, subject: str, counter: str, now: float) -> None:
         self._burst = float(burst)
         self._left = float(burst)
         self._per_second = per_second
+        self._subject = subject
+        self._counter = counter
         self._filled_at = now
 
-    def spend(self, now: float) -> bool:
-        """Take one; False if there is none."""
-        if self._left < 1.0:
+    def spend(self, now: float, cost: float = 1.0) -> None:
+        """Take `cost` tokens, or raise ENHANCE_YOUR_CALM as an `H2ConnectionError`."""
+        if self._left < cost:
             self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
             self._filled_at = now
-            if self._left < 1.0:
-                return False
-        self._left -= 1.0
-        return True
-
-    def require(self, now: float, what: str, counter: str) -> None:
-        """Take one.
-
-        Args:
-            now: monotonic seconds.
-            what: what the client sends too many of, for the debug data of GOAWAY.
-            counter: the field of `TransportCounters` that tells.
-
-        Raises:
-            H2ConnectionError: there is none.
-        """
-        if not self.spend(now):
-            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}", counter)
+            if self._left < cost:
+                raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._subject}", self._counter)
+        self._left -= cost

@@ -1,4 +1,4 @@
-"""Header blocks of requests: put together from frames, checked against RFC 9113, and read as far as a gRPC server needs them."""
+"""Request headers: assembled from frames, validated against RFC 9113, and read as gRPC."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ from endpick.transport.h2.hpack import Fields, HeaderDecoder, encode
 from endpick.transport.limits import Limits
 
 _PRIORITY_BYTES: Final = 5
+_MAX_CONTINUATION_FRAMES: Final = 16
+_BLOCK_SECONDS: Final = 10.0
 
 
 class HeaderBlocks:
-    """Puts header blocks together, bounded in bytes and frames."""
+    """Assembles header blocks from HEADERS and CONTINUATION frames."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._max_bytes = limits.max_header_bytes
         self._decoder = HeaderDecoder(limits.max_header_bytes)
         self._block = bytearray()
         self._continuations = 0
         self.ends_stream = False
-        """Whether the block that was returned last ends its stream."""
         self.depends_on_itself = False
-        """Whether it makes its stream depend on itself."""
         self.stream_id = 0
-        """The stream whose block is unfinished; 0: none is."""
+        """The stream of an incomplete block; 0: none."""
         self._started_at = 0.0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
-        """Take a HEADERS or CONTINUATION frame; the fields of the block, decoded, if that was its last.
+        """Take a HEADERS or CONTINUATION frame and return the decoded fields once the block is complete.
 
-        A block that comes again may give the same list.
-
-        Raises:
-            H2ConnectionError: the frame is out of place or malformed, the block is too long or cannot be decoded.
+        A repeated block returns the same list object.
         """
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
@@ -53,7 +50,7 @@ class HeaderBlocks:
                 decoder = self._decoder
                 if payload == decoder.repeatable:
                     return decoder.repeated
-                if len(payload) > self._limits.max_header_bytes:
+                if len(payload) > self._max_bytes:
                     raise _too_long()
                 return decoder.decode(payload)
             self.stream_id = stream_id
@@ -64,9 +61,9 @@ class HeaderBlocks:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         else:
             self._continuations += 1
-            if self._continuations > self._limits.max_continuation_frames:
+            if self._continuations > _MAX_CONTINUATION_FRAMES:
                 raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block in too many frames", "header_floods")
-        if len(self._block) + len(payload) > self._limits.max_header_bytes:
+        if len(self._block) + len(payload) > self._max_bytes:
             raise _too_long()
         self._block += payload
         if kind == HEADERS or not flags & END_HEADERS:
@@ -75,12 +72,11 @@ class HeaderBlocks:
         return self._decoder.decode(bytes(self._block))
 
     def require_end(self, now: float) -> None:
-        """Raise `H2ConnectionError` if the end of a header block is overdue."""
-        if self.stream_id and now - self._started_at > self._limits.header_block_seconds:
+        """Raise `H2ConnectionError` if an incomplete header block is overdue."""
+        if self.stream_id and now - self._started_at > _BLOCK_SECONDS:
             raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")
 
     def _take_priority(self, stream_id: int, payload: bytes) -> bytes:
-        """The payload without the priority fields at its start."""
         if len(payload) < _PRIORITY_BYTES:
             raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without room for its priority")
         self.depends_on_itself = int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id
@@ -92,11 +88,7 @@ def _too_long() -> H2ConnectionError:
 
 
 def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Where the payload of a padded frame starts and stops without its padding.
-
-    Raises:
-        H2ConnectionError: the padding is longer than the payload.
-    """
+    """The bounds of a padded payload without its padding."""
     if start == stop:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a pad length")
     padding = buffer[start]
@@ -108,28 +100,15 @@ def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\x00\r\n]")
 _CONNECTION_SPECIFIC: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_USUAL: Final = frozenset(
-    (
-        b"te",
-        b"content-type",
-        b"grpc-accept-encoding",
-        b"user-agent",
-        b"x-request-id",
-        b"x-envoy-internal",
-        b"x-forwarded-for",
-        b"traceparent",
-    )
-)
-"""Names that are known to be valid, so that they are not matched again for every stream."""
 
 
 class MalformedError(Exception):
-    """The header fields are not those of a request; RFC 9113 has the server reset the stream with PROTOCOL_ERROR."""
+    """The header fields are not a valid request; the stream is reset with PROTOCOL_ERROR."""
 
 
 @dataclass(slots=True)
 class RequestHead:
-    """A request without its body. Requests that begin alike share one, which is never changed."""
+    """A request without its body. Requests with equal headers share one object: never change it."""
 
     method: bytes = b""
     path: str = ""
@@ -137,15 +116,11 @@ class RequestHead:
     timeout_seconds: float | None = None
     content_length: int | None = None
     refusal: tuple[bytes, bytes] | None = None
-    """Header block and body that answer a request that is not gRPC; None for one that is."""
+    """Header block and body of the answer to a request that is not gRPC."""
 
 
 def read_head(fields: Fields) -> RequestHead:
-    """The head of the request that has these header fields.
-
-    Raises:
-        MalformedError: a pseudo-header is missing, repeated, unknown or late; a name or value may not be sent; a header belongs to HTTP/1.
-    """
+    """Read and validate the header fields of a request; raises `MalformedError`."""
     head = RequestHead()
     pseudo: dict[bytes, bytes] = {}
     regular = False
@@ -169,7 +144,7 @@ def read_head(fields: Fields) -> RequestHead:
             head.timeout_seconds = parse_timeout(value)
         elif name == b"content-length":
             head.content_length = _content_length(value, head.content_length)
-        elif name not in _USUAL:
+        else:
             _check_name(name)
     _check_values(fields)
     method, path = pseudo.pop(b":method", b""), pseudo.pop(b":path", b"")
@@ -186,11 +161,7 @@ def read_head(fields: Fields) -> RequestHead:
 
 
 def check_trailers(fields: Fields) -> None:
-    """Check the fields that a client sends after its last message.
-
-    Raises:
-        MalformedError: a pseudo-header, or a name or value that may not be sent.
-    """
+    """Validate the trailers of a request; raises `MalformedError`."""
     for name, _, _ in fields:
         _check_name(name)
     _check_values(fields)
@@ -198,18 +169,18 @@ def check_trailers(fields: Fields) -> None:
 
 def _check_name(name: bytes) -> None:
     if name in _CONNECTION_SPECIFIC or _NAME.fullmatch(name) is None:
-        raise MalformedError(f"the header {name!r} may not be sent over HTTP/2")
+        raise MalformedError(f"the header {name!r} is not allowed in HTTP/2")
 
 
 def _check_values(fields: Fields) -> None:
-    # One search through all values costs a tenth of one search each.
+    # One search through all values costs a tenth of one search per value.
     if _FORBIDDEN_IN_VALUE.search(b"".join([value for _, value, _ in fields])) is not None:
-        raise MalformedError("a header value holds a line break or a zero byte")
+        raise MalformedError("a header value contains a line break or a zero byte")
 
 
 def _content_length(value: bytes, before: int | None) -> int:
     if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
-        raise MalformedError(f"content-length {value!r} is no length, or there are two")
+        raise MalformedError(f"content-length {value!r} is not a number, or is repeated with another value")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Header blocks (RFC 7541): decoded by a library that is shown only blocks it can bear; encoded without any state."""
+"""HPACK header blocks (RFC 7541): decoded by jh2, encoded without a dynamic table."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 __all__ = ["EMPTY_TABLE", "Fields", "HeaderDecoder", "MalformedBlockError", "encode", "scan"]
 
 Fields = list[tuple[bytes, bytes, bool]]
-"""Name, value, and whether the value is never to be indexed."""
+"""Name, value, and whether the value is never indexed."""
 
 CodedString = tuple[int, int, int, int]
-"""Number of the field, 0 for its name or 1 for its value, where the string stops, its coded length."""
+"""Field number, 0 for a name or 1 for a value, end position, encoded length."""
 
 EMPTY_TABLE: Final = b"\x20"
-"""Says that our dynamic table has no room. Sent once, in the first block, it stays valid whatever size the client's settings allow."""
+"""Sets the size of our dynamic table to zero; sent once, in the first block."""
 
 _LONGEST_REPEATED_BYTES: Final = 1024
-"""A longer block is decoded each time: every connection keeps one that it may see again."""
+"""Longer blocks are decoded each time, because every connection keeps its last one."""
 _MAX_INTEGER_SHIFT: Final = 28
 _CODE_BITS: Final = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
@@ -30,33 +30,27 @@ _CODE_BITS: Final = bytes.fromhex(
     "1a1a1413161716191a1a1a1b1b1a181913151a1b1b1a1b1815151a1a1c1b1b1b14181415161515171616191918181a171a1b1a1a1b1b1b1b1b1c1b1b1b1b1b1a"
     "1e"
 )
-"""How long the Huffman code of each byte is, and of the end (RFC 7541, appendix B); the library has it beside all its tables in Python."""
+"""Bits in the Huffman code of each byte (RFC 7541, appendix B)."""
 _code_bits: Final = _CODE_BITS.__getitem__
 
 
 class MalformedBlockError(Exception):
-    """The block breaks a rule of RFC 7541 that the library does not enforce."""
+    """The block breaks a rule of RFC 7541 that jh2 does not enforce."""
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one client. Each must be decoded, in order, wanted or not, as later blocks refer to it."""
+    """Decodes the header blocks of one connection. Every block must be decoded, in order: later ones refer to it."""
 
     def __init__(self, max_list_bytes: int) -> None:
         self._decoder = Decoder(max_list_bytes)
         self.repeatable = b""
-        """The block decoded last, if it is short and leaves the table as it is: the same block then stands for the same fields again."""
+        """The last block if it left the dynamic table unchanged: the same bytes then mean the same fields."""
         self.repeated: Fields = []
-        """Its fields."""
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of one block. Gateways repeat one block for every stream they open: callers compare with `repeatable` first.
-
-        Raises:
-            H2ConnectionError: the block is malformed or stands for too long a list; the table is unusable from here on.
-        """
+        """The fields of one block. Callers compare it with `repeatable` first: gateways repeat one block for every stream."""
         try:
-            # The library panics, printing a stack trace, on literals that reach beyond the end of the block, so it is shown none,
-            # and it lets a late resize and zeros as padding pass, which RFC 7541 does not.
+            # jh2 panics on literals that reach beyond the block, and accepts a late table resize and zero padding.
             coded, keeps_table = scan(block)
             fields: Fields = self._decoder.decode(block, True)
             _check_padding(block, coded, fields)
@@ -67,19 +61,12 @@ class HeaderDecoder:
         if keeps_table and len(block) <= _LONGEST_REPEATED_BYTES:
             self.repeatable, self.repeated = block, fields
         else:
-            self.repeatable, self.repeated = b"", []  # which is what an empty block stands for
+            self.repeatable, self.repeated = b"", []  # an empty block has no fields
         return fields
 
 
 def scan(block: bytes) -> tuple[list[CodedString], bool]:
-    """Walk over the fields of a block without decoding them.
-
-    Returns:
-        The Huffman-coded strings in it, in order; and whether it leaves the table as it is, neither adding to it nor resizing it.
-
-    Raises:
-        MalformedBlockError: a field does not end within the block, or the table is resized after a field.
-    """
+    """The Huffman-coded strings of a block, and whether it leaves the dynamic table unchanged."""
     coded: list[CodedString] = []
     keeps_table = True
     position = field = 0
@@ -118,7 +105,6 @@ def scan(block: bytes) -> tuple[list[CodedString], bool]:
 
 
 def _representation(first: int) -> tuple[int, int]:
-    """Which bits of a field's first byte hold its index, and how many strings follow."""
     if first >= 0x80:
         return 0x7F, 0
     if first >= 0x40:
@@ -137,7 +123,7 @@ def _check_padding(block: bytes, coded: list[CodedString], fields: Fields) -> No
 
 
 def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
-    """The rest of an integer that did not fit its prefix, and where it ends; beyond the block if it does not end or is absurd."""
+    """The rest of an integer beyond its prefix, and its end position: beyond the block if it is cut or too large."""
     value = shift = 0
     while position < len(block) and shift <= _MAX_INTEGER_SHIFT:
         byte = block[position]
@@ -150,7 +136,7 @@ def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
 
 
 def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of literals that no table remembers: the same bytes on every connection, so made once and kept."""
+    """A block of literals without indexing: the same bytes are valid on every connection."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
 
 

@@ -1,4 +1,4 @@
-"""What the server sends on one connection: frames in order, as fast as the windows of the client and the socket allow."""
+"""The output of one connection: frames in order, as far as the client's windows and the socket allow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from endpick.extproc.stream import LongReply, PassingBody, Reply
-from endpick.requests.memory import MemoryBudget
+from endpick.extproc.stream import PassingBody
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
     DATA,
@@ -21,117 +20,96 @@ from endpick.transport.h2.frames import (
 )
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
 from endpick.transport.h2.hpack import EMPTY_TABLE
-from endpick.transport.h2.short_way import PASSAGES, Passage
+from endpick.transport.h2.passages import passage_of
 from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 
+MAX_PENDING_BYTES: Final = 32 * 2**20
+"""Replies of one stream that may wait for the client to read them."""
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
-"""Heads of a DATA frame and of the only message in it."""
 _LONG_BYTES: Final = 4096
-"""A piece of no fewer bytes goes to the socket by itself: to copy it takes longer than the kernel needs for one piece more."""
-_UNWRITTEN_BYTES: Final = 1 << 20
-"""Of messages at most, between two writes: what the socket does not take then waits at the streams, where it is accounted for."""
-_SHARED_BYTES: Final = 2048
-"""Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which no budget counts."""
+"""A frame of this size is cheaper to write separately than to copy into a joined buffer."""
+_SHORT_BYTES: Final = 2048
+"""Pending replies up to this size are joined, because a memoryview takes 200 bytes."""
 
 
 class SocketWriter(Protocol):
-    """What an outbox needs of a socket: two methods of `asyncio.WriteTransport`."""
+    """The methods of `asyncio.WriteTransport` that an outbox needs."""
 
-    def write(self, data: bytes) -> None:
-        """Send it after all that was written before."""
+    def write(self, data: bytes) -> None: ...  # noqa: D102
 
-    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
-        """Send all of them, one after another."""
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None: ...  # noqa: D102
 
 
 class Outbox:
-    """Frames for one client; `take` gives the bytes to write.
+    """Frames for one client.
 
-    A message that no window holds back costs two list entries. Others wait at their stream, in order, until a WINDOW_UPDATE, a SETTINGS or
-    a socket that takes bytes again lets them go.
+    A message that fits into all windows is appended to the frames at once. Others wait at their stream until a WINDOW_UPDATE, SETTINGS or
+    a writable socket releases them.
     """
 
-    def __init__(self, max_stream_output_bytes: int, memory: MemoryBudget, on_sent: Callable[[Stream], None]) -> None:
+    def __init__(self, on_sent: Callable[[Stream], None]) -> None:
+        """`on_sent` is called when nothing of a stream waits any more."""
         self._frames: list[bytes | memoryview] = []
-        self._max_stream_output_bytes = max_stream_output_bytes
-        self._memory = memory
+        self._has_long = False
         self._on_sent = on_sent
         self._ready: dict[int, Stream] = {}
-        """Streams that only the connection's window or its socket keeps back; the next in turn comes first."""
-        self._has_long = False
-        """Whether there are frames of `_LONG_BYTES` or more among them."""
-        self._unwritten = 0
-        """Bytes of messages among them."""
+        """Streams held back by the connection window or the socket, least recently served first."""
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
-        """What a new stream starts with."""
         self.max_frame_bytes = DEFAULT_FRAME_BYTES
         self.writable = True
-        """False while the socket has taken less than it was given; then messages wait at their streams."""
 
     def take(self) -> bytes:
         """All frames so far, joined."""
         self._has_long = False
-        self._unwritten = 0
         data = b"".join(self._frames)
         self._frames.clear()
         return data
 
     def write_to(self, socket: SocketWriter) -> None:
-        """Write all frames so far, and what waits as long as the socket takes it. Long pieces of messages are not copied for it."""
-        frames = self._frames
-        while frames:
-            if self._has_long:
-                socket.writelines(_joined_short(frames))
-                self._has_long = False
-            else:
-                socket.write(b"".join(frames))
-            frames.clear()
-            self._unwritten = 0
-            if self._ready:
-                self.push_ready()
+        """Write all frames so far, long ones without copying them."""
+        if not self._frames:
+            return
+        if self._has_long:
+            socket.writelines(_joined_short(self._frames))
+            self._has_long = False
+        else:
+            socket.write(b"".join(self._frames))
+        self._frames.clear()
 
     def put(self, frame: bytes) -> None:
-        """Send a frame that no window concerns."""
+        """Send a frame that is not subject to flow control."""
         self._frames.append(frame)
 
-    def send_messages(self, stream: Stream, messages: Sequence[Reply]) -> None:
-        """Send gRPC messages, and the response headers before the first.
-
-        Raises:
-            H2StreamError: more bytes wait for this client than one stream, or all streams together, may keep waiting.
-        """
-        if stream.response == AWAITED:
+    def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
+        """Send gRPC messages, preceded by the response headers if these are the first."""
+        if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
-        queued = 0
+        queued = False
         for message in messages:
-            if isinstance(message, LongReply):
-                queued += self._queue_long(stream, message)
-                continue
             length = len(message)
             size = length + MESSAGE_HEAD_BYTES
             fits = size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable
-            if fits and self._unwritten < _UNWRITTEN_BYTES and not stream.pending:
+            if fits and not stream.pending:
                 stream.send_window -= size
                 self.window -= size
-                self._unwritten += size
                 self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
                 self._frames.append(message)
             else:
-                self._queue(stream, MESSAGE_HEAD.pack(0, length), message)
-                queued += size
+                _queue(stream, MESSAGE_HEAD.pack(0, length), message)
+                queued = True
         if queued:
-            self._push_new(stream, queued)
+            self._push(stream)
+            if stream.pending_bytes > MAX_PENDING_BYTES:
+                raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
 
     def pass_on(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Let a payload of the length of some message pass on the short way; False, and nothing is done, if it has to take the long one."""
-        passage = PASSAGES[stop - start]
-        if passage is None:
-            passage = PASSAGES[stop - start] = Passage(stop - start)
+        """Answer a piece of a response body on the fast path; False, without effect, if it does not qualify."""
+        passage = passage_of(stop - start)
         size = passage.size
-        if not size or stream.held_bytes or stream.content_left is not None:
+        if not size or stream.assembler is not None or stream.content_left is not None:
             return False
         if size > stream.send_window or size > self.window or size > self.max_frame_bytes or not self.writable or stream.pending:
             return False
@@ -139,8 +117,6 @@ class Outbox:
         if buffer[start:piece_at] != passage.before:
             return False
         piece = buffer[piece_at:stop]
-        if not stream.wire_id:
-            stream.wire_id = stream.id.to_bytes(4, "big")
         stream.send_window -= size
         self.window -= size
         frames = self._frames
@@ -152,8 +128,8 @@ class Outbox:
         return True
 
     def finish(self, stream: Stream, trailers: bytes) -> bool:
-        """Complete the response with a gRPC status. True if all of it is sent; else it follows what waits, and `on_sent` is called then."""
-        block = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
+        """Complete the response. True if all is sent; otherwise the trailers follow the pending messages."""
+        block = RESPONSE_HEADERS + trailers if stream.response is AWAITED else trailers
         stream.response = COMPLETE
         if stream.pending:
             stream.trailers = block
@@ -162,37 +138,26 @@ class Outbox:
         return True
 
     def refuse(self, stream: Stream, block: bytes, body: bytes) -> None:
-        """Answer a request that is not gRPC and has ended, as plain HTTP."""
+        """Answer a request that is not gRPC with a plain HTTP response."""
         stream.response = COMPLETE
         self._put_headers(stream, block, end_stream=not body)
         if body:
-            self._queue(stream, b"", body)
-            self._push_new(stream, len(body))
+            _queue(stream, b"", body)
+            self._push(stream)
         else:
             self._all_sent(stream)
 
     def forget(self, stream: Stream) -> None:
-        """Drop what waits at a stream that is closed."""
+        """Drop the pending bytes of a closed stream."""
         self._ready.pop(stream.id, None)
-        self._memory.hold(-stream.pending_bytes)
         stream.pending_bytes = 0
         stream.pending.clear()
 
-    def close(self) -> None:
-        """The socket is gone: send nothing any more, and call nothing."""
-        self._frames.clear()
-        # Outbox and streams would otherwise keep each other until the garbage collector comes.
-        self._on_sent = _ignore
-
     def apply_settings(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
-        """Follow the client's SETTINGS.
-
-        Raises:
-            H2ConnectionError: a window grows beyond what HTTP/2 can count.
-        """
+        """Apply the client's SETTINGS to this connection and its open streams."""
         for setting, value in settings:
             if setting == Setting.MAX_FRAME_SIZE:
-                self.max_frame_bytes = min(value, _UNWRITTEN_BYTES)
+                self.max_frame_bytes = value
             elif setting == Setting.INITIAL_WINDOW_SIZE:
                 growth = value - self.stream_window
                 self.stream_window = value
@@ -204,22 +169,14 @@ class Outbox:
                         self._push(stream)
 
     def grow_window(self, increment: int) -> None:
-        """The client takes that many more bytes on this connection.
-
-        Raises:
-            H2ConnectionError: more than HTTP/2 can count.
-        """
+        """Apply a WINDOW_UPDATE of the connection."""
         self.window += increment
         if self.window > MAX_WINDOW_BYTES:
             raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the connection's window")
         self.push_ready()
 
     def grow_stream_window(self, stream: Stream, increment: int) -> None:
-        """The client takes that many more bytes on this stream.
-
-        Raises:
-            H2StreamError: more than HTTP/2 can count.
-        """
+        """Apply a WINDOW_UPDATE of a stream."""
         stream.send_window += increment
         if stream.send_window > MAX_WINDOW_BYTES:
             raise H2StreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the stream's window")
@@ -227,8 +184,8 @@ class Outbox:
             self._push(stream)
 
     def push_ready(self) -> None:
-        """Send what waits, stream by stream in turn, as far as the connection's window goes."""
-        while self._ready and self.window > 0 and self.writable and self._unwritten < _UNWRITTEN_BYTES:
+        """Send pending bytes, stream by stream, as far as the connection window allows."""
+        while self._ready and self.window > 0 and self.writable:
             self._push(self._ready.pop(next(iter(self._ready))))
 
     def _put_headers(self, stream: Stream, block: bytes, *, end_stream: bool) -> None:
@@ -237,45 +194,9 @@ class Outbox:
             block = EMPTY_TABLE + block
         self._frames.append(headers(stream.id, block, end_stream=end_stream))
 
-    def _queue(self, stream: Stream, head: bytes, body: bytes) -> None:
+    def _push(self, stream: Stream) -> None:
         pending = stream.pending
-        size = len(head) + len(body)
-        if size > _SHARED_BYTES:
-            pending.append(memoryview(head))
-            pending.append(memoryview(body))  # not joined: a long body is copied once, into what is written
-        elif pending and len(pending[-1]) + size <= _SHARED_BYTES:
-            pending[-1] = memoryview(b"".join((pending[-1], head, body)))
-        else:
-            pending.append(memoryview(head + body))
-        stream.pending_bytes += size
-
-    def _queue_long(self, stream: Stream, reply: LongReply) -> int:
-        """How many bytes were queued: of a reply that is sent many times over no more than ends the stream, because they cannot wait."""
-        head = MESSAGE_HEAD.pack(0, len(reply))
-        size = len(head) + len(reply)
-        if reply.times > 1:
-            times = min(reply.times, (self._max_stream_output_bytes + 2 * _UNWRITTEN_BYTES) // size + 1)
-            stream.pending.append(memoryview((head + reply.whole()) * times))
-            size *= times
-        else:
-            stream.pending.append(memoryview(head))
-            stream.pending += [memoryview(part) for part in reply.parts]
-        stream.pending_bytes += size
-        return size
-
-    def _push_new(self, stream: Stream, size: int) -> None:
-        """Send what the windows allow of what waits at one stream, of which `size` bytes are new and not yet accounted for."""
-        within_budget = self._push(stream, size)
-        if stream.pending_bytes > self._max_stream_output_bytes:
-            raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
-        if not within_budget and stream.pending:
-            raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for replies", "buffer_exhaustions")
-
-    def _push(self, stream: Stream, new: int = 0) -> bool:
-        """Send what the windows allow of what waits at one stream, and account for the rest; False if that is too much."""
-        pending = stream.pending
-        accounted = stream.pending_bytes - new
-        while pending and self.writable and self._unwritten < _UNWRITTEN_BYTES:
+        while pending and self.writable:
             room = min(stream.send_window, self.window, self.max_frame_bytes)
             if room <= 0:
                 break
@@ -293,29 +214,35 @@ class Outbox:
             self._has_long = self._has_long or size >= _LONG_BYTES
             stream.send_window -= size
             self.window -= size
-            self._unwritten += size
             stream.pending_bytes -= size
-            flags = END_STREAM if stream.response == COMPLETE and stream.trailers is None and not pending else 0
+            flags = END_STREAM if stream.response is COMPLETE and stream.trailers is None and not pending else 0
             self._frames[head_at] = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id)
-        within_budget = stream.pending_bytes == accounted or self._memory.hold(stream.pending_bytes - accounted)
+        self._ready.pop(stream.id, None)
         if not pending:
-            self._ready.pop(stream.id, None)
             self._all_sent(stream)
         elif stream.send_window > 0:
             self._ready[stream.id] = stream
-        else:
-            self._ready.pop(stream.id, None)
-        return within_budget
 
     def _all_sent(self, stream: Stream) -> None:
-        """Nothing waits at the stream any more: send its trailers, if it has them, and tell `Streams`."""
         if stream.trailers is not None:
             self._put_headers(stream, stream.trailers, end_stream=True)
         self._on_sent(stream)
 
 
+def _queue(stream: Stream, head: bytes, body: bytes) -> None:
+    pending = stream.pending
+    size = len(head) + len(body)
+    if size > _SHORT_BYTES:
+        pending.append(memoryview(head))
+        pending.append(memoryview(body))
+    elif pending and len(pending[-1]) + size <= _SHORT_BYTES:
+        pending[-1] = memoryview(b"".join((pending[-1], head, body)))
+    else:
+        pending.append(memoryview(head + body))
+    stream.pending_bytes += size
+
+
 def _joined_short(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The same bytes in fewer pieces: what stands between two long ones is one."""
     pieces: list[bytes | memoryview] = []
     short: list[bytes | memoryview] = []
     for frame in frames:
@@ -329,7 +256,3 @@ def _joined_short(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:
     if short:
         pieces.append(b"".join(short))
     return pieces
-
-
-def _ignore(stream: Stream) -> None:
-    """Stand in for `on_sent` once the socket is gone."""

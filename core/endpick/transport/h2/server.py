@@ -1,45 +1,42 @@
-"""The HTTP/2 listener: one port, its connections, and their end."""
+"""The HTTP/2 server: one listening port and its connections."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from typing import Final
 
-from endpick.api.turns import MANY_CONNECTIONS, Turns
-from endpick.requests.memory import MemoryAccount, MemoryBudget
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
+from endpick.transport.address import ListenSettings, listening_socket
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
 from endpick.transport.methods import Methods
-from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS = 2.0
+_STOP_SECONDS: Final = 2.0
+_TICK_SECONDS: Final = 1.0
+_LATE_SECONDS: Final = 2.0
+"""A tick this late is skipped: after a standstill, bytes that arrived in time are still unread."""
 
 
 class H2Server:
     """A `Server` on asyncio protocols."""
 
-    def __init__(self, settings: ListenSettings, methods: Methods, account: MemoryAccount | None = None) -> None:
+    def __init__(self, settings: ListenSettings, methods: Methods) -> None:
         self.methods = methods
         self.limits = settings.limits
         self.counters = TransportCounters()
-        self.memory = MemoryBudget(settings.limits.max_buffered_bytes, account)
-        self.turns = Turns(settings.limits.read_seconds_per_turn)
-        self.memory.account.on_drop.append(self.turns.overran)
         self._settings = settings
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._listener: Listener | None = None
-        self._sweeps = Sweeps(self._sweep)
+        self._timer: asyncio.TimerHandle | None = None
         self._certificate: CertificateWatch | None = None
 
     @property
@@ -48,20 +45,21 @@ class H2Server:
         return len(self._connections)
 
     async def start(self) -> int:
-        """Bind and serve; see `Server.start`."""
+        """See `Server.start`."""
         if self._settings.tls is not None:
             self._certificate = CertificateWatch(self._settings.tls)
         socket = listening_socket(self._settings)
         port: int = socket.getsockname()[1]
         self._listener = Listener(
-            socket, self.limits.accepting, self.counters, lambda peer: SocketConnection(self, peer), self.turns, self._certificate
+            socket,
+            self.limits.max_connections,
+            self.limits.handshake_seconds,
+            self.counters,
+            lambda: SocketConnection(self),
+            self._certificate,
         )
-        try:
-            self._listener.open()
-        except OSError as error:
-            self._listener.close()
-            raise ListenError.at(self._settings.host, self._settings.port, error) from error
-        self._sweeps.start()
+        self._listener.start()
+        self._tick_later()
         return port
 
     async def drain(self, grace_seconds: float) -> None:
@@ -86,22 +84,19 @@ class H2Server:
             for connection in tuple(self._connections):
                 connection.abort()
             await self._empty.wait()
-        self._sweeps.stop()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def admit(self, protocol: SocketConnection) -> None:
-        """Take a connection in."""
-        self._connections.add(protocol)
-        self.turns.crowded = len(self._connections) > MANY_CONNECTIONS
+    def opened(self, connection: SocketConnection) -> None:
+        """Called by a new connection."""
+        self._connections.add(connection)
         self._empty.clear()
-        if self._listener is not None:
-            self._listener.arrived(protocol)
 
-    def release(self, protocol: SocketConnection) -> None:
-        """Forget a connection that is gone."""
-        self._connections.discard(protocol)
-        self.turns.crowded = len(self._connections) > MANY_CONNECTIONS
+    def closed(self, connection: SocketConnection) -> None:
+        """Called by a connection whose socket is closed."""
+        self._connections.discard(connection)
         if self._listener is not None:
-            self._listener.left(protocol)
+            self._listener.connection_closed()
         if not self._connections:
             self._empty.set()
 
@@ -109,16 +104,15 @@ class H2Server:
         if self._listener is not None:
             self._listener.close()
 
-    def _sweep(self, now: float) -> None:
-        if self._certificate is not None:
-            self._certificate.follow(self.counters)
-        self._tick_some(iter(tuple(self._connections)), now)
+    def _tick_later(self) -> None:
+        due = time.monotonic() + _TICK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick, due)
 
-    def _tick_some(self, connections: Iterator[SocketConnection], now: float) -> None:
-        """Tell connections of the time, some in each turn: a tick looks at each stream, of which there may be hundreds of thousands."""
-        ends_at = time.monotonic() + self.limits.read_seconds_per_turn
-        for connection in connections:
-            connection.tick(now)
-            if time.monotonic() > ends_at:
-                asyncio.get_running_loop().call_soon(self._tick_some, connections, now)
-                return
+    def _tick(self, due: float) -> None:
+        now = time.monotonic()
+        self._tick_later()
+        if self._certificate is not None:
+            self._certificate.refresh(self.counters)
+        if now - due < _LATE_SECONDS:
+            for connection in tuple(self._connections):
+                connection.tick(now)

@@ -41,7 +41,7 @@ def test_profiles_are_compiled_with_their_steps_and_weights() -> None:
     assert list(profiles) == ["a", "b"]
     assert [step.instance.name for step in profiles["a"].filters] == ["even-filter"]
     assert [step.instance.name for step in profiles["a"].scorers] == ["match-scorer", "queue-scorer"]
-    assert profiles["a"].weights.ravel().tolist() == [2.0, 3.0]
+    assert profiles["a"].weights == (2.0, 3.0)
     assert profiles["b"].picker.instance.name == "max-score-picker"
 
 

@@ -8,7 +8,7 @@ from endpick.host.planning.subscriptions import Subscription
 from unit.host.planning.planned import plan
 
 
-def test_behaviour_42_default_producers_are_added_transitively_and_announced() -> None:
+def test_behaviour_42_default_producers_are_added_and_announced() -> None:
     result = plan("plugins: [{type: match-scorer}]")
 
     assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher")
@@ -52,7 +52,7 @@ def test_profiles_know_what_they_read() -> None:
     assert [profile.reads for profile in result.plan.profiles] == [("zoo/match", "zoo/tokens"), ("zoo/queue",)]
 
 
-def test_behaviour_38_a_key_without_producer_names_consumer_key_and_who_could() -> None:
+def test_behaviour_38_key_without_producer_gets_advice() -> None:
     result = plan("""
         plugins: [{type: exotic-scorer}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: exotic-scorer}]}]
@@ -79,14 +79,14 @@ def test_a_default_producer_that_is_not_installed_is_named() -> None:
     assert result.one("E0601").help == "install a plugin that offers 'matcher', its default producer"
 
 
-def test_collection_that_the_document_forbids_is_not_added_behind_its_back() -> None:
+def test_forbidden_collection_is_not_added() -> None:
     result = plan("plugins: [{type: queue-scorer}]\ndataLayer: {injectDefaults: false}")
 
     assert result.found == [("E0601", "queue-scorer")]
     assert "remove `injectDefaults: false`" in (result.one("E0601").help or "")
 
 
-def test_producers_of_request_data_are_added_whatever_inject_defaults_says() -> None:
+def test_request_producers_are_added_despite_inject_defaults() -> None:
     result = plan("plugins: [{type: match-scorer}]\ndataLayer: {injectDefaults: false}")
 
     assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher")
@@ -113,7 +113,7 @@ def test_a_consumer_can_choose_its_producer_in_its_parameters() -> None:
     assert result.found == [("W0602", "matcher")]
 
 
-def test_a_consumer_that_chooses_a_producer_that_is_not_there_misses_its_data() -> None:
+def test_chosen_producer_that_is_undefined_is_missed() -> None:
     result = plan("plugins: [{type: match-scorer, parameters: {producer: nobody}}]")
 
     assert [code for code, _ in result.found] == ["E0601"]
@@ -121,7 +121,7 @@ def test_a_consumer_that_chooses_a_producer_that_is_not_there_misses_its_data() 
     assert result.one("E0601").help == "'nobody' does not produce it; define 'nobody' under `plugins:`"
 
 
-def test_a_consumer_that_chooses_the_wrong_producer_is_told_the_right_ones() -> None:
+def test_wrong_chosen_producer_gets_a_suggestion() -> None:
     result = plan("plugins: [{type: match-scorer, parameters: {producer: mathcer}}, {type: matcher}]")
 
     assert result.one("E0601").help == "'mathcer' does not produce it; name one of matcher"
@@ -148,13 +148,13 @@ def test_an_optional_key_without_producer_is_mentioned() -> None:
     assert result.found == [("W0603", "spice-scorer")]
 
 
-def test_an_unknown_instance_may_be_the_producer_that_seems_to_be_missing() -> None:
+def test_unknown_instance_may_be_the_missing_producer() -> None:
     result = plan("plugins: [{type: spice-scorer}, {type: tokenizer}, {type: nowhere-scorer}]")
 
     assert result.found == [("E0301", "nowhere-scorer")]
 
 
-def test_an_instance_that_bears_a_default_producers_name_is_left_alone() -> None:
+def test_instance_named_like_a_default_producer_is_kept() -> None:
     result = plan("plugins: [{type: match-scorer}, {type: plain-scorer, name: matcher}]")
 
     assert result.plan.by_name["matcher"].type == "plain-scorer"
@@ -162,7 +162,7 @@ def test_an_instance_that_bears_a_default_producers_name_is_left_alone() -> None
     assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher-default")
 
 
-def test_a_default_producer_that_does_not_produce_the_key_is_added_once_and_the_key_is_missed() -> None:
+def test_default_producer_without_the_key_is_added_once() -> None:
     result = plan("plugins: [{type: trusting-scorer}]")
 
     assert result.found == [("E0601", "trusting-scorer")]

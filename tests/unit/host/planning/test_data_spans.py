@@ -17,7 +17,7 @@ PROFILE = "schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {scorer}
         ("[{type: match-scorer}, {type: tokenizer, name: a}, {type: tokenizer, name: b}]", ("E0605", "tokenizer"), "tokenizer"),
     ],
 )
-def test_a_disagreement_is_shown_at_one_side_with_a_label_at_the_other(plugins, found, label):
+def test_disagreement_has_a_label_at_the_other_side(plugins, found, label):
     scorer = plugins.partition("type: ")[2].partition("}")[0]
     result = plan(f"plugins: {plugins}\n{PROFILE.format(scorer=scorer)}")
 
@@ -27,7 +27,7 @@ def test_a_disagreement_is_shown_at_one_side_with_a_label_at_the_other(plugins, 
     assert [result.quote(each.span) for each in diagnostic.labels] == [label]
 
 
-def test_of_two_producers_the_one_whose_name_comes_later_is_blamed():
+def test_second_producer_by_name_is_blamed():
     result = plan("plugins:\n- {type: match-scorer}\n- {type: tokenizer, name: b}\n- {type: tokenizer, name: a}")
 
     clash = result.one("E0605")

@@ -79,14 +79,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("body", "told"), CASES.items(), ids=CASES)
-def test_each_default_is_told_with_its_reason(body, told):
+def test_each_default_is_announced_with_its_reason(body, told):
     outcome = make_plan(load_config(text=f"{HEAD}{body}\n", name="config.yaml"), discover())
     assert outcome.plan is not None, outcome.diagnostics
     assert {one.message for one in outcome.plan.announcements} == told
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_nothing_is_added_to_a_sample_without_a_word(path):
+def test_every_addition_to_a_sample_is_announced(path):
     plan = make_plan(load_config(path), discover(), endpoints_file=Path("pool.yaml")).plan
     if plan is None:
         pytest.skip("names types that are not installed; test_llm_d_configs.py says which")

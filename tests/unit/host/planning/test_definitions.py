@@ -100,7 +100,7 @@ def test_built_instances_come_in_the_order_of_the_plan() -> None:
     assert built.instances["even-filter"].on_fault is OnFault.REFUSE
 
 
-def test_instances_that_did_not_change_are_carried_over_and_others_built_anew() -> None:
+def test_unchanged_instances_are_carried_over() -> None:
     old = plan("plugins: [{type: plain-scorer}, {type: queue-scorer}, {type: even-filter, name: gone}]").plan
     new = plan("""
         plugins:
@@ -140,11 +140,11 @@ def test_every_plugin_that_refuses_to_be_built_is_reported() -> None:
     assert result.quote(faults[1].span) == "parameters"
 
 
-def test_parameters_that_could_not_be_read_are_not_called_missing() -> None:
+def test_unreadable_parameters_are_not_missing() -> None:
     assert plan("plugins: [{type: picky-scorer, parameters: 7}]").found == [("E0203", "7")]
 
 
-def test_a_parameter_that_could_not_be_read_hides_no_other_mistake_and_is_not_called_missing() -> None:
+def test_unreadable_parameter_hides_no_other_mistake() -> None:
     result = plan("""
         plugins:
           - type: picky-scorer

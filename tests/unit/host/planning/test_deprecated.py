@@ -42,7 +42,7 @@ def became(plan: Plan, what: str, *rest: str) -> object:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["body"][:60])
 @pytest.mark.parametrize("version", [LLM_D, FORMER, ENDPICK])
-def test_it_becomes_what_it_means_today_and_the_operator_is_told(version, row):
+def test_deprecated_part_has_its_meaning_and_a_warning(version, row):
     outcome = planned(version, row["body"])
 
     told = row.get("refused", row["told"]) if version == ENDPICK else row["told"]
@@ -57,9 +57,9 @@ def test_it_becomes_what_it_means_today_and_the_operator_is_told(version, row):
         assert (list(found) if isinstance(found, tuple) else found) == expected
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_the_compatibility_page_has_a_row_for_it(row):
-    page = (ROOT / "docs/explanation/compatibility.md").read_text()
-    section = page.split("\n## Former names\n")[1].split("\n## ")[0]
-    (line,) = [line for line in section.splitlines() if line.startswith("|") and f"`{row['name']}`" in line.split("|")[1]]
-    assert all(code in line for code in {*row["told"], *row.get("refused", ())})
+def test_the_compatibility_page_has_a_row_for_it():
+    for row in ROWS:
+        page = (ROOT / "docs/explanation/compatibility.md").read_text()
+        section = page.split("\n## Former names\n")[1].split("\n## ")[0]
+        (line,) = [line for line in section.splitlines() if line.startswith("|") and f"`{row['name']}`" in line.split("|")[1]]
+        assert all(code in line for code in {*row["told"], *row.get("refused", ())})

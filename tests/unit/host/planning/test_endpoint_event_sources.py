@@ -30,7 +30,7 @@ def planned(named: str):
 
 
 @pytest.mark.parametrize("named", ["inflight-load-producer", "precise-prefix-cache-scorer", "precise-prefix-cache-producer"])
-def test_an_instance_that_keeps_something_about_endpoints_may_be_named(named):
+def test_instance_with_endpoint_state_may_be_named(named):
     outcome = planned(named)
     assert outcome.plan is not None
     assert [one for one in outcome.diagnostics if one.span.line == 13 or (named in one.message and one.code.name == "W0301")] == []
@@ -38,7 +38,7 @@ def test_an_instance_that_keeps_something_about_endpoints_may_be_named(named):
     assert source.collectors == ("topology-extractor",)
 
 
-def test_an_instance_that_keeps_nothing_about_endpoints_is_named_in_vain():
+def test_instance_without_endpoint_state_gets_a_warning():
     outcome = planned("active-request-scorer")
     assert outcome.plan is not None
     assert [(one.code.name, one.message) for one in outcome.diagnostics if one.span.line == 13] == [

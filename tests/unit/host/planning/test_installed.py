@@ -64,7 +64,7 @@ def test_requirements_of_a_distribution_are_looked_up_once(monkeypatch: pytest.M
     assert asked == ["zoo"]
 
 
-def test_a_type_that_is_not_as_it_was_locked_is_refused_before_its_import() -> None:
+def test_type_that_differs_from_the_lock_is_not_imported() -> None:
     text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}]\n"
 
     outcome = make_plan(load_config(text=text), candidates(), lock=Lock())

@@ -6,7 +6,7 @@ from unit.host.planning.planned import plan
 from unit.host.planning.zoo import Auditor
 
 
-def test_a_hook_objects_opinion_becomes_a_diagnostic_at_the_place_it_named() -> None:
+def test_hook_finding_is_a_diagnostic_at_its_place() -> None:
     result = plan("plugins: [{type: plain-scorer}]\nhooks: [{name: auditor}]")
 
     assert result.found == [("E0511", "plain-scorer")]
@@ -14,7 +14,7 @@ def test_a_hook_objects_opinion_becomes_a_diagnostic_at_the_place_it_named() -> 
     assert result.outcome.plan is None
 
 
-def test_a_hook_object_is_not_asked_about_a_document_that_is_wrong_anyway() -> None:
+def test_hooks_do_not_validate_a_wrong_document() -> None:
     result = plan("plugins: [{type: orphan-scorer}]\nhooks: [{name: auditor}]")
 
     assert result.found == [("E0601", "orphan-scorer")]
@@ -41,7 +41,7 @@ def test_without_its_hook_object_the_type_is_unknown() -> None:
     assert [code for code, _ in plan("plugins: [{type: offered-scorer}]").found] == ["E0301"]
 
 
-def test_hook_objects_that_are_missing_or_broken_are_refused_at_their_names() -> None:
+def test_broken_hook_objects_are_reported_at_their_names() -> None:
     result = plan("hooks: [{name: auditer}, {name: broken}, {name: offerer, from: nobody}]")
 
     assert result.found == [("E0705", "auditer"), ("E0705", "broken"), ("E0705", "offerer")]

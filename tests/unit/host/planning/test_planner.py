@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import DataProducer, ModelRewrite, ModelTarget
+from endpick.api import DataProducer
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import load_config
-from endpick.diagnostics import Code, Diagnostic
-from endpick.host.planning.plan import PlanOutcome
+from endpick.diagnostics import Code
 from endpick.host.planning.planner import check_statically, make_plan
 from unit.host.planning.planned import plan
 from unit.host.planning.zoo import candidates
@@ -39,7 +38,7 @@ SEVEN = """
     """
 
 
-def test_behaviour_33_independent_mistakes_of_every_phase_are_found_in_one_run_in_document_order() -> None:
+def test_behaviour_33_mistakes_of_every_phase_are_found() -> None:
     result = plan(SEVEN)
 
     errors = [(code, text) for code, text in result.found if code.startswith("E")]
@@ -104,15 +103,6 @@ def test_a_faulty_entry_does_not_make_its_references_faulty() -> None:
     assert [code for code, _ in result.found] == ["E0203"]
 
 
-def test_an_outcome_has_a_plan_or_an_error_and_never_both() -> None:
-    good = plan("").outcome
-
-    with pytest.raises(ValueError, match="exactly when"):
-        PlanOutcome(None)
-    with pytest.raises(ValueError, match="exactly when"):
-        PlanOutcome(good.plan, (Diagnostic(Code.E0301, "x"),))
-
-
 def test_unused_instances_are_doubted_with_the_place_they_lack() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}, {type: random-picker}, {type: csv-parser}, {type: file-discovery}, {type: event-source}]
@@ -138,7 +128,7 @@ def test_unused_instances_are_not_reported_when_the_policy_says_so() -> None:
     assert result.found == []
 
 
-def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> None:
+def test_instance_meant_by_a_misspelling_is_not_unused() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: plain-scorrer}]}]
@@ -147,7 +137,7 @@ def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> N
     assert result.found == [("E0501", "plain-scorrer")]
 
 
-def test_parts_that_this_version_ignores_say_so_and_still_need_what_they_name() -> None:
+def test_ignored_parts_get_a_warning_and_are_checked() -> None:
     result = plan("""
         plugins: [{type: event-source}]
         dataLayer:
@@ -166,7 +156,7 @@ TYPES = sorted(one.type for one in candidates())
 
 
 @given(st.lists(st.sampled_from(TYPES), unique=True, max_size=8), st.randoms(use_true_random=False))
-def test_whatever_is_defined_the_plan_is_whole_or_there_is_an_error_with_a_place(types: list[str], random) -> None:
+def test_plan_is_complete_or_has_an_error_with_a_place(types: list[str], random) -> None:
     result = plan(f"plugins: [{', '.join(f'{{type: {one}}}' for one in types)}]")
 
     if result.outcome.plan is None:

@@ -163,7 +163,7 @@ def test_a_handler_says_which_profiles_it_requires() -> None:
     ).found
 
 
-def test_a_handler_that_fails_to_say_what_it_requires_is_at_fault() -> None:
+def test_handler_that_fails_to_name_its_profiles_is_at_fault() -> None:
     result = plan("plugins: [{type: max-score-picker}, {type: forgetful-profile-handler}]")
 
     assert [code for code, _ in result.found] == ["E0403"]
@@ -196,7 +196,7 @@ def test_an_instance_appears_once_in_a_profile() -> None:
     assert result.one("E0510").span.line == 8
 
 
-def test_behaviour_37_an_unknown_reference_gets_a_suggestion_and_the_defined_names() -> None:
+def test_behaviour_37_unknown_reference_gets_a_suggestion() -> None:
     result = plan("""
         plugins: [{type: queue-scorer}, {type: even-filter}]
         schedulingProfiles:
@@ -212,7 +212,7 @@ def test_behaviour_37_an_unknown_reference_gets_a_suggestion_and_the_defined_nam
     assert diagnostic.notes == ("defined are queue-scorer, even-filter",)
 
 
-def test_behaviour_37_a_reference_that_is_like_nothing_gets_the_defined_names_only() -> None:
+def test_behaviour_37_odd_reference_gets_the_defined_names() -> None:
     result = plan("""
         plugins: [{type: even-filter}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: zzz}, {pluginRef: even-filter}]}]
@@ -222,7 +222,7 @@ def test_behaviour_37_a_reference_that_is_like_nothing_gets_the_defined_names_on
     assert "defined are even-filter" in (result.one("E0501").help or "")
 
 
-def test_behaviour_37_a_weight_on_a_picker_is_a_kind_error_at_the_weight() -> None:
+def test_behaviour_37_weight_on_a_picker_is_an_error() -> None:
     result = plan("""
         plugins: [{type: max-score-picker}]
         schedulingProfiles:
@@ -237,7 +237,7 @@ def test_behaviour_37_a_weight_on_a_picker_is_a_kind_error_at_the_weight() -> No
 
 
 @pytest.mark.parametrize("version", ["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"])
-def test_a_weight_on_a_picker_is_a_warning_in_a_document_that_llm_d_would_start_with(version: str) -> None:
+def test_weight_on_a_picker_is_a_warning_for_llm_d(version: str) -> None:
     result = plan(
         """
         plugins: [{type: max-score-picker}]
@@ -259,7 +259,7 @@ def test_a_scorer_of_weight_zero_is_doubted() -> None:
     assert result.found == [("W0501", "0")]
 
 
-def test_other_kinds_in_a_profile_have_no_effect_as_in_llm_d_and_are_told_so() -> None:
+def test_other_kinds_in_a_profile_get_a_warning() -> None:
     result = plan("""
         plugins: [{type: doorman}, {type: random-picker}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: doorman}, {pluginRef: random-picker}]}]
@@ -270,7 +270,7 @@ def test_other_kinds_in_a_profile_have_no_effect_as_in_llm_d_and_are_told_so() -
     assert result.plan.on_request[Admitter] == ("doorman",)
 
 
-def test_a_default_that_is_not_installed_is_an_error_that_says_why_it_was_wanted() -> None:
+def test_missing_default_is_an_error_with_its_reason() -> None:
     result = plan("plugins: [{type: plain-scorer}]", without=["max-score-picker"])
 
     diagnostic = result.one("E0301")
@@ -278,7 +278,7 @@ def test_a_default_that_is_not_installed_is_an_error_that_says_why_it_was_wanted
     assert "names no picker" in diagnostic.notes[-1]
 
 
-def test_a_type_that_cannot_be_loaded_hides_what_it_might_have_been() -> None:
+def test_unloadable_type_is_not_judged() -> None:
     """An unknown instance may be the missing picker, handler or producer: only what is certain is reported."""
     result = plan("""
         plugins: [{type: mystery}, {type: orphan-scorer}]

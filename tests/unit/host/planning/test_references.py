@@ -169,7 +169,7 @@ def test_an_instance_of_another_kind_is_told_what_is_needed() -> None:
     assert diagnostic.help == "of that kind are acme.yes"
 
 
-def test_a_default_that_names_nothing_says_which_parameter_to_give() -> None:
+def test_undefined_default_reference_names_the_parameter() -> None:
     diagnostic = plan("plugins: [{type: pd-profile-handler}]\nschedulingProfiles: [{name: decode}, {name: prefill}]").one("E0501")
 
     assert "needs a disaggregation decider called 'prefix-based-pd-decider'" in diagnostic.message
@@ -191,7 +191,7 @@ def test_a_circle_marks_every_parameter_that_is_part_of_it() -> None:
     assert [result.quote(span) for span in (diagnostic.span, *(label.span for label in diagnostic.labels))] == ["two", "three", "one"]
 
 
-def test_instances_are_built_after_those_they_name_wherever_these_are_defined() -> None:
+def test_instances_are_built_after_those_they_name() -> None:
     result = plan("""
         plugins:
           - {type: acme.stages, parameters: {last: all}}
@@ -224,7 +224,7 @@ def answer_of(plugin_type: str, on_fault: str | None = None):
         return host.ask()
 
 
-def test_a_handler_hears_its_decider_and_goes_on_under_its_own_name() -> None:
+def test_handler_calls_its_decider_and_keeps_its_scope() -> None:
     decision = answer_of("acme.yes")
 
     assert (decision.headers["x-answer"], decision.faults) == ("True", ())
@@ -234,7 +234,7 @@ def test_a_handler_hears_its_decider_and_goes_on_under_its_own_name() -> None:
     ("plugin_type", "problem"),
     [("acme.broken", "RuntimeError: no idea"), ("acme.vague", "answered str, not a bool")],
 )
-def test_a_decider_that_fails_says_no_and_the_fault_is_its_own(plugin_type, problem) -> None:
+def test_failing_decider_answers_no_and_owns_the_fault(plugin_type, problem) -> None:
     decision = answer_of(plugin_type)
 
     assert decision.headers["x-answer"] == "False"
@@ -243,7 +243,7 @@ def test_a_decider_that_fails_says_no_and_the_fault_is_its_own(plugin_type, prob
     ]
 
 
-def test_a_decider_that_must_not_fail_refuses_the_request_in_its_own_name() -> None:
+def test_failing_decider_can_refuse_the_request() -> None:
     decision = answer_of("acme.broken", "FailClose")
 
     assert (decision.destinations, decision.status) == ((), 500)
@@ -272,7 +272,7 @@ def test_an_open_circuit_leaves_the_decider_out() -> None:
     assert not decisions[-1].faults
 
 
-def test_an_instance_is_taken_over_together_with_what_it_names_only() -> None:
+def test_instance_is_carried_over_with_those_it_names() -> None:
     def built_from(cap: int, before: tuple[object, Built] | None = None):
         result = plan(f"""
             plugins:
@@ -290,7 +290,7 @@ def test_an_instance_is_taken_over_together_with_what_it_names_only() -> None:
     names = ("decider", "acme.stages")
     assert all(same[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
     assert not any(other[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].stand_in
+    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].proxy
 
 
 class Stubborn(DisaggregationDecider):
@@ -303,7 +303,7 @@ class Stubborn(DisaggregationDecider):
         return True
 
 
-def test_what_cannot_be_built_takes_what_names_it_along_and_is_reported_once() -> None:
+def test_instances_that_name_an_unbuildable_one_are_skipped() -> None:
     text = (
         "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
         "plugins: [{type: acme.stages, parameters: {last: s}}, {name: s, type: acme.s}]\n"
@@ -335,7 +335,7 @@ class Mistaken(ProfileHandler[ScorerParameters]):
     process_results = StagesHandler.process_results
 
 
-def test_a_reference_to_a_kind_that_no_plugin_calls_is_a_malformed_declaration() -> None:
+def test_reference_to_an_uncallable_kind_is_malformed() -> None:
     text = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: acme.h}]\n"
     outcome = make_plan(load_config(text=text, name="config.yaml"), (*discover(), _offer("acme.h", Mistaken)))
 

@@ -98,7 +98,7 @@ def test_endpoints_that_fall_silent_are_screened_out_by_default() -> None:
     assert announcement.message.startswith("added candidate filter 'silent-endpoint-screener': a model server that dies keeps its last")
 
 
-def test_a_candidate_filter_of_that_type_is_not_added_twice_nor_against_the_operators_will() -> None:
+def test_default_candidate_filter_is_added_once() -> None:
     named = "plugins: [{name: mine, type: silent-endpoint-screener}]"
 
     assert plan(named).plan.on_request[CandidateFilter] == ("mine",)
@@ -118,7 +118,7 @@ def test_discovery_must_be_an_endpoint_discovery() -> None:
     assert "an endpoint discovery is needed here" in result.one("E0503").message
 
 
-def test_instances_that_act_by_being_defined_are_listed_in_the_order_of_the_document() -> None:
+def test_on_request_instances_are_in_document_order() -> None:
     result = plan("plugins: [{type: doorman, name: b}, {type: diary}, {type: doorman, name: a}]")
 
     assert result.plan.on_request[Admitter] == ("b", "a")
@@ -135,7 +135,7 @@ def test_a_type_that_a_faulty_entry_may_define_is_not_added() -> None:
     assert [code for code, _ in result.found] == ["E0202"]
 
 
-def test_a_pool_that_flags_name_adds_its_discovery_where_the_document_names_none() -> None:
+def test_pool_flags_add_a_discovery() -> None:
     pool = PoolSettings(name="vllm", namespace="models", kubeconfig="/k")
     result = plan("", pool=pool)
 
@@ -159,7 +159,7 @@ def test_leader_election_is_asked_for_with_the_pool_of_flags(gates: str, follows
     assert not plan(gates, pool=PoolSettings(name="vllm")).plan.by_name["kubernetes-discovery"].parameters.leader_election
 
 
-def test_leader_election_that_the_documents_discovery_does_not_ask_for_is_warned_of() -> None:
+def test_ignored_leader_election_flag_gets_a_warning() -> None:
     document = """
         plugins: [{{type: kubernetes-discovery, parameters: {{poolName: vllm{more}}}}}]
         dataLayer: {{discovery: {{pluginRef: kubernetes-discovery}}}}
@@ -171,7 +171,7 @@ def test_leader_election_that_the_documents_discovery_does_not_ask_for_is_warned
     assert plan(document.format(more=""), pool=PoolSettings()).found == []
 
 
-def test_a_discovery_of_the_document_counts_before_the_pool_of_flags() -> None:
+def test_named_discovery_wins_over_pool_flags() -> None:
     named = "plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}"
 
     assert plan(named, pool=PoolSettings(name="vllm")).plan.discovery == "file-discovery"

@@ -13,14 +13,14 @@ def test_metrics_are_collected_unless_the_document_forbids_it() -> None:
     assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.sources == ()
 
 
-def test_metrics_that_no_instance_reads_are_planned_and_not_collected() -> None:
+def test_unread_metrics_are_not_collected() -> None:
     result = plan("plugins: [{type: plain-scorer}]")
 
     assert result.plan.sources == (PlannedSource("metrics-data-source", ("core-metrics-extractor",), ()),)
     assert result.found == []
 
 
-def test_a_document_that_wires_metrics_itself_gets_no_second_source() -> None:
+def test_document_with_metrics_gets_no_second_source() -> None:
     """llm-d compares names here, and scrapes twice when the source has another name."""
     result = plan("""
         plugins: [{type: queue-scorer}, {type: metrics-data-source, name: mine}, {type: core-metrics-extractor, name: reader}]
@@ -31,14 +31,14 @@ def test_a_document_that_wires_metrics_itself_gets_no_second_source() -> None:
     assert result.announced("data source") == []
 
 
-def test_defined_metrics_plugins_are_wired_when_the_document_does_not_say_how() -> None:
+def test_defined_metrics_plugins_are_bound_by_default() -> None:
     result = plan("plugins: [{type: queue-scorer}, {type: core-metrics-extractor, name: reader}]")
 
     assert result.plan.sources == (PlannedSource("metrics-data-source", ("reader",), ("reader",)),)
     assert result.found == []
 
 
-def test_a_collector_that_no_source_feeds_gets_the_source_it_asks_for() -> None:
+def test_unbound_collector_gets_its_default_source() -> None:
     result = plan("plugins: [{type: exotic-scorer}, {type: event-collector}]")
 
     assert PlannedSource("event-source", ("event-collector",), ("event-collector",)) in result.plan.sources
@@ -64,7 +64,7 @@ def test_a_collector_that_writes_nothing_is_always_active() -> None:
     assert result.plan.sources[0] == PlannedSource("event-source", ("any-collector",), ("any-collector",))
 
 
-def test_behaviour_41_the_collector_is_named_when_it_cannot_read_its_source() -> None:
+def test_behaviour_41_wrong_payload_names_the_collector() -> None:
     result = plan("""
         plugins: [{type: event-source}, {type: core-metrics-extractor}]
         dataLayer:
@@ -111,14 +111,14 @@ def test_a_collector_is_bound_once_however_often_it_is_named() -> None:
     assert result.plan.sources[0].collectors == ("any-collector",)
 
 
-def test_metrics_are_not_collected_by_plugins_that_are_not_installed() -> None:
+def test_missing_metrics_plugins_are_not_added() -> None:
     result = plan("plugins: [{type: plain-scorer}]", without=["core-metrics-extractor"])
 
     assert result.plan.sources == ()
     assert "metrics-data-source" not in result.plan.by_name
 
 
-def test_any_payload_will_do_for_a_source_or_a_collector_that_names_none() -> None:
+def test_untyped_payload_fits_any_source_and_collector() -> None:
     result = plan("""
         plugins: [{type: metrics-data-source}, {type: any-collector}]
         dataLayer: {sources: [{pluginRef: metrics-data-source, collectors: [{pluginRef: any-collector}]}]}
@@ -127,7 +127,7 @@ def test_any_payload_will_do_for_a_source_or_a_collector_that_names_none() -> No
     assert result.found == []
 
 
-def test_a_collector_gets_no_source_where_the_document_forbids_additions() -> None:
+def test_collector_gets_no_source_if_additions_are_forbidden() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}, {type: event-collector}]
         dataLayer: {injectDefaults: false}

@@ -51,7 +51,7 @@ def test_without_cycles_every_node_comes_after_those_it_waits_for(graph: dict[st
 
 
 @given(graphs())
-def test_each_circle_is_a_real_one_and_begins_with_its_smallest_name(graph: dict[str, set[str]]) -> None:
+def test_each_cycle_is_real_and_starts_with_its_smallest_name(graph: dict[str, set[str]]) -> None:
     for cycle in toposort(graph).cycles:
         assert cycle[0] == min(cycle)
         assert len(set(cycle)) == len(cycle)

@@ -41,9 +41,8 @@ def endpick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     return run
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code"),
-    [
+def test_the_exit_code_of_validate_says_who_has_to_act(endpick) -> None:
+    for arguments, exit_code in [
         (["good.yaml"], 0),
         (["doubtful.yaml"], 0),
         (["doubtful.yaml", "--strict"], 3),
@@ -55,13 +54,11 @@ def endpick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
         (["wrong.yaml", "missing.yaml"], 3),
         (["absent.yaml"], 3),
         ([], 2),
-    ],
-)
-def test_the_exit_code_of_validate_says_who_has_to_act(endpick, arguments: list[str], exit_code: int) -> None:
-    assert endpick("validate", *arguments).exit_code == exit_code
+    ]:
+        assert endpick("validate", *arguments).exit_code == exit_code
 
 
-def test_validate_explains_on_standard_error_and_sums_up_on_standard_output(endpick) -> None:
+def test_validate_prints_diagnostics_and_a_summary(endpick) -> None:
     result = endpick("validate", "good.yaml", "doubtful.yaml", "wrong.yaml")
 
     assert result.stdout == "good.yaml: ok\ndoubtful.yaml: 1 warning\nwrong.yaml: 1 error\n"
@@ -70,18 +67,10 @@ def test_validate_explains_on_standard_error_and_sums_up_on_standard_output(endp
     assert "\x1b[" not in result.stderr
 
 
-def test_of_standard_input_no_more_is_read_than_a_configuration_may_have(endpick) -> None:
+def test_huge_standard_input_is_refused(endpick) -> None:
     result = endpick("validate", "-", text="# x\n" * 10_000_000)
 
     assert (result.exit_code, "error[E0104]" in result.stderr) == (3, True)
-
-
-def test_a_plan_shows_no_name_that_commands_a_terminal(endpick) -> None:
-    Path("named.yaml").write_text(GOOD.replace("{type: plain-scorer}", '{type: plain-scorer, name: "p\\e[2J\\u202e"}'))
-    result = endpick("plan", "named.yaml")
-
-    assert (result.exit_code, "p\\u001b[2J\\u202e" in result.stdout) == (0, True)
-    assert result.stdout.replace("\n", "").isprintable()
 
 
 def test_validate_reads_standard_input(endpick) -> None:
@@ -115,7 +104,7 @@ def test_validate_finds_what_only_a_constructor_can_judge(endpick) -> None:
 
 
 @pytest.mark.parametrize("static", [[], ["--static"]])
-def test_validate_misses_a_discovery_as_serve_would_unless_a_file_of_endpoints_is_given(endpick, static: list[str]) -> None:
+def test_validate_misses_a_discovery_without_endpoints_file(endpick, static: list[str]) -> None:
     text = GOOD.replace(", {type: file-discovery}", "").replace(POOL, "")
 
     alone = endpick("validate", *static, "-", "--format", "json", text=text)
@@ -125,14 +114,14 @@ def test_validate_misses_a_discovery_as_serve_would_unless_a_file_of_endpoints_i
     assert "E0806" not in endpick("validate", *static, "--endpoints", "pool.yaml", "-", text=text).stderr
 
 
-def test_a_discovery_that_the_document_names_goes_before_the_file(endpick) -> None:
+def test_named_discovery_wins_over_the_endpoints_file(endpick) -> None:
     result = endpick("plan", "good.yaml", "--endpoints", "pool.yaml")
 
     assert result.exit_code == 0
     assert "warning[W0204]: --endpoints has no effect: the configuration names the discovery 'file-discovery'" in result.stderr
 
 
-def test_a_static_check_passes_over_what_only_third_party_code_could_tell(endpick) -> None:
+def test_static_check_skips_third_party_parameters(endpick) -> None:
     assert endpick("validate", "--static", "wrong.yaml").exit_code == 0
     assert endpick("validate", "--static", "missing.yaml").exit_code == 4
 
@@ -147,7 +136,7 @@ def test_verbs_that_need_a_plan_end_as_validate_does_without_one(endpick, verb: 
 
 
 @pytest.mark.parametrize("verb", ["plan", "graph"])
-def test_a_program_gets_the_reasons_as_json_when_there_is_no_plan(endpick, verb: str) -> None:
+def test_errors_are_json_when_there_is_no_plan(endpick, verb: str) -> None:
     result = endpick(verb, "wrong.yaml", "--format", "json")
 
     assert result.exit_code == 3
@@ -170,7 +159,7 @@ def test_plan_tells_order_weights_origin_and_what_was_filled_in(endpick) -> None
         assert row in rows
 
 
-def test_plan_prints_warnings_about_what_it_shows_on_standard_error(endpick) -> None:
+def test_plan_prints_warnings_on_standard_error(endpick) -> None:
     result = endpick("plan", "doubtful.yaml")
 
     assert result.exit_code == 0
@@ -236,7 +225,7 @@ def test_schema_prints_the_parameters_of_a_type(endpick) -> None:
     assert document["properties"]["cap"]["description"] == "Queue length that scores zero."
 
 
-def test_schema_of_the_config_knows_third_party_types_when_asked_to(endpick) -> None:
+def test_config_schema_can_include_third_party_types(endpick) -> None:
     def types(*options: str) -> list[str]:
         plugin = json.loads(endpick("schema", "config", *options).stdout)["definitions"]["PluginSpec"]
         return plugin["properties"]["type"].get("enum", [])

@@ -76,7 +76,7 @@ def test_documents_satisfy_the_published_schemas(name: str, view) -> None:
     jsonschema.Draft202012Validator(schema).validate(view(plan(BODY).plan).model_dump(mode="json", by_alias=True))
 
 
-def test_the_picture_holds_which_instance_gives_what_to_which_and_no_other() -> None:
+def test_picture_holds_every_flow_once() -> None:
     drawn = picture()
 
     assert [(arrow.giver, arrow.taker, arrow.what, arrow.flow, arrow.needed) for arrow in drawn.arrows] == [
@@ -148,7 +148,7 @@ def test_svg_boxes_lie_inside_the_drawing_and_do_not_overlap() -> None:
             assert x + w <= other_x or other_x + other_w <= x or y + h <= other_y or other_y + other_h <= y
 
 
-def test_svg_arrows_go_from_left_to_right_between_the_boxes_they_join() -> None:
+def test_svg_arrows_go_from_left_to_right() -> None:
     root = fromstring(svg(picture()))
     paths = [path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("class")]
 
@@ -158,7 +158,7 @@ def test_svg_arrows_go_from_left_to_right_between_the_boxes_they_join() -> None:
         assert points[0] < points[-1]
 
 
-def test_svg_is_the_same_each_time_and_calls_for_nothing_from_the_network() -> None:
+def test_svg_is_deterministic_and_self_contained() -> None:
     assert svg(picture()) == svg(picture())
     assert re.findall(r"https?://[^\"]+", svg(picture())) == ["http://www.w3.org/2000/svg"]
 

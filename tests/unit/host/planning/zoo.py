@@ -15,7 +15,6 @@ from endpick.api import (
     DataCollector,
     DataKey,
     DataProducer,
-    EndpointDiscovery,
     Filter,
     Parameters,
     ParsedRequest,
@@ -32,8 +31,9 @@ from endpick.api import (
     Subscriptions,
     hookimpl,
 )
+from endpick.api.discovery import EndpointDiscovery
 from endpick.host.discovery import Candidate
-from endpick_builtin.kubernetes.discovery import KubernetesDiscoveryParameters
+from endpick_kubernetes.discovery import KubernetesDiscoveryParameters
 
 QUEUE = DataKey("zoo/queue", float, default_producer="core-metrics-extractor")
 TOKENS = DataKey("zoo/tokens", int, Scope.REQUEST, default_producer="tokenizer")

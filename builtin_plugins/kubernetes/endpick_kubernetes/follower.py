@@ -1,0 +1,205 @@
+"""Keeps a copy of one collection up to date: list once, watch, resume the watch, and list again when the version has expired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from lightkube import AsyncClient
+from lightkube.generic_resource import GenericNamespacedResource
+from prometheus_client.metrics import Counter, Gauge
+
+from endpick.api import ConfigurationError
+from endpick_kubernetes.connection import describe, status_of
+from endpick_kubernetes.objects import Object
+
+T = TypeVar("T")
+
+_PAGE_OBJECTS = 100  # a page of Pods is about 1 MB and is decoded in one step
+_FIRST_PAUSE_SECONDS = 0.05
+# A server that does not answer is cheap to ask; one that has just started answers 403 and 429 for some seconds.
+_QUICK_PAUSE_SECONDS = 0.2
+_QUICK_FAILURES = 50
+_NOT_INSTALLED_PAUSE_SECONDS = 30.0  # optional custom resource that does not exist, or may not be read
+# A watch from a version of the future (storage restored from a backup) stays silent for ever.
+_SILENT_WATCHES_BEFORE_LIST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Collection(Generic[T]):
+    """A collection to follow.
+
+    Attributes:
+        title: Name in messages and metrics.
+        resource: lightkube resource class.
+        read: Converts an object; None if the object is to be ignored.
+        labels: Label selector.
+        name: Name of the only object to follow.
+        required: False if the collection may be missing or forbidden.
+    """
+
+    title: str
+    resource: type[GenericNamespacedResource]
+    read: Callable[[Object], T | None]
+    labels: str = ""
+    name: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Shared by all followers of one discovery."""
+
+    client: AsyncClient
+    namespace: str
+    random: Random
+    logger: logging.Logger
+    steps: Counter
+    synced: Gauge
+    watch_seconds: float
+    longest_pause_seconds: float
+
+
+class Follower(Generic[T]):
+    """The copy of one collection."""
+
+    def __init__(self, collection: Collection[T], connection: Connection, changed: Callable[[], None]) -> None:
+        """`changed` is called after the first list and whenever `objects` or `installed` differ."""
+        self.objects: dict[str, T] = {}
+        self.synced = False  # True once the collection was listed or found to be unavailable
+        self.installed = False
+        self.title = collection.title
+        self._collection = collection
+        self._connection = connection
+        self._changed = changed
+        self._selectors: dict[str, Any] = {
+            "namespace": connection.namespace,
+            # lightkube renders a key without a value as it is.
+            "labels": {collection.labels: None} if collection.labels else None,
+            "fields": {"metadata.name": collection.name} if collection.name else None,
+        }
+        self._version = ""  # empty: list before the next watch
+        self._events = 0
+        self._failures = 0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            ConfigurationError: The server rejects the request itself (400, 422) before the first list.
+        """
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                self._count("silent")
+            except Exception as error:  # whatever fails, the copy stays as it is and the follower tries again
+                await asyncio.sleep(self._pause_after(error))
+
+    async def _list(self) -> None:
+        found: dict[str, T] = {}
+        listing = self._connection.client.list(self._collection.resource, chunk_size=_PAGE_OBJECTS, **self._selectors)
+        async for item in listing:
+            kept = self._collection.read(item)
+            if kept is not None:
+                found[item["metadata"]["name"]] = kept
+        self._version = listing.resourceVersion
+        self._count("listed")
+        self._recovered()
+        self._become(found, installed=True)
+
+    async def _watch(self) -> None:
+        """Apply events until several watches in a row brought none; then a list is due."""
+        connection, silent = self._connection, 0
+        while silent < _SILENT_WATCHES_BEFORE_LIST:
+            before = self._events
+            seconds = connection.watch_seconds * connection.random.uniform(0.8, 1.0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    # The server's own timeout is the longer one: lightkube hides the end of a watch.
+                    async for kind, item in connection.client.watch(
+                        self._collection.resource,
+                        server_timeout=round(2 * seconds + 1),
+                        resource_version=self._version,
+                        **self._selectors,
+                    ):
+                        self._apply(kind, item)
+            silent = silent + 1 if self._events == before else 0
+        self._version = ""
+
+    def _apply(self, kind: str, item: Object) -> None:
+        self._events += 1
+        self._version = item["metadata"]["resourceVersion"]
+        self._recovered()
+        if kind == "BOOKMARK":
+            return
+        name = item["metadata"]["name"]
+        kept = None if kind == "DELETED" else self._collection.read(item)
+        if kept == self.objects.get(name):
+            return
+        if kept is None:
+            del self.objects[name]
+        else:
+            self.objects[name] = kept
+        self._changed()
+
+    def _become(self, objects: dict[str, T], *, installed: bool) -> None:
+        if self.synced and objects == self.objects and installed == self.installed:
+            return
+        self.objects, self.installed, self.synced = objects, installed, True
+        self._connection.synced.labels(self.title).set(1)
+        self._changed()
+
+    def _pause_after(self, error: Exception) -> float:
+        connection, status = self._connection, status_of(error)
+        if status in (400, 422) and not self.synced:
+            raise ConfigurationError(f"the API server refuses to list {self.title}: {describe(error)}") from error
+        if status == 410:
+            self._version = ""
+            self._count("expired")
+            connection.logger.info("%s: listing again: %s", self.title, describe(error))
+        else:
+            self._log_once(describe(error), status)
+        if not self._collection.required and (status == 404 or (status == 403 and not self.synced)):
+            self._count("absent")
+            self._version = ""
+            self._become({}, installed=False)
+            return _NOT_INSTALLED_PAUSE_SECONDS
+        if status != 410:
+            self._count("broken")
+        longest = connection.longest_pause_seconds
+        if not status or self._failures < _QUICK_FAILURES:
+            longest = min(longest, _QUICK_PAUSE_SECONDS)
+        pause = min(longest, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16)) * connection.random.uniform(0.5, 1.0)
+        self._failures += 1
+        return max(pause, _retry_after(error))
+
+    def _log_once(self, trouble: str, status: int) -> None:
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        level = logging.INFO if status == 404 and not self._collection.required else logging.WARNING
+        done = "watched" if self._version else "listed"
+        self._connection.logger.log(level, "%s cannot be %s, trying again: %s", self.title, done, trouble)
+
+    def _recovered(self) -> None:
+        self._failures = 0
+        if self._trouble:
+            self._trouble = ""
+            self._connection.logger.info("%s are followed again", self.title)
+
+    def _count(self, outcome: str) -> None:
+        self._connection.steps.labels(self.title, outcome).inc()
+
+
+def _retry_after(error: Exception) -> float:
+    response = getattr(error, "response", None)
+    value = response.headers.get("Retry-After", "") if response is not None else ""
+    return min(float(value), 60.0) if value.isdigit() else 0.0

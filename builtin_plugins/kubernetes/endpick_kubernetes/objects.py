@@ -1,0 +1,136 @@
+"""Reads Pods, InferencePools, InferenceObjectives and InferenceModelRewrites."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from endpick.api import Endpoint
+from endpick.api.discovery import ModelRewrite, ModelTarget
+
+Object: TypeAlias = Mapping[str, Any]
+
+POOL_GROUP = "inference.networking.k8s.io"
+OLD_POOL_GROUP = "inference.networking.x-k8s.io"
+ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")  # the first one present counts
+_LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An InferencePool: each Pod with all these labels is an endpoint per port."""
+
+    selector: Mapping[str, str]
+    ports: tuple[int, ...]
+
+    @property
+    def label_selector(self) -> str:
+        """The selector as the API server expects it."""
+        return ",".join(f"{label}={value}" for label, value in self.selector.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A Pod that is ready and not being deleted. `active_ports` is None if no annotation restricts them."""
+
+    name: str
+    ip: str
+    labels: Mapping[str, str]
+    active_ports: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolName:
+    """Group and name of the pool that objectives and rewrites refer to."""
+
+    group: str
+    name: str
+
+    def is_referenced_by(self, item: Object) -> bool:
+        """True if the object's `poolRef` names this pool. A reference without a group means the current group."""
+        reference = item["spec"]["poolRef"]
+        return bool(reference["name"] == self.name and (reference.get("group") or POOL_GROUP) == self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class DatedRewrites:
+    """The rules of one InferenceModelRewrite and its creation time: older objects take precedence."""
+
+    created: str
+    rules: tuple[ModelRewrite, ...]
+
+
+def read_pool(item: Object) -> Pool | None:
+    """The pool, from either version of the resource. None if it is being deleted or selects every Pod."""
+    if _is_terminating(item):
+        return None
+    spec = item["spec"]
+    labels = spec["selector"].get("matchLabels", spec["selector"])
+    ports = [port["number"] for port in spec.get("targetPorts", ())] or [spec["targetPortNumber"]]
+    return Pool(labels, tuple(dict.fromkeys(ports))) if labels else None
+
+
+def read_pod(item: Object) -> Pod | None:
+    """The Pod if it can serve requests: condition `Ready`, an address, and no deletion timestamp."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
+    if _is_terminating(item) or not ready or not status.get("podIP"):
+        return None
+    annotations = metadata.get("annotations") or {}
+    active = next((annotations[key] for key in ACTIVE_PORTS if key in annotations), None)
+    return Pod(
+        metadata["name"],
+        status["podIP"],
+        metadata.get("labels") or {},
+        None if active is None else frozenset(_numbers(active)),
+    )
+
+
+def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) -> Iterator[Endpoint]:
+    """One endpoint per Pod and port, named `namespace/pod-rank-N` with the index of the port, as in llm-d."""
+    for pod in pods:
+        for rank, port in enumerate(ports):
+            if pod.active_ports is None or port in pod.active_ports:
+                yield Endpoint(f"{namespace}/{pod.name}-rank-{rank}", pod.ip, port, pod.labels)
+
+
+def read_objective(item: Object, pool: PoolName) -> int | None:
+    """The priority of an InferenceObjective of this pool, 0 by default. None if it does not apply."""
+    if _is_terminating(item) or not pool.is_referenced_by(item):
+        return None
+    return int(item["spec"].get("priority") or 0)
+
+
+def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
+    """The rules of an InferenceModelRewrite of this pool. None if it does not apply."""
+    if _is_terminating(item) or not pool.is_referenced_by(item):
+        return None
+    rules = tuple(_rule(rule) for rule in item["spec"].get("rules") or ())
+    return DatedRewrites(item["metadata"].get("creationTimestamp", ""), rules)
+
+
+def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> Iterator[ModelRewrite]:
+    """All rules, those of the oldest object first; objects of the same second in order of their names."""
+    for _, dated in sorted(rewrites.items(), key=lambda entry: (entry[1].created, entry[0])):
+        yield from dated.rules
+
+
+def _rule(rule: Object) -> ModelRewrite:
+    models = tuple(match["model"]["value"] for match in rule.get("matches") or () if match.get("model"))
+    return ModelRewrite(
+        models, tuple(ModelTarget(target["modelRewrite"], target.get("weight") or 0) for target in rule.get("targets") or ())
+    )
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The leading number of each comma-separated part, as llm-d parses it: `8000abc` is 8000."""
+    for part in text.split(","):
+        match = _LEADING_NUMBER.match(part)
+        if match:
+            yield int(match[1])
+
+
+def _is_terminating(item: Object) -> bool:
+    return "deletionTimestamp" in item["metadata"]

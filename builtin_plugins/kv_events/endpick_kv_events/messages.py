@@ -1,0 +1,196 @@
+"""Decodes KV-event messages: MessagePack `[timestamp, [event, …], rank]`.
+
+vLLM sends each event as a map with a `type` since June 2026, and sent an array before; SGLang sends arrays. Both are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from endpick_kv_events.block_keys import Tokens
+from endpick_kv_events.tier_index import DEFAULT_TIER
+
+_Hash: TypeAlias = int | bytes
+_64_BITS = 0xFFFFFFFFFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Blocks were added to a cache.
+
+    Attributes:
+        hashes: The engine's own hashes, one per block.
+        parent: Hash of the preceding block; None at the beginning of a prompt.
+        tokens: Shape `(blocks * block_size,)`; empty if known blocks were copied to another tier.
+        extras: Media and salts of each block, or empty.
+        group: Index of the cache group of a hybrid model.
+        cache_kind: Attention type of the group, or empty.
+    """
+
+    hashes: tuple[int, ...]
+    parent: int | None
+    tokens: Tokens
+    block_size: int
+    tier: str
+    adapter: str
+    extras: tuple[tuple[str, ...], ...]
+    group: int
+    cache_kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    """Blocks were evicted from one tier of a cache."""
+
+    hashes: tuple[int, ...]
+    tier: str
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllBlocksCleared:
+    """The cache was reset."""
+
+
+KvEvent: TypeAlias = BlocksStored | BlocksRemoved | AllBlocksCleared
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One decoded message; `undecodable` events were unknown or malformed."""
+
+    time: float
+    events: Sequence[KvEvent]
+    undecodable: int = 0
+
+
+class _Stored(msgspec.Struct):
+    block_hashes: list[_Hash]
+    parent_block_hash: _Hash | None = None
+    token_ids: list[int] | None = None
+    block_size: int = 0
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+    def event(self) -> BlocksStored:
+        tokens, blocks, adapter = self.token_ids or [], len(self.block_hashes), self.lora_name or ""
+        if self.block_size < 1 or (tokens and len(tokens) != blocks * self.block_size):
+            raise ValueError(f"{len(tokens)} tokens do not fill {blocks} blocks of {self.block_size}")
+        extras: tuple[tuple[str, ...], ...] = ()
+        if self.extra_keys and any(self.extra_keys):
+            if len(self.extra_keys) != blocks:
+                raise ValueError(f"{len(self.extra_keys)} lists of extra keys for {blocks} blocks")
+            extras = tuple(_extras(keys or (), adapter) for keys in self.extra_keys)
+        return BlocksStored(
+            tuple(map(_hash, self.block_hashes)),
+            None if self.parent_block_hash is None else _hash(self.parent_block_hash),
+            np.array(tokens, dtype=np.uint32),
+            self.block_size,
+            _tier(self.medium),
+            adapter,
+            extras if any(extras) else (),
+            self.group_idx or 0,
+            (self.kv_cache_spec_kind or "").lower(),
+        )
+
+
+class _Removed(msgspec.Struct):
+    block_hashes: list[_Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+    def event(self) -> BlocksRemoved:
+        return BlocksRemoved(tuple(map(_hash, self.block_hashes)), _tier(self.medium), self.group_idx or 0)
+
+
+class _Cleared(msgspec.Struct):
+    def event(self) -> AllBlocksCleared:
+        return AllBlocksCleared()
+
+
+class _StoredMap(_Stored, tag="BlockStored"):
+    pass
+
+
+class _RemovedMap(_Removed, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedMap(_Cleared, tag="AllBlocksCleared"):
+    pass
+
+
+class _StoredArray(_Stored, tag="BlockStored", array_like=True):
+    pass
+
+
+class _RemovedArray(_Removed, tag="BlockRemoved", array_like=True):
+    pass
+
+
+class _ClearedArray(_Cleared, tag="AllBlocksCleared", array_like=True):
+    pass
+
+
+class _Message(msgspec.Struct, array_like=True):
+    time: float
+    events: list[msgspec.Raw]
+
+
+_MESSAGE = msgspec.msgpack.Decoder(_Message)
+_MAP = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
+_ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+
+
+def decode(payload: bytes) -> Batch:
+    """Decode a message; events that cannot be decoded are counted and left out.
+
+    Raises:
+        msgspec.DecodeError: it is not a message at all.
+    """
+    message = _MESSAGE.decode(payload)
+    events: list[KvEvent] = []
+    for raw in message.events:
+        try:
+            events.append((_MAP if _is_map(raw) else _ARRAY).decode(raw).event())
+        except (ValueError, OverflowError):  # DecodeError is a ValueError
+            continue
+    return Batch(message.time, events, len(message.events) - len(events))
+
+
+def _is_map(raw: msgspec.Raw) -> bool:
+    first = memoryview(raw)[0]
+    return first & 0xF0 == 0x80 or first in (0xDE, 0xDF)
+
+
+def _hash(value: _Hash) -> int:
+    """The low 64 bits, so that signed and unsigned integers and bytes agree."""
+    return (int.from_bytes(value[-8:], "big") if isinstance(value, bytes) else value) & _64_BITS
+
+
+def _tier(medium: str | None) -> str:
+    return (medium or DEFAULT_TIER).lower()
+
+
+def _extras(keys: Sequence[Any], adapter: str) -> tuple[str, ...]:
+    """Media identifiers and salts; vLLM repeats the adapter's name here."""
+    return tuple(_extra(key) for key in keys if not (adapter and key == adapter))
+
+
+def _extra(key: object) -> str:
+    if isinstance(key, list):
+        key = key[0] if key else None
+    if isinstance(key, bytes):
+        return key.hex()
+    if not isinstance(key, str):
+        raise ValueError(f"extra key {key!r:.40} is not a string")  # noqa: TRY004 - counted with the decoder's own ValueErrors
+    return key

@@ -1,0 +1,82 @@
+"""The kind that finds the endpoints of the pool."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from endpick.api.endpoint import Endpoint
+from endpick.api.plugin import P, Plugin
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTarget:
+    """A model that replaces the requested one, in proportion to its weight."""
+
+    model: str
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRewrite:
+    """Replaces the models of requests, or any model if `models` is empty, by one of `targets`. Without targets it does nothing."""
+
+    models: tuple[str, ...]
+    targets: tuple[ModelTarget, ...]
+
+
+class EndpointRegistry(Protocol):
+    """Accepts the reports of a discovery. Endpoints beyond the maximum of the pool are left out, counted and logged."""
+
+    def upsert(self, endpoint: Endpoint) -> None:
+        """Add an endpoint, or replace the one of the same name. It keeps its columns unless its address changed."""
+
+    def remove(self, name: str) -> None:
+        """Remove an endpoint; an unknown name is ignored."""
+
+    def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
+        """Replace the whole pool. The last of two endpoints with the same name wins."""
+
+    def set_objectives(self, priorities: Mapping[str, int]) -> None:
+        """Set the priorities of inference objectives by name; those of the configuration take precedence.
+
+        See `EndpointDiscovery.publishes_objectives`.
+        """
+
+    def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
+        """Set the model rewrites; those of the configuration take precedence.
+
+        A rule with the model precedes a rule for all models; among equals the first counts.
+        """
+
+    def ready(self) -> None:
+        """Report that the pool is complete. endpick serves only from then on."""
+
+    def stand_by(self, reason: str) -> None:
+        """Make this replica stand by, for the given reason; an empty reason makes it serve.
+
+        A replica that stands by reports NOT_SERVING, and still routes the requests that reach it.
+        """
+
+    async def until_ending(self) -> None:
+        """Wait until the process shuts down, for example to release a lease."""
+
+
+class EndpointDiscovery(Plugin[P]):
+    """Finds the endpoints of the pool. A configuration has one."""
+
+    kind: ClassVar[str] = "endpoint-discovery"
+
+    publishes_objectives: ClassVar[bool] = False
+    """True if it calls `EndpointRegistry.set_objectives`."""
+
+    @abstractmethod
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Report endpoints until cancelled; return if nothing will change any more.
+
+        Raises:
+            ConfigurationError: before `registry.ready()` it ends start-up with its message; later it is logged, and `run` is called
+                again with back-off, as after any other error.
+        """

@@ -1,0 +1,216 @@
+"""Polls sources: endpoints at their interval, less often while idle or down; and documents about the whole pool."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from endpick.api.datalayer import PollingPoolSource, PollingSource
+from endpick.api.endpoint import Endpoint
+from endpick.api.plugin import Parameters
+from endpick.data.dispatch import Failure, PayloadDispatcher
+from endpick.data.table import EndpointTable
+from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
+from endpick.host.boundary import Fault
+
+SHORTEST_INTERVAL_SECONDS = 0.05
+MAX_POLLS_PER_SECOND = 3000
+"""Of all endpoints together; larger pools are polled less often."""
+_FAILURES_BEFORE_BACKOFF = 5
+_LONGEST_BACKOFF_SECONDS = 1.0
+_REPEATS_BEFORE_IDLE = 5
+_POLLS_WHILE_FRESH = 2
+"""Polls of an idle endpoint within the age at which a plugin considers data stale."""
+_GROUP_SIZE = 8
+"""Endpoints polled at the same moment: wake-ups cost more than polls, but requests wait for a whole group."""
+
+
+@dataclass(slots=True)
+class PollCounts:
+    """Polls over the life of the process.
+
+    Attributes:
+        skipped: Left out because the endpoint is idle or down.
+        told: Left out because responses reported all required data.
+    """
+
+    made: int = 0
+    skipped: int = 0
+    told: int = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """The counts by event, for `/metrics`."""
+        return {"made": self.made, "skipped": self.skipped, "told": self.told}
+
+
+@dataclass(slots=True)
+class Watched:
+    """One endpoint that is collected from.
+
+    Attributes:
+        endpoint: Replaced when its labels change.
+        number: Counts the endpoints that have joined; assigns it to a group.
+    """
+
+    endpoint: Endpoint
+    number: int
+    tasks: list[asyncio.Task[None]]
+
+
+def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
+    """The next time that lies `phase` (0 to 1) into an interval."""
+    return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
+
+
+class PollSchedule:
+    """Delay between polls of one endpoint: longer while its payload repeats or polls fail."""
+
+    __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
+
+    def __init__(self, interval_seconds: float, idle_seconds: float) -> None:
+        self.delay_seconds = interval_seconds
+        self._interval_seconds = interval_seconds
+        self._idle_seconds = idle_seconds
+        self._failures = 0
+        self._repeats = 0
+        self._last: object = None
+
+    @property
+    def is_relaxed(self) -> bool:
+        """True while the delay is longer than the interval."""
+        return self.delay_seconds > self._interval_seconds
+
+    def answered(self, payload: object) -> None:
+        """Record a payload; the same object means no change."""
+        self._failures = 0
+        if payload is not self._last:
+            self._last = payload
+            self.reset()
+            return
+        self._repeats += 1
+        if self._repeats >= _REPEATS_BEFORE_IDLE:
+            self.delay_seconds = max(self._interval_seconds, min(self.delay_seconds * 2, self._idle_seconds))
+
+    def failed(self) -> None:
+        """Record a failed poll."""
+        self.reset()
+        self._failures += 1
+        doublings = min(max(self._failures - _FAILURES_BEFORE_BACKOFF, 0), 10)
+        longest = max(self._interval_seconds, _LONGEST_BACKOFF_SECONDS)
+        self.delay_seconds = min(self._interval_seconds * 2**doublings, longest)
+
+    def reset(self) -> None:
+        """Poll at the interval again."""
+        self.delay_seconds = self._interval_seconds
+        self._repeats = 0
+
+
+class PolledSource:
+    """Polls endpoints with one source."""
+
+    def __init__(
+        self,
+        plugin: PollingSource[Parameters, object],
+        dispatcher: PayloadDispatcher,
+        table: EndpointTable,
+        counts: PollCounts,
+        *,
+        refresh_seconds: float,
+        idle_seconds: float,
+        tolerated_age_seconds: float,
+    ) -> None:
+        interval = refresh_seconds if plugin.interval_seconds is None else plugin.interval_seconds
+        self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
+        self.stretch = 1.0
+        """Factor on the interval in large pools."""
+        self.groups = 1
+        can_idle = plugin.repeats_payload and plugin.interval_seconds is None
+        idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
+        self._idle_seconds = max(idle, self.interval_seconds)
+        self._dispatcher = dispatcher
+        self._poll_once = dispatcher.bind_poll(plugin.poll, plugin.timeout_seconds)
+        self._table = table
+        self._counts = counts
+
+    async def follow(self, watched: Watched) -> None:
+        """Poll one endpoint until cancelled."""
+        loop = asyncio.get_running_loop()
+        schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
+        sent = self._table.sent
+        waited, delivered_at, due_at = math.inf, math.inf, loop.time()
+        while not is_being_cancelled():  # a plugin may swallow its cancellation
+            endpoint, interval = watched.endpoint, self.interval_seconds * self.stretch
+            if schedule.is_relaxed and endpoint.address in sent:
+                schedule.reset()  # it has work now
+            if waited < schedule.delay_seconds - interval / 2:
+                self._counts.skipped += 1
+            elif waited + interval <= self._idle_seconds and self._has_reported(endpoint.name, delivered_at, interval):
+                self._counts.told += 1
+            else:
+                self._counts.made += 1
+                waited = 0.0
+                await self.poll(endpoint, schedule)
+                delivered_at = self._table.clock()
+                if schedule.is_relaxed and endpoint.address in sent:
+                    sent.discard(endpoint.address)
+                    schedule.reset()
+            due_at = next_poll_at(max(loop.time(), due_at + interval / 2), interval, watched.number % self.groups / self.groups)
+            await asyncio.sleep(due_at - loop.time())
+            waited += interval
+
+    async def poll(self, endpoint: Endpoint, schedule: PollSchedule) -> None:
+        """Poll once, and deliver the payload or count the error."""
+        since = self._table.clock()
+        payload = await self._poll_once(endpoint)
+        if isinstance(payload, Failure | Fault):
+            schedule.failed()
+            if isinstance(payload, Failure):
+                self._dispatcher.failed(endpoint.name, payload.problem)
+            return
+        schedule.answered(payload)
+        self._dispatcher.deliver(payload, endpoint, since)
+
+    def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
+        """True if responses reported all required data since the last poll."""
+        needed = self._dispatcher.needed
+        written_at = self._table.oldest_write(name, needed) if needed else -math.inf
+        return written_at > delivered_at and self._table.clock() - written_at <= interval_seconds
+
+
+def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
+    """Spread the endpoints over the interval, and keep all sources together within `MAX_POLLS_PER_SECOND`."""
+    polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
+    for source in sources:
+        source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
+        source.groups = max(1, endpoints // _GROUP_SIZE)
+
+
+def pool_delay(failures: int, interval_seconds: float) -> float:
+    """Seconds between two polls of a pool-wide source.
+
+    After failures in a row: 1 s (or a shorter interval), doubled each time, up to 30 s (or a longer interval).
+    """
+    if not failures:
+        return interval_seconds
+    first = min(interval_seconds, 1.0)
+    return float(min(first * 2 ** min(failures - 1, 10), max(interval_seconds, LONGEST_DELAY_SECONDS)))
+
+
+async def poll_pool(source: PollingPoolSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
+    """Poll a pool-wide source until cancelled."""
+    loop = asyncio.get_running_loop()
+    interval = max(source.interval_seconds, SHORTEST_INTERVAL_SECONDS)
+    poll = dispatcher.bind_poll(source.poll_pool, source.timeout_seconds)
+    failures = 0
+    while not is_being_cancelled():
+        started = loop.time()
+        payload = await poll()
+        if isinstance(payload, Failure | Fault):
+            failures += 1
+            if isinstance(payload, Failure):
+                dispatcher.failed("", payload.problem)
+        else:
+            failures = 0
+            dispatcher.publish_pool(payload)
+        await asyncio.sleep(max(0.0, started + pool_delay(failures, interval) - loop.time()))

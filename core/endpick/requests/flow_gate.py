@@ -1,0 +1,203 @@
+"""Flow control for the director: runs the queues on the event loop while requests wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from typing import Protocol
+
+from endpick.api.access import Access
+from endpick.api.endpoint import Endpoint
+from endpick.api.request import InferenceRequest
+from endpick.api.state import CycleState
+from endpick.flow_control.controller import FlowController, Report
+from endpick.flow_control.policies import BoundFlowControl
+from endpick.flow_control.queues import Entry, WaitEnd
+from endpick.flow_control.reclaim import Flight
+from endpick.flow_control.saturation import Pool
+from endpick.host.boundary import Step
+from endpick.requests.intake import BuiltRequest
+from endpick.requests.memory import OverloadStage
+from endpick.requests.model import CODE_OF, Refused, RequestRefused
+from endpick.scheduling.trace import WAITED, Waited
+
+PACE_SECONDS = 0.001
+"""Pause after a dispatched request that the detector does not see yet; as in llm-d."""
+TICK_SECONDS = 0.005
+"""How often a full pool is measured, unless `something_changed`."""
+EXPIRY_SECONDS = 1.0
+"""How often time limits are checked."""
+
+_log = logging.getLogger("endpick.flow_control")
+
+_REFUSALS = {
+    WaitEnd.NO_ROOM: Refused(429, CODE_OF[429], "too many requests wait already", "rejected-saturated"),
+    WaitEnd.EXPIRED: Refused(429, CODE_OF[429], "request timed out in queue", "rejected-ttl-expired"),
+    WaitEnd.SHUT_DOWN: Refused(503, CODE_OF[503], "endpick is shutting down", "rejected-shutting-down"),
+    WaitEnd.SHED: Refused(429, CODE_OF[429], "endpick is short of memory, waiting request dropped", "rejected-overloaded"),
+}
+_NO_ENDPOINTS = "rejected-no-endpoints"
+_REFUSALS_WITHOUT_ENDPOINTS = _REFUSALS | {
+    WaitEnd.NO_ROOM: Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
+    WaitEnd.EXPIRED: Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
+}
+
+
+class Memory(Protocol):
+    """The memory limits of the process."""
+
+    stage: OverloadStage
+    shed: int
+
+
+class FlowGate:
+    """Flow control for the director; one for a process, on one event loop."""
+
+    def __init__(self, pool: Pool, access: Access, clock: Callable[[], float], memory: Memory, report: Callable[[], Report]) -> None:
+        """Start without queues.
+
+        Args:
+            pool: The endpoints.
+            access: Checks the data access of the policies.
+            clock: Monotonic seconds.
+            memory: While it sheds, waiting requests of negative priority are refused.
+            report: Makes the metrics when flow control is first enabled.
+        """
+        self._pool = pool
+        self._access = access
+        self._clock = clock
+        self._memory = memory
+        self._new_report = report
+        self._controller: FlowController | None = None
+        self._handle: asyncio.Handle | None = None
+        self._runs_soon = False
+        self._has_dispatched = False
+        self._expired_at = clock()
+
+    @property
+    def controller(self) -> FlowController:
+        """The queues; flow control must have been enabled."""
+        assert self._controller is not None
+        return self._controller
+
+    def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
+        """Decide whether a request has to wait; `state` gets the wait.
+
+        Returns:
+            None to go on at once; else an awaitable until the dispatch, which raises RequestRefused if the wait ends otherwise.
+
+        Raises:
+            RequestRefused: there is no room to wait.
+        """
+        controller = self.controller
+        if controller.may_pass(built.request):
+            return None
+        future: asyncio.Future[WaitEnd] = asyncio.get_running_loop().create_future()
+
+        def ended(_entry: Entry, end: WaitEnd) -> None:
+            if not future.done():
+                future.set_result(end)
+
+        offered = controller.offer(built.request, ended)
+        if isinstance(offered, WaitEnd):
+            raise _refused(controller, offered)
+        self._run_soon()
+        return _Wait(controller, offered, future, state, self._clock)
+
+    def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
+        """Use other rules. Without flow control, dispatch every waiting request."""
+        if bound is None or detector is None:
+            if self._controller is not None:
+                self._controller.end_all(WaitEnd.DISPATCHED)
+        elif self._controller is None:
+            self._controller = FlowController(bound, detector, self._pool, self._access, self._clock, self._new_report())
+        else:
+            self._controller.reconfigure(bound, detector)
+            self.something_changed()
+
+    def something_changed(self, _change: object = None) -> None:
+        """Run soon: a request ended, or an endpoint joined or reported."""
+        if self._controller is not None and self._controller.waiting:
+            self._run_soon()
+
+    def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:
+        """Track a request to a model server; None without eviction."""
+        reclaimer = None if self._controller is None else self._controller.reclaimer
+        return None if reclaimer is None else reclaimer.track(request, endpoint)
+
+    async def shut_down(self) -> int:
+        """Refuse waiting requests, and later ones; returns the number that waited."""
+        return 0 if self._controller is None else self._controller.shut_down()
+
+    def _run_soon(self) -> None:
+        if self._runs_soon:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._runs_soon = True
+        self._handle = asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        """One request per iteration of the event loop, so that it is scheduled, and counted by the detector, before the next."""
+        self._runs_soon = False
+        delay = TICK_SECONDS
+        try:
+            delay = self._dispatch(self.controller)
+        except Exception:  # a bug of endpick must not stop the queues
+            _log.exception("flow control failed, and goes on")
+        if self.controller.waiting and not self._runs_soon:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_later(delay, self._run) if delay else loop.call_soon(self._run)
+
+    def _dispatch(self, controller: FlowController) -> float:
+        """Dispatch at most one request; returns the seconds until the next run."""
+        if self._memory.stage >= OverloadStage.SHEDDING:
+            self._memory.shed += controller.shed()
+        now = self._clock()
+        if now - self._expired_at >= EXPIRY_SECONDS:
+            self._expired_at = now
+            controller.expire()
+        if self._has_dispatched and not controller.saturation.has_changed():
+            self._has_dispatched = False
+            return PACE_SECONDS
+        self._has_dispatched = controller.dispatch()
+        return 0.0 if self._has_dispatched else TICK_SECONDS
+
+
+def _refused(controller: FlowController, end: WaitEnd) -> RequestRefused:
+    return RequestRefused((_REFUSALS_WITHOUT_ENDPOINTS if controller.pool_is_empty() else _REFUSALS)[end])
+
+
+class _Wait:
+    """Waits for a dispatch; leaves the queues when it is cancelled or dropped."""
+
+    __slots__ = ("_clock", "_controller", "_entry", "_future", "_saturation", "_state")
+
+    def __init__(
+        self,
+        controller: FlowController,
+        entry: Entry,
+        future: asyncio.Future[WaitEnd],
+        state: CycleState,
+        clock: Callable[[], float],
+    ) -> None:
+        self._controller = controller
+        self._entry = entry
+        self._future = future
+        self._state = state
+        self._clock = clock
+        self._saturation = controller.read_saturation().effective
+
+    def __await__(self) -> Generator[object, None, None]:
+        try:
+            end = yield from self._future
+        finally:
+            self._controller.leave(self._entry)
+        if end is not WaitEnd.DISPATCHED:
+            raise _refused(self._controller, end)
+        self._state.put(WAITED, Waited(self._clock() - self._entry.waiting.enqueued_at, self._saturation))
+
+    def __del__(self) -> None:
+        # A task that is cancelled before its first step awaits nothing.
+        self._controller.leave(self._entry)
