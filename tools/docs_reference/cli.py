@@ -52,14 +52,14 @@ def _verb(name: str, parent: click.Context) -> str:
 
 
 def _llm_ds_flags() -> str:
+    about = "`serve` accepts every flag of llm-d's endpoint picker, with one dash or two, and warns about those without effect."
     same = [flag.name for flag in FLAGS if flag.effect is Effect.SAME and not flag.note]
     rows = ((code(f"--{flag.name}"), flag.effect.value, flag.note) for flag in FLAGS if flag.name not in same)
     removed = ((code(f"--{name}"), instead) for name, instead in REMOVED.items())
     return "\n\n".join(
         (
             "### llm-d's flags",
-            "`serve` accepts every flag of llm-d's endpoint picker, with one dash or two, and warns about those without effect. "
-            f"The same as in llm-d: {listed(f'--{name}' for name in same)}.",
+            f"{about} The same as in llm-d: {listed(f'--{name}' for name in same)}.",
             table(("flag", "effect", "differences"), rows),
             "Removed in llm-d, and refused by both:",
             table(("flag", "use instead"), removed),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from pydantic import ValidationError
 
@@ -21,8 +22,11 @@ from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
+from endpick.requests.memory import Memory
 from endpick.serve.exposition import PoolGauges
+from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.overload import OverloadWatch
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
@@ -35,7 +39,11 @@ def page() -> str:
         "Metrics",
         "All metrics on the metrics port. Names that begin with `llm_d_epp_` are llm-d's, so its dashboards work; `endpick_` marks "
         "endpick's own. Python's `process_` and `python_` families are there, too.",
-        table(header, sorted(_row(collector) for collector in _registered())),
+        table(header, sorted(_row(collector) for collector in _registered(EndpickMetrics))),
+        "## Flow control",
+        table(header, sorted(_row(collector) for collector in _registered(_flow_control))),
+        "## Memory",
+        table(header, (_family(family) for watch in _registered(_overload_watch) for family in watch.collect())),
         "## Pool",
         table(header, (_family(family) for family in _pool_families())),
         "## Plugins",
@@ -47,6 +55,10 @@ def page() -> str:
         "## Events of ext_proc streams",
         "`endpick_session_events_total`, by `event`.",
         *_events(SessionCounters().snapshot(), dict(_fields(session_counters, "SessionCounters"))),
+        "## Other events",
+        "- `endpick_polls_total`, by `event`: `made`; `skipped` for an endpoint that is idle or does not respond; `told` if the endpoint "
+        "reported its load in responses.\n"
+        "- `endpick_decision_records_total`, by `event`: `shown` to hook objects, or `dropped` because they are too slow.",
     )
 
 
@@ -61,10 +73,18 @@ class _Notes(CollectorRegistry):
         self.collectors.append(collector)
 
 
-def _registered() -> list[Collector]:
+def _registered(make: Callable[[CollectorRegistry], object]) -> list[Collector]:
     notes = _Notes()
-    EndpickMetrics(notes)
+    make(notes)
     return notes.collectors
+
+
+def _flow_control(registry: CollectorRegistry) -> object:
+    return FlowControlMetrics(registry, "pool", 1, lambda: None)
+
+
+def _overload_watch(registry: CollectorRegistry) -> object:
+    return OverloadWatch(Memory(), registry)
 
 
 def _row(collector: Collector) -> tuple[str, str, str, str]:
@@ -99,7 +119,7 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
             yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
 
 
-def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:
+def _family(family: Metric) -> tuple[str, str, str, str]:
     return code(family.name), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
 
 
