@@ -16,7 +16,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(EvictionFilter[{{ cookiecutter.__parameters }}]):
-    """Allows eviction of requests with a priority under `below`. Never evicts streams: the client may have read a part."""
+    """Allows eviction of requests with a priority under `below`, except streams: clients may have read a part."""
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
         """Decide if a request may be evicted. Called once, when it is sent to a model server."""

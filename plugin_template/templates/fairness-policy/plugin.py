@@ -19,9 +19,9 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
-    """Serves the flow with the fewest waiting requests, but first any request that has waited longer than `patienceSeconds`.
+    """Serves the flow with the fewest waiting requests; requests waiting longer than `patienceSeconds` go first.
 
-    Looks at every flow of the band for each request that goes. For thousands of flows, keep them in order in
+    Scans every flow of the band for each dispatch. For thousands of flows, keep them in order in
     `flow_changed` instead.
     """
 
