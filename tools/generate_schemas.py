@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from endpick.cli.schema import config_schema, output_schemas, parameter_schemas, schema_text
@@ -47,13 +48,16 @@ def generated() -> dict[Path, str]:
 
 
 def builtin_candidates() -> tuple[Candidate, ...]:
-    """The built-in types as pyproject.toml names them: the metadata of an editable install may be older."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    offered = project["entry-points"]["endpick.plugins.v1"]
-    return tuple(
-        Candidate(plugin_type, 1, project["name"], project["version"], target, str(ROOT / "pyproject.toml"))
-        for plugin_type, target in sorted(offered.items())
-    )
+    """The types of endpick's own distributions, from pyproject.toml: the metadata of an editable install may be older."""
+    files = (ROOT / "pyproject.toml", *sorted((ROOT / "builtin_plugins").glob("*/pyproject.toml")))
+    found = [candidate for file in files for candidate in _offered_in(file)]
+    return tuple(sorted(found, key=lambda candidate: candidate.type))
+
+
+def _offered_in(file: Path) -> Iterator[Candidate]:
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    for plugin_type, target in project["entry-points"]["endpick.plugins.v1"].items():
+        yield Candidate(plugin_type, 1, project["name"], project["version"], target, str(file))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Refuses a name that endpick would refuse; `endpick new` judges more, because it knows what is installed."""
+"""Rejects invalid names. `endpick new` checks more, because it knows the installed plugins."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The plugins that a page lets its reader write, as the distribution `docs-page` with the page's entry points and requirements."""
+"""Installs the plugins that a page shows, as a distribution with the page's entry points and requirements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from docs.pages import Block, blocks
+from docs.pages import blocks
 
 DISTRIBUTION = "docs-page"
 GROUP = "endpick.plugins.v1"
@@ -20,10 +20,10 @@ def modules_of(page: Path) -> dict[str, str]:
 
 
 def entry_points_of(page: Path) -> dict[str, str]:
-    """Plugin type to target, for every entry point that the page has its reader write for a module of the page."""
+    """Plugin type to target, for entry points into the page's own modules."""
     modules = modules_of(page)
-    written = (project.get("entry-points", {}).get(GROUP, {}) for project in _projects(page))
-    return {name: target for group in written for name, target in group.items() if target.partition(":")[0] in modules}
+    groups = (project.get("entry-points", {}).get(GROUP, {}) for project in _projects(page))
+    return {name: target for group in groups for name, target in group.items() if target.partition(":")[0] in modules}
 
 
 def distribution_of(page: Path, make_distribution: Callable[..., Path]) -> Path:
@@ -34,8 +34,3 @@ def distribution_of(page: Path, make_distribution: Callable[..., Path]) -> Path:
 
 def _projects(page: Path) -> Iterator[dict[str, Any]]:
     return (tomllib.loads(block.text).get("project", {}) for block in blocks(page) if block.language == "toml")
-
-
-def needs_page(block: Block) -> bool:
-    """Whether a block is to be read with the page's own plugins installed."""
-    return block.mark == "with page"

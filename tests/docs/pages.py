@@ -1,13 +1,13 @@
-"""The fenced blocks of the documentation, with the marks that say how each is held true.
+"""The fenced blocks of the documentation, and the marks that define how each is tested.
 
-A mark is an HTML comment right above a block:
+A mark is an HTML comment directly above a block:
 
-- `<!-- yaml: refused E0402 -->`: a configuration with exactly these errors; `endpoints`: an endpoint file; `kubernetes`: manifests;
-  `part of PATH`: lines of that file of the repository; `with NAME`: a configuration that needs that fixture project, or for `page` the
-  plugins on the page itself; `example TYPE`: a complete configuration without errors that uses the type; `excerpt`: YAML, and no more is
-  claimed; `mistake`: not even that. Without a mark a block is a complete configuration without errors or warnings.
-- `<!-- console: with NAME -->`: the same. `not replayed, REASON`: needs what a test does not have; commands of endpick must still parse.
-- `<!-- file: NAME -->`: the block is the content of this file, where its first line does not say so (`# NAME`).
+- `<!-- yaml: refused E0402 -->`: a configuration with exactly these errors; `warned W0301`: with exactly these warnings; `endpoints`: an
+  endpoint file; `kubernetes`: manifests; `part of PATH`: consecutive lines of that file of the repository; `with NAME`: a configuration
+  that needs that fixture project, or for `page` the plugins on the page itself; `example TYPE`: a configuration without errors that uses
+  the type; `excerpt`: valid YAML, not a configuration. Without a mark a block is a configuration without errors or warnings.
+- `<!-- console: with NAME -->`: as above. `not replayed, REASON`: cannot run in a test; its endpick commands must still parse.
+- `<!-- file: NAME -->`: the block is the content of this file, unless its first line names it (`# NAME`).
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ _FILE_NAME = re.compile(r"\A# ([\w./-]+\.(?:yaml|toml|py|json))\n")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block."""
+    """One fenced block; `mark` is for its own language, `file` the name of the file it shows."""
 
     page: Path
     line: int
     language: str
     text: str
     mark: str = ""
-    """What the mark of its own language says."""
-
     file: str = ""
-    """The file it is the content of."""
 
     @property
     def name(self) -> str:
-        """For test ids: `docs/how-to/debug.md:12`."""
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        """`docs/how-to/debug.md:12`."""
+        return f"{named(self.page)}:{self.line}"
+
+
+def named(page: Path) -> str:
+    """The page's path in the repository."""
+    return str(page.relative_to(ROOT))
 
 
 def pages() -> tuple[Path, ...]:
-    """Every page that people read."""
+    """Every page for readers."""
     return (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
@@ -62,7 +64,8 @@ def all_blocks(language: str) -> list[Block]:
 
 def _block(page: Path, text: str, match: re.Match[str]) -> Block:
     language, content = match[1], match[2]
-    marks = dict([mark.groups()]) if (mark := _MARK.search(text, 0, match.start())) else {}
-    named = _FILE_NAME.match(content)
-    file = marks.get("file") or (named[1] if named else "")
+    mark = _MARK.search(text, 0, match.start())
+    marks = {mark[1]: mark[2]} if mark else {}
+    first_line = _FILE_NAME.match(content)
+    file = marks.get("file") or (first_line[1] if first_line else "")
     return Block(page, text.count("\n", 0, match.start()) + 1, language, content, marks.get(language, ""), file)

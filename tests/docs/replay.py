@@ -1,4 +1,4 @@
-"""Replays console blocks: runs what stands behind `$`, and compares what follows with what came."""
+"""Replays console blocks: runs the commands and compares their output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from docs.pages import Block
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a block and the output the reader is shown."""
+    """One command of a block and its output on the page."""
 
     text: str
     expected: str
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """A line that begins with `$ ` is a command, continued after a backslash; what follows is its output."""
+    """The commands: lines that begin with `$ `, continued after a backslash, each followed by its output."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines(keepends=True)
         length = next(at for at, line in enumerate(lines, 1) if not line.endswith("\\\n"))
@@ -29,7 +29,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def as_shown(expected: str, actual: str) -> bool:
-    """Whether output is what a page shows: a line `...` stands for any lines, `…` for any text within a line."""
+    """True if output matches a page: a line `...` stands for any lines, `…` for any text within a line."""
     pattern = "".join(
         "(?:.*\n)*" if line.strip() == "..." else re.escape(line.rstrip()).replace("…", ".*?") + "[ ]*\n" for line in expected.splitlines()
     )
@@ -42,19 +42,17 @@ class Shell:
 
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    prologue: str = ""
-    """Run before each command; where an activated environment shows."""
-
+    prologue: str = ""  # runs before each command
     status: int = 0
 
     def write(self, name: str, text: str) -> None:
-        """Save a file as the page says."""
+        """Save a file of the page."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
     def run(self, command: str, timeout_seconds: float = 60.0) -> str:
-        """What the command prints, on both streams."""
+        """Run a command; returns stdout and stderr together."""
         script = f"{self.prologue}\n(exit {self.status})\n{command}"
         done = subprocess.run(
             ["bash", "-c", script],

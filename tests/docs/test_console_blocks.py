@@ -1,4 +1,4 @@
-"""What the pages show in a terminal is what a terminal shows."""
+"""Replays the commands that pages show."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ import click
 import pytest
 
 from docs.page_plugins import distribution_of
-from docs.pages import ROOT, TUTORIAL, Block, all_blocks, blocks, pages
+from docs.pages import ROOT, TUTORIAL, Block, all_blocks, blocks, named, pages
 from docs.replay import Shell, as_shown, commands
 from endpick.cli.main import VERBS, main
 
 NOT_REPLAYED = "not replayed, "
 INSTALLED_FOR = re.compile(r"with ([a-z-]+)")
 BLOCKS = all_blocks("console")
-PAGES = [page for page in pages() if page != TUTORIAL and any(block.language == "console" for block in blocks(page))]
+REPLAYED = [block for block in BLOCKS if not block.mark.startswith(NOT_REPLAYED)]
+PAGES = [page for page in pages() if page != TUTORIAL and any(block.page == page for block in REPLAYED)]
 
 
 @pytest.fixture
 def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribution: Callable[..., Path]) -> Callable[[Block], Shell]:
-    """The reader's terminal, with `endpick` on the path and the projects a block asks for installed."""
+    """The reader's terminal, with `endpick` on the path and the projects a block needs."""
     script = tmp_path / "bin" / "endpick"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m endpick "$@"\n')
@@ -53,52 +54,52 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribut
     return for_block
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_print_what_the_page_shows(page: Path, shell: Callable[[Block], Shell]):
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_print_the_output_of_the_page(page: Path, shell: Callable[[Block], Shell]):
     for block in blocks(page):
         if block.file:
             shell(block).write(block.file, block.text)
-        if block.language != "console" or block.mark.startswith(NOT_REPLAYED):
+        if block not in REPLAYED:
             continue
         for command in commands(block):
             actual = shell(block).run(command.text)
             assert as_shown(command.expected, actual), f"{block.name}: $ {command.text}\nprints\n{actual}\nnot\n{command.expected}"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
-def test_commands_of_endpick_parse(block: Block):
-    for command in commands(block):
-        words = shlex.split(command.text, comments=True)
-        if words[:1] == ["endpick"]:
-            assert_parses(list(takewhile(lambda word: word not in ("|", "&", ">"), words[1:])))
+def test_commands_of_endpick_parse():
+    problems = []
+    for block in BLOCKS:
+        for command in commands(block):
+            words = shlex.split(command.text, comments=True)
+            if words[:1] == ["endpick"]:
+                problem = parse_problem(list(takewhile(lambda word: word not in ("|", "&", ">"), words[1:])))
+                problems += [f"{block.name}: {problem}"] if problem else []
+    assert problems == []
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if "not replayed" in block.mark], ids=lambda block: block.name)
-def test_a_block_that_is_not_replayed_says_why(block: Block):
-    assert block.mark.removeprefix(NOT_REPLAYED) not in ("", block.mark)
+def test_blocks_that_are_not_replayed_give_a_reason():
+    assert [block.name for block in BLOCKS if "not replayed" in block.mark and not block.mark.removeprefix(NOT_REPLAYED).strip()] == []
 
 
-def assert_parses(arguments: list[str]) -> None:
-    """The verb exists, and so does every option."""
+def parse_problem(arguments: list[str]) -> str | None:
+    """Why `endpick` rejects these arguments; None if verb and options exist."""
     if arguments[0].startswith("-"):
-        return
-    assert arguments[0] in VERBS
-    verb = main.get_command(click.Context(main), arguments[0])
-    assert verb is not None
-    verb.make_context(arguments[0], list(arguments[1:]))
+        return None
+    verb = main.get_command(click.Context(main), arguments[0]) if arguments[0] in VERBS else None
+    if verb is None:
+        return f"no verb {arguments[0]}"
+    try:
+        verb.make_context(arguments[0], list(arguments[1:]))
+    except click.ClickException as error:
+        return error.format_message()
+    return None
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "fits"),
-    [
-        ("a\n", "a\n", True),
-        ("a\n", "b\n", False),
-        ("a\n...\nc\n", "a\nx\ny\nc\n", True),
-        ("a\n...\nc\n", "a\nx\nd\n", False),
-        ("took … ms\n", "took 12.5 ms\n", True),
-        ("", "a\n", False),
-        ("...\n", "", True),
-    ],
-)
-def test_output_is_compared_line_by_line(expected: str, actual: str, fits: bool):
-    assert as_shown(expected, actual) is fits
+def test_output_is_compared_line_by_line():
+    assert as_shown("a\n", "a\n")
+    assert not as_shown("a\n", "b\n")
+    assert as_shown("a\n...\nc\n", "a\nx\ny\nc\n")
+    assert not as_shown("a\n...\nc\n", "a\nx\nd\n")
+    assert as_shown("took … ms\n", "took 12.5 ms\n")
+    assert not as_shown("", "a\n")
+    assert as_shown("...\n", "")

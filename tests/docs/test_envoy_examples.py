@@ -1,4 +1,4 @@
-"""Each Envoy configuration under examples/envoy serves requests as the guide says, with a real Envoy, endpick and a simulated server."""
+"""Runs each configuration under examples/envoy with a real Envoy, endpick and a simulated server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_example_is_tested():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("example", "counts_tokens"), [("plaintext.yaml", True), ("no-response-bodies.yaml", False), ("tls.yaml", True)])
-async def test_requests_are_served_and_counted_until_their_end(envoy: Path, tmp_path: Path, example: str, counts_tokens: bool):
+async def test_requests_are_served_and_counted(envoy: Path, tmp_path: Path, example: str, counts_tokens: bool):
     async with Children(tmp_path) as children, aiohttp.ClientSession() as client:
         model_server = await start(children, "model-server", "sim-server", "--port", "0", "--decode-ms", "5", ready=r" on (http://\S+)\n")
         host, _, port = model_server.removeprefix("http://").rpartition(":")
@@ -74,7 +74,7 @@ def chat(*, stream: bool) -> dict[str, object]:
 
 
 def serve_arguments(example: str, folder: Path) -> list[str]:
-    """As the first lines of the example say, on ports that are free."""
+    """The command in the first lines of the example, on free ports."""
     first_lines = "".join((EXAMPLES / example).read_text().splitlines(keepends=True)[:3])
     arguments = ["serve", str(CONFIG), "--host", "127.0.0.1", "--log-format", "json"]
     arguments += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
@@ -85,7 +85,7 @@ def serve_arguments(example: str, folder: Path) -> list[str]:
 
 
 async def start(children: Children, name: str, *arguments: str, ready: str) -> str:
-    """Start an `endpick` command; what `ready` finds in its output."""
+    """Start an `endpick` command; returns the first match of `ready` in its output."""
     child = await children.start(name, (sys.executable, "-m", "endpick", *arguments))
 
     async def look() -> str | None:
@@ -96,7 +96,7 @@ async def start(children: Children, name: str, *arguments: str, ready: str) -> s
 
 
 async def start_envoy(children: Children, binary: Path, folder: Path, example: str, picker_port: int) -> str:
-    """Start Envoy with the example, on ports of its own; the URL of its listener."""
+    """Start Envoy with the example, on free ports; returns the URL of its listener."""
     text = (EXAMPLES / example).read_text()
     for written, free in (("port_value: 9002", f"port_value: {picker_port}"), ("port_value: 8081", "port_value: 0")):
         assert written in text
@@ -127,7 +127,7 @@ async def listener(child: Child, admin: Path) -> str:
 
 
 async def stable_figures(client: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """The picker's figures, once nothing is in flight any more."""
+    """The request metrics, once nothing is in flight."""
     while True:
         async with client.get(url) as page:
             lines = [line.rpartition(" ") for line in (await page.text()).splitlines() if line and not line.startswith("#")]
@@ -138,7 +138,7 @@ async def stable_figures(client: aiohttp.ClientSession, url: str) -> dict[str, f
 
 
 def write_certificates(folder: Path) -> None:
-    """`tls.crt` and `tls.key` for endpick, signed by the authority in `endpick-ca.crt`."""
+    """Write `tls.crt` and `tls.key`, signed by the authority in `endpick-ca.crt`."""
     authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST_NAME)])

@@ -1,4 +1,4 @@
-"""Every plugin that a page shows keeps the rules of the conformance kit, and every test that a page shows passes."""
+"""Runs the conformance kit over the plugins that pages show, and the tests that pages show."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 
 from docs.page_plugins import DISTRIBUTION, distribution_of, entry_points_of
-from docs.pages import ROOT, blocks, pages
+from docs.pages import ROOT, blocks, named, pages
 
 PAGES = [page for page in pages() if entry_points_of(page)]
 WITH_TESTS = [page for page in pages() if any(block.file.startswith("tests/") for block in blocks(page))]
-
-
-def named(page: Path) -> str:
-    return page.stem
 
 
 @pytest.fixture
@@ -26,7 +22,7 @@ def distribution(make_distribution: Callable[..., Path]) -> Callable[[Path], Pat
     return lambda page: distribution_of(page, make_distribution)
 
 
-def test_the_pages_that_let_the_reader_write_plugins_are_found():
+def test_pages_with_plugins_are_found():
     assert {page.stem for page in PAGES} >= {
         "README",
         "your-first-scorer",
@@ -40,7 +36,7 @@ def test_the_pages_that_let_the_reader_write_plugins_are_found():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_plugins_of_a_page_pass_the_conformance_kit(page: Path, distribution, run_cli):
+def test_plugins_of_a_page_pass_the_kit(page: Path, distribution, run_cli):
     result = run_cli("test", "--dist", DISTRIBUTION, path=[distribution(page)])
     assert result.exit_code == 0, result.stdout + result.stderr
     assert result.stdout.count("passed") == len(entry_points_of(page)), result.stdout

@@ -1,4 +1,4 @@
-"""The tutorial, followed word for word: a new virtual environment, every file, every command, the output as shown."""
+"""Follows the tutorial: a new virtual environment, every file, every command, the output as shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOWNLOAD_SECONDS = 400
 
 @pytest.fixture(scope="module")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This checkout as the wheel that `pip install endpick` finds."""
+    """A wheel of this checkout, for `pip install endpick`."""
     folder = tmp_path_factory.mktemp("wheelhouse")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=100)
@@ -30,7 +30,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(tmp_path: Path, wheelhouse: Path) -> Shell:
-    """A reader who has Python and nothing else; where they change folder or activate an environment, that lasts."""
+    """The terminal of a reader who has only Python; folder and activated environment persist between commands."""
     state = tmp_path / "state"
     remember = f'trap \'code=$?; pwd > "{state}"; declare -p PATH VIRTUAL_ENV >> "{state}" 2>/dev/null; exit $code\' EXIT'
     recall = f'if [ -f "{state}" ]; then cd "$(head -n 1 "{state}")"; eval "$(tail -n +2 "{state}")"; fi'
@@ -40,14 +40,14 @@ def reader(tmp_path: Path, wheelhouse: Path) -> Shell:
 
 @pytest.fixture
 def index_is_reachable() -> None:
-    """The commands download; without an index they cannot be followed."""
+    """Skips without a package index: the commands download."""
     probe = [sys.executable, "-m", "pip", "index", "versions", "hatchling"]
     if subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode:
-        pytest.skip("needs a package index, as a newcomer does")
+        pytest.skip("needs a package index")
 
 
 @pytest.mark.timeout(600)
-def test_the_tutorial_ends_with_the_new_scorer_routing_live_traffic(reader: Shell, index_is_reachable, follow: Callable[[Block], str]):
+def test_the_tutorial_ends_with_live_traffic(reader: Shell, index_is_reachable, follow: Callable[[Block], str]):
     output = "".join(follow(block) for block in blocks(TUTORIAL))
     figures = re.findall(r"^(sticky|random-picker) +(\d+) +(\d+) .*? (\d+) %", output, re.MULTILINE)
     (sticky, requests, failed, hits), (random, _, _, random_hits) = figures
@@ -58,7 +58,7 @@ def test_the_tutorial_ends_with_the_new_scorer_routing_live_traffic(reader: Shel
 
 @pytest.fixture
 def follow(reader: Shell, tmp_path: Path) -> Callable[[Block], str]:
-    """Do what one block says; the output of its commands."""
+    """Follow one block; returns the output of its commands."""
 
     def do(block: Block) -> str:
         if block.file:

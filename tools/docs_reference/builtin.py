@@ -1,4 +1,4 @@
-"""The built-in plugins as pyproject.toml names them: the metadata of an editable install may be older."""
+"""The plugins of endpick's own distributions, as their pyproject.toml names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from endpick.host.resolution import Reference
 
 @cache
 def builtin_plugins() -> tuple[LoadedPlugin, ...]:
-    """All of them, loaded, by type; a former name is left to the type it stands for."""
+    """All of them, loaded, by type; without former names."""
     found = []
     candidates = builtin_candidates()
     for candidate in candidates:
@@ -21,3 +21,13 @@ def builtin_plugins() -> tuple[LoadedPlugin, ...]:
         if loading.loaded.type == candidate.type:
             found.append(loading.loaded)
     return tuple(found)
+
+
+@cache
+def _origins() -> dict[str, str]:
+    return {candidate.type: candidate.distribution for candidate in builtin_candidates()}
+
+
+def origin(loaded: LoadedPlugin) -> str:
+    """The distribution that provides a type."""
+    return _origins()[loaded.type]

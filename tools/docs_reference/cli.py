@@ -7,19 +7,19 @@ import textwrap
 
 import click
 
-from docs_reference.markdown import code, table
+from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
-from endpick.cli.llm_d_flags import FLAGS, REMOVED
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect
 from endpick.cli.main import VERBS, main
 from endpick.diagnostics import ExitCode
 
 _EXITS = {
-    ExitCode.OK: "The command did what it was asked; there may have been warnings.",
+    ExitCode.OK: "Success, perhaps with warnings.",
     ExitCode.INTERNAL_ERROR: "A bug in endpick.",
-    ExitCode.USAGE: "The command line was wrong.",
-    ExitCode.CONFIG_INVALID: "The configuration has mistakes; each was reported with its place.",
-    ExitCode.PLUGIN_UNUSABLE: "A plugin that the configuration needs is missing, broken or incompatible.",
-    ExitCode.FAILED: "The environment refused: a port in use, a file unreadable, a start or stop that failed.",
+    ExitCode.USAGE: "Wrong command line.",
+    ExitCode.CONFIG_INVALID: "Mistakes in the configuration.",
+    ExitCode.PLUGIN_UNUSABLE: "A plugin is missing, broken or incompatible.",
+    ExitCode.FAILED: "The environment: a port in use, an unreadable file, a failed start or stop.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C.",
 }
 
@@ -30,11 +30,11 @@ def page() -> str:
     summary = table(("command", "does"), ((f"[`{name}`](#endpick-{name})", verb.summary) for name, verb in VERBS.items()))
     return markdown_page(
         "Command line",
-        "Look up here every command of `endpick`, its options with their defaults, and what its exit code says.",
+        "All commands of `endpick`, with options, defaults and exit codes.",
         summary,
         "## Exit codes",
         table(("code", "meaning"), ((str(int(exit_code)), _EXITS[exit_code]) for exit_code in ExitCode)),
-        "Where several apply, the smallest wins: operators repair their own file before another author's plugin.",
+        "If several apply, the smallest wins.",
         *(_verb(name, context) for name in VERBS),
     )
 
@@ -45,34 +45,30 @@ def _verb(name: str, parent: click.Context) -> str:
     context = click.Context(command, info_name=name, parent=parent)
     usage = f"```text\nendpick {name} {' '.join(command.collect_usage_pieces(context))}\n```"
     options = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
-    rows = (_option(option, context) for option in options if "--help" not in option.opts)
+    rows = (_option(option, context) for option in options if "--help" not in option.opts and not option.hidden)
     text = "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
     shown = table(("option", "value", "default", "meaning"), rows)
     return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, shown, _llm_ds_flags() if name == "serve" else "")))
 
 
-_ABOUT_FLAGS = (
-    "`serve` takes every flag of llm-d's endpoint picker, written with one dash or two. A flag given without effect is named in one "
-    "warning; those that count *with Kubernetes* have none while discovery does not ask Kubernetes."
-)
-
-
 def _llm_ds_flags() -> str:
-    rows = ((code(f"--{flag.name}"), flag.kind, code(flag.default) if flag.default else "", flag.effect.value, flag.note) for flag in FLAGS)
+    about = "`serve` accepts every flag of llm-d's endpoint picker, with one dash or two, and warns about those without effect."
+    same = [flag.name for flag in FLAGS if flag.effect is Effect.SAME and not flag.note]
+    rows = ((code(f"--{flag.name}"), flag.effect.value, flag.note) for flag in FLAGS if flag.name not in same)
     removed = ((code(f"--{name}"), instead) for name, instead in REMOVED.items())
     return "\n\n".join(
         (
             "### llm-d's flags",
-            _ABOUT_FLAGS,
-            table(("flag", "type", "llm-d's default", "does here", "differences"), rows),
-            "llm-d has removed these, and endpick refuses them as llm-d does:",
+            f"{about} The same as in llm-d: {listed(f'--{name}' for name in same)}.",
+            table(("flag", "effect", "differences"), rows),
+            "Removed in llm-d, and refused by both:",
             table(("flag", "use instead"), removed),
         )
     )
 
 
 def _paragraph(text: str) -> str:
-    """What click is told to leave as it is becomes a block."""
+    """A paragraph that click does not rewrap becomes a block."""
     return f"```text\n{textwrap.dedent(text[2:]).strip()}\n```" if text.startswith("\b\n") else text
 
 

@@ -21,10 +21,10 @@ def page() -> str:
     gates = ((code(name), "on" if default else "off") for name, default in DEFAULT_GATES.items())
     return markdown_page(
         "Configuration",
-        "Look up here every field of `EndpointPickerConfig`: where it stands, what it takes, and what happens without it.",
-        f"`apiVersion` is one of {', '.join(map(code, API_VERSIONS))}; `kind` is `EndpointPickerConfig`. A field that is not listed here "
-        "is an error, and so is a duplicate key. The JSON Schema for editors is `schemas/config.v1.json`; "
-        "`endpick schema config --installed` writes one that knows your plugins too.",
+        "All fields of `EndpointPickerConfig`, with types and defaults.",
+        f"`apiVersion` is one of {', '.join(map(code, API_VERSIONS))}; `kind` is `EndpointPickerConfig`. Other fields and "
+        "duplicate keys are errors. The JSON Schema for editors is `schemas/config.v1.json`; `endpick schema config --installed` "
+        "includes your plugins.",
         *(_section(part) for part in parts),
         "## Feature gates",
         table(("gate", "default"), gates),
@@ -32,7 +32,7 @@ def page() -> str:
         "## Values",
         "- **duration**: Go's notation, `50ms`, `1.5s`, `1m30s`.\n"
         "- **quantity**: Kubernetes' notation, `512`, `16Mi`, `1Gi`.\n"
-        "- **number**: finite. `NaN`, infinities and numbers about which YAML 1.1 and 1.2 disagree (`012`, `1_000`) are errors.",
+        "- **number**: finite. `NaN`, infinities and numbers that YAML 1.1 and 1.2 read differently (`012`, `1_000`) are errors.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import endpick.api
+import endpick.api.keys
 from docs_reference.builtin import builtin_plugins
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
@@ -20,11 +20,9 @@ _SCOPES = {
 
 def page() -> str:
     """The page."""
-    keys = {name: value for name in endpick.api.__all__ if isinstance(value := getattr(endpick.api, name), DataKey)}
-    readers, writers = defaultdict(list), defaultdict(list)
+    keys = {name: value for name, value in vars(endpick.api.keys).items() if isinstance(value, DataKey)}
+    writers = defaultdict(list)
     for loaded in builtin_plugins():
-        for key in (*loaded.plugin.consumes, *loaded.plugin.consumes_optional):
-            readers[key.name].append(loaded.type)
         for key in loaded.plugin.produces:
             writers[key.name].append(loaded.type)
     rows = (
@@ -35,18 +33,17 @@ def page() -> str:
             code(key.type.__name__),
             key.doc,
             listed(writers[key.name]),
-            listed(readers[key.name]),
         )
         for name, key in sorted(keys.items(), key=lambda item: (list(Scope).index(item[1].scope), item[1].name))
     )
     return markdown_page(
         "Data keys",
-        "Look up here the names under which data about endpoints and requests is shared, who writes each, and who reads it.",
-        table(("key", "in endpick.api", "scope", "type", "meaning", "written by", "read by"), rows),
+        "Data about endpoints and requests that plugins share. Constants are in `endpick.api.keys`.",
+        table(("key", "constant", "scope", "type", "meaning", "written by"), rows),
         "## Scopes",
         "\n".join(f"- `{scope.value}`: {text}" for scope, text in _SCOPES.items()),
-        "Numbers are float64 and NaN until first reported; objects are None. `endpoints.age(KEY)` gives the seconds since each value was "
-        "written; `endpoints.derived(KEY, function)` keeps what follows from a column until a value of it changes. "
-        "Keys of other distributions carry a namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
-        "[core-metrics-extractor](plugins/core-metrics-extractor.md) makes keys of your own without code.",
+        "Numbers are float64, NaN until first reported; objects are None. `endpoints.age(KEY)` gives the seconds since each value was "
+        "written; `endpoints.derived(KEY, function)` caches a result until the column changes. Keys of other distributions have a "
+        "namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
+        "[core-metrics-extractor](plugins/core-metrics-extractor.md) defines keys without code.",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from docs_reference.markdown import page as markdown_page
 from docs_reference.markdown import table
 from endpick.diagnostics import Code
@@ -23,31 +21,20 @@ FAMILIES = {
 
 def page() -> str:
     """The page."""
-    families = dict.fromkeys(code.name[1:3] for code in Code)
     return markdown_page(
         "Diagnostics",
-        "Look up here what a code such as `E0402` means, an example that causes it, and how to repair it. `endpick explain E0402` prints "
-        "the same text in a terminal.",
-        "E is an error and prevents the start, W a warning, N a note. A number never changes its meaning.",
-        table(
-            ("code", "title", "exit code"),
-            (
-                (f"[{code.name}](#{code.name.lower()})", code.title, str(int(code.exit_code)) if code.name[0] == "E" else "")
-                for code in Code
-            ),
-        ),
-        *(part for family in families for part in _family(family)),
+        "All codes that endpick reports. `endpick explain E0402` explains one, with an example and the repair.",
+        "E is an error and prevents the start, W a warning, N a note. The exit code is 3 for the configuration, 4 for a plugin, 5 for "
+        "the environment. A number never changes its meaning.",
+        *(part for family in dict.fromkeys(code.name[1:3] for code in Code) for part in _family(family)),
     )
 
 
-def _family(family: str) -> list[str]:
-    return [f"## {FAMILIES[family]}", *(_entry(code) for code in Code if code.name[1:3] == family)]
+def _family(family: str) -> tuple[str, str]:
+    rows = ((code.name, str(int(code.exit_code)) if code.name[0] == "E" else "", _title(code)) for code in Code if code.name[1:3] == family)
+    return f"## {FAMILIES[family]}", table(("code", "exit", "meaning"), rows)
 
 
-def _entry(code: Code) -> str:
-    title, _, body = explanation(code).partition("\n")
-    sentence = title.removeprefix("# ").partition(":")[2].strip() or code.title
-    # What is no YAML at all cannot be highlighted as such.
-    fence = "```text" if code.name[1:3] == "01" else "<!-- yaml: mistake -->\n```yaml"
-    body = re.sub(r"^```yaml", fence, body, flags=re.MULTILINE)
-    return f"({code.name.lower()})=\n### {code.name}: {sentence}\n\n{body.strip()}"
+def _title(code: Code) -> str:
+    title = explanation(code).partition("\n")[0].partition(":")[2].strip() or code.title
+    return title[0].upper() + title[1:]

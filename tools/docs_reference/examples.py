@@ -1,4 +1,4 @@
-"""A configuration for each plugin type, found by trying: the places where its kinds belong, until endpick accepts one."""
+"""A configuration for each plugin type, found by trying the places for its kinds until endpick accepts one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from endpick.host.loader import LoadedPlugin
 from endpick.host.planning.planner import make_plan
 
 _HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
-_FILE = "- type: file-discovery\n  parameters: {path: endpoints.yaml}\n"
 _PROFILES = (("default",), ("decode",), ("decode", "prefill"), ("decode", "prefill", "encode"))
-"""Handlers insist on profiles of certain names."""
+"""Some handlers need profiles with these names."""
 
 _QUEUEING = {
     FairnessPolicy: "  defaultPriorityBand: {{fairnessPolicyRef: {}}}\n",
@@ -29,11 +28,11 @@ _QUEUEING = {
     EvictionFilter: "  enableEviction: true\n",
     EvictionOrderingPolicy: "  enableEviction: true\n",
 }
-"""Where the section `flowControl` names a policy of each kind, or asks for one."""
+"""The lines of `flowControl` that use a policy of each kind."""
 
 
 def example(loaded: LoadedPlugin) -> str | None:
-    """A whole configuration with an instance of the type, that endpick accepts; None where none is found."""
+    """A complete configuration with an instance of the type; None if endpick accepts none."""
     return next((text for text in _attempts(loaded) if _is_accepted(text, loaded.type)), None)
 
 
@@ -41,8 +40,10 @@ def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
     kinds = set(loaded.kinds)
     in_profile = any(KINDS[kind].in_profile for kind in kinds)
     discovers = EndpointDiscovery in kinds
-    plugins = entry_of(loaded) if discovers else _FILE + entry_of(loaded)
-    layer = f"dataLayer:\n  discovery: {{pluginRef: {loaded.type if discovers else 'file-discovery'}}}\n"
+    plugins = entry_of(loaded)
+    layer = "dataLayer:\n" if discovers or DataSource in kinds else ""
+    if discovers:
+        layer += f"  discovery: {{pluginRef: {loaded.type}}}\n"
     if DataSource in kinds:
         layer += f"  sources:\n  - pluginRef: {loaded.type}\n"
     if Parser in kinds:

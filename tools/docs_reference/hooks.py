@@ -22,12 +22,12 @@ def page() -> str:
     methods = [node for node in specs.body if isinstance(node, ast.FunctionDef)]
     return markdown_page(
         "Host hooks",
-        "Look up here what an extension object can do at the edges of the host's life, when each hook is called, and with what.",
+        "Hooks let an extension object act when the host loads, starts, reloads and stops.",
         inspect.cleandoc((hooks.__doc__ or "").partition("\n")[2]),
         f"An `async def` implementation is awaited for {DEADLINE_SECONDS:.0f} seconds at most.",
         "## Hooks",
         *(render(node.name, _without_self(node), ast.get_docstring(node) or "", 3) for node in methods),
-        "## What hooks are given",
+        "## Arguments of hooks",
         *(render(name, *found[name], 3) for name in ARGUMENTS),
         "### `hookimpl`",
         docstring(found["hookimpl"][1]),

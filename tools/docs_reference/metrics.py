@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from pydantic import ValidationError
 
@@ -21,8 +22,11 @@ from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
+from endpick.requests.memory import Memory
 from endpick.serve.exposition import PoolGauges
+from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.overload import OverloadWatch
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
@@ -31,32 +35,30 @@ from endpick.transport.limits import TransportCounters
 def page() -> str:
     """The page."""
     header = ("metric", "type", "labels", "meaning")
-    transport, session = TransportCounters().snapshot(), SessionCounters().snapshot()
     return markdown_page(
         "Metrics",
-        "Look up here what `/metrics` on the metrics port shows, with its labels: names that begin with `llm_d_epp_` are llm-d's, so its "
-        "dashboards work; names that begin with `endpick_` are endpick's own. Python's own `process_`, `python_` families come on top.",
-        table(header, sorted(_row(collector) for collector in _registered())),
-        "## The pool",
-        "Computed when Prometheus asks.",
+        "All metrics on the metrics port. Names that begin with `llm_d_epp_` are llm-d's, so its dashboards work; `endpick_` marks "
+        "endpick's own. Python's `process_` and `python_` families are there, too.",
+        table(header, sorted(_row(collector) for collector in _registered(EndpickMetrics))),
+        "## Flow control",
+        table(header, sorted(_row(collector) for collector in _registered(_flow_control))),
+        "## Memory",
+        table(header, (_family(family) for watch in _registered(_overload_watch) for family in watch.collect())),
+        "## Pool",
         table(header, (_family(family) for family in _pool_families())),
-        "## What plugins tell of themselves",
-        "endpick adds the labels `plugin_name` (the instance) and `plugin_type`, so that instances never clash, not even with those they "
-        "replace at a reload. Any plugin may have metrics, see `registry` of `PluginContext`; these are the built-in ones.",
-        table((*header, "plugin"), _plugin_families()),
-        "## Events on the ext_proc port",
-        "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
-        table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
-        "`endpick_health_events_total` has the same labels for the gRPC health port.",
-        "## Events in ext_proc streams",
-        "`endpick_session_events_total`, label `event`.",
-        table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),
-        "## Polls",
-        "`endpick_polls_total`, label `event`: `made`, `skipped` because the endpoint had nothing to do or did not answer, or `told` "
-        "because its answers told its load; see `--idle-metrics-interval`.",
-        "## Decision records",
-        "`endpick_decision_records_total`, label `event`: `shown` to the hook objects that watch decisions, or `dropped` because they are "
-        "too slow.",
+        "## Plugins",
+        "All have the labels `plugin_name` (the instance) and `plugin_type` as well.",
+        table(("metric", "type", "labels", "meaning", "plugin"), _plugin_families()),
+        "## Events of the gRPC ports",
+        "`endpick_transport_events_total` counts the ext_proc port, `endpick_health_events_total` the health port; label `event`.",
+        *_events(TransportCounters().snapshot(), dict(_fields(transport_counters, "TransportCounters"))),
+        "## Events of ext_proc streams",
+        "`endpick_session_events_total`, by `event`.",
+        *_events(SessionCounters().snapshot(), dict(_fields(session_counters, "SessionCounters"))),
+        "## Other events",
+        "- `endpick_polls_total`, by `event`: `made`; `skipped` for an endpoint that is idle or does not respond; `told` if the endpoint "
+        "reported its load in responses.\n"
+        "- `endpick_decision_records_total`, by `event`: `shown` to hook objects, or `dropped` because they are too slow.",
     )
 
 
@@ -71,22 +73,30 @@ class _Notes(CollectorRegistry):
         self.collectors.append(collector)
 
 
-def _registered() -> list[Collector]:
+def _registered(make: Callable[[CollectorRegistry], object]) -> list[Collector]:
     notes = _Notes()
-    EndpickMetrics(notes)
+    make(notes)
     return notes.collectors
+
+
+def _flow_control(registry: CollectorRegistry) -> object:
+    return FlowControlMetrics(registry, "pool", 1, lambda: None)
+
+
+def _overload_watch(registry: CollectorRegistry) -> object:
+    return OverloadWatch(Memory(), registry)
 
 
 def _row(collector: Collector) -> tuple[str, str, str, str]:
     (family,) = collector.describe()
-    # The names of labels are public in neither prometheus_client's metrics nor endpick's own.
+    # Neither prometheus_client nor endpick makes the names of labels public.
     labels = getattr(collector, "_labelnames", None) or getattr(collector, "_label_names", ())
     name = f"{family.name}_total" if family.type == "counter" else family.name
     return code(name), family.type, listed(labels), family.documentation
 
 
 def _pool_families() -> Iterator[GaugeMetricFamily]:
-    """Of a pool with one endpoint that has reported everything."""
+    """The families of a pool with one endpoint that has reported everything."""
     reported = Column(np.zeros(1), np.zeros(1))
     columns = {key.name: reported for key in (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)}
     generation = Generation((Endpoint("default/a", "127.0.0.1", 8000),), columns, {}, lambda: 0.0)
@@ -101,7 +111,7 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
         try:
             given = parameters()
         except ValidationError:
-            continue  # it needs to be told something, and what would stand here is no plugin anyone has configured
+            continue  # it has required parameters
         registry = CollectorRegistry()
         loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
         for family in registry.collect():
@@ -109,16 +119,15 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
             yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
 
 
-def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:
+def _family(family: Metric) -> tuple[str, str, str, str]:
     return code(family.name), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
 
 
-def _events(names: Iterable[str], meanings: dict[str, str]) -> Iterator[tuple[str, str]]:
-    return ((code(name), meanings.get(name) or meanings.get(_group(name), "")) for name in names)
-
-
-def _group(name: str) -> str:
-    return "protocol_errors" if name.startswith("protocol_error_") else name
+def _events(names: Iterable[str], meanings: dict[str, str]) -> tuple[str, str]:
+    """A table of the events with an explanation, and the names of the others."""
+    explained = [(code(name), meanings[name]) for name in names if name in meanings]
+    others = [name for name in names if name not in meanings]
+    return table(("event", "meaning"), explained), f"Others: {listed(others)}." if others else ""
 
 
 def _fields(module: object, class_name: str) -> Iterator[tuple[str, str]]:

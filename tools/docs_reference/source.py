@@ -1,9 +1,10 @@
-"""Reads modules as their authors wrote them: signatures and the strings behind fields, which are gone at run time."""
+"""Reads definitions from source: signatures, and the strings behind fields, which do not exist at run time."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -11,10 +12,14 @@ from docs_reference.markdown import code, docstring
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign | ast.AnnAssign
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FIELDS = (ast.Assign, ast.AnnAssign)
+_SHOWN_DUNDERS = ("__init__", "__getitem__")
+_SHOWN_DECORATORS = ("abstractmethod", "property", "classmethod")
+_LONGEST = 100
 
 
 def definitions(module: ModuleType) -> dict[str, tuple[Definition, str]]:
-    """What a module defines at its top level, in order: name to (syntax tree, documentation)."""
+    """Top-level definitions of a module, in order: name to (syntax tree, documentation)."""
     return dict(_documented(ast.parse(inspect.getsource(module)).body))
 
 
@@ -22,7 +27,7 @@ def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, tuple[Definition, s
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node, ast.get_docstring(node) or "")
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
+        elif isinstance(node, _FIELDS):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if isinstance(target, ast.Name):
                 yield target.id, (node, _string(after))
@@ -35,62 +40,72 @@ def _string(node: ast.stmt | None) -> str:
 
 
 def render(name: str, node: Definition, doc: str, level: int) -> str:
-    """One definition with everything public in it."""
-    heading = "#" * level
+    """One definition with all its public members."""
+    if not isinstance(node, ast.ClassDef):
+        return _joined(_heading(name, level), _block(_declared(node)), docstring(doc))
+    public = {member: each for member, each in _documented(node.body) if _is_public(member, each)}
+    fields = [each for each in public.values() if isinstance(each[0], _FIELDS)]
+    plain = [_indented(_declared(field)) for field, text in fields if not text]
+    explained = "\n".join(f"- {code(_declared(field))}: {' '.join(text.split())}" for field, text in fields if text)
+    methods = (render(member, *each, level + 1) for member, each in public.items() if isinstance(each[0], _FUNCTIONS))
+    return _joined(_heading(name, level), _block("\n".join((_declared(node), *plain))), docstring(doc), explained, *methods)
+
+
+def in_short(name: str, node: Definition, doc: str, level: int) -> str:
+    """One definition as its signature, the signatures of its members, and the first paragraph of its documentation."""
+    lines = [_declared(node)]
     if isinstance(node, ast.ClassDef):
-        bases = ", ".join(ast.unparse(base) for base in node.bases)
-        title = f"{heading} `{name}`"
-        declared = f"```python\nclass {name}{f'({bases})' if bases else ''}\n```"
-        return "\n\n".join(filter(None, (title, declared, docstring(doc), *_members(node, level + 1))))
+        public = (each for member, each in _documented(node.body) if _is_public(member, each))
+        lines += [_indented(_declared(member)) for member, _ in public]
+    return _joined(_heading(name, level), _block("\n".join(lines)), docstring(doc.partition("\n\n")[0]))
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(filter(None, parts))
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "    ")
+
+
+def _heading(name: str, level: int) -> str:
+    return f"{'#' * level} `{name}`"
+
+
+def _block(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def _is_public(name: str, member: tuple[Definition, str]) -> bool:
+    node, doc = member
     if isinstance(node, _FUNCTIONS):
-        return "\n\n".join(filter(None, (f"{heading} `{name}`", f"```python\n{_signature(node)}\n```", docstring(doc))))
-    return "\n\n".join(filter(None, (f"{heading} `{name}`", f"```python\n{ast.unparse(node)}\n```", docstring(doc))))
+        return bool(doc) and (not name.startswith("_") or name in _SHOWN_DUNDERS)
+    return not name.startswith("_") and isinstance(node, _FIELDS)
 
 
-def _members(node: ast.ClassDef, level: int) -> Iterator[str]:
-    fields, methods = [], []
-    for name, (member, doc) in _documented(node.body):
-        if isinstance(member, _FUNCTIONS):
-            if (not name.startswith("_") or name == "__init__" or name == "__getitem__") and doc:
-                methods.append(render(name, member, doc, level))
-        elif not name.startswith("_") and isinstance(member, ast.Assign | ast.AnnAssign):
-            fields.append(_field(member, doc))
-    if fields:
-        yield "\n".join(fields)
-    yield from methods
-
-
-def _field(node: ast.Assign | ast.AnnAssign, doc: str) -> str:
-    text = ast.unparse(node)
-    return f"- {code(text)}" + (f": {' '.join(doc.split())}" if doc else "")
-
-
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    decorators = [ast.unparse(one) for one in node.decorator_list]
-    shown = [f"@{one}" for one in decorators if one in ("abstractmethod", "property", "classmethod")]
+def _declared(node: Definition) -> str:
+    """A definition without its body."""
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(map(ast.unparse, node.bases))
+        return f"class {node.name}{f'({bases})' if bases else ''}"
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return ast.unparse(node)
+    decorators = [f"@{text}" for text in map(ast.unparse, node.decorator_list) if text in _SHOWN_DECORATORS]
     keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
-    text = f"{keyword} {node.name}({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
-    return "\n".join((*shown, _wrapped(text, node)))
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    text = f"{keyword} {node.name}({ast.unparse(node.args)}){returns}"
+    if len(text) > _LONGEST:
+        listed = "".join(f"    {one},\n" for one in _arguments(node.args))
+        text = f"{keyword} {node.name}(\n{listed}){returns}"
+    return "\n".join((*decorators, text))
 
 
-def _wrapped(text: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """A signature that is long gets a line for each argument."""
-    if len(text) <= 100:
-        return text
-    head, _, rest = text.partition("(")
-    body, _, tail = rest.rpartition(")")
-    if node.returns is not None:
-        body, _, tail = rest.rpartition(") -> ")
-        tail = f" -> {tail}"
-    return f"{head}(\n" + "".join(f"    {part},\n" for part in _split(body)) + f"){tail}"
-
-
-def _split(arguments: str) -> list[str]:
-    """Split at commas outside brackets."""
-    parts, depth, start = [], 0, 0
-    for at, character in enumerate(arguments):
+def _arguments(arguments: ast.arguments) -> Iterator[str]:
+    """Each argument on its own, split at the commas outside brackets."""
+    depth, start, text = 0, 0, ast.unparse(arguments)
+    for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if character == "," and not depth:
-            parts.append(arguments[start:at].strip())
+            yield text[start:at].strip()
             start = at + 1
-    return [*parts, arguments[start:].strip()]
+    yield text[start:].strip()

@@ -8,42 +8,40 @@ from collections.abc import Iterator
 
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
-from docs_reference.source import Definition, definitions, render
+from docs_reference.source import Definition, definitions, in_short, render
 from endpick.testing import all_checks
 
 SECTIONS = (
-    ("The kit", "kit", ("parametrize_conformance",)),
-    ("The kit without pytest", "kit", ("conformance", "ConformanceReport", "CheckOutcome", "CheckStatus")),
+    ("The kit", "kit", ("parametrize_conformance", "conformance", "ConformanceReport", "CheckOutcome", "CheckStatus")),
     ("A host without sockets", "host", ("Host", "Explanation", "FaultRecord", "HostRefused")),
-    ("Made-up pools and requests", "made_up", ("make_pool",)),
-    ("", "made_up", ("make_request",)),
+    ("Pools and requests", "made_up", ("make_pool", "make_request")),
 )
+IN_FULL = frozenset({"parametrize_conformance", "make_pool", "make_request"})
 
 
 def page() -> str:
     """The page."""
-    rules = ((code(check.id), " ".join(check.doc.split())) for check in all_checks())
+    rules = ((code(check.id), " ".join(check.doc.split()).partition(": ")[0].rstrip(".") + ".") for check in all_checks())
     return markdown_page(
         "Testing",
-        "Look up here the rules of the conformance kit, and the fixtures and strategies with which you test a plugin. "
-        "[Test a plugin](../how-to/test-a-plugin.md) shows them at work.",
+        "The rules of the conformance kit, and the fixtures and strategies for tests of plugins. For a guide, see "
+        "[Test a plugin](../how-to/test-a-plugin.md).",
         "## Rules",
         table(("id", "rule"), rules),
         *(part for title, module, names in SECTIONS for part in _section(title, module, names)),
         "## Fixtures",
-        "pytest finds them by itself wherever endpick is installed.",
-        *(render(name, node, doc, 3) for name, (node, doc) in _of("pytest_plugin") if _is_fixture(node)),
+        "pytest finds them wherever endpick is installed.",
+        *(in_short(name, node, doc, 3) for name, (node, doc) in _of("pytest_plugin") if _is_fixture(node)),
         "## Strategies",
         "For hypothesis, in `endpick.testing.strategies`.",
-        *(render(name, node, doc, 3) for name, (node, doc) in _of("strategies") if isinstance(node, ast.FunctionDef) and doc),
+        *(in_short(name, node, doc, 3) for name, (node, doc) in _of("strategies") if isinstance(node, ast.FunctionDef) and doc),
     )
 
 
 def _section(title: str, module: str, names: tuple[str, ...]) -> Iterator[str]:
-    if title:
-        yield f"## {title}"
+    yield f"## {title}"
     found = dict(_of(module))
-    yield from (render(name, *found[name], 3) for name in names)
+    yield from ((render if name in IN_FULL else in_short)(name, *found[name], 3) for name in names)
 
 
 def _of(module: str) -> Iterator[tuple[str, tuple[Definition, str]]]:

@@ -12,7 +12,7 @@ from {{ cookiecutter.__package }}.keys import {{ cookiecutter.__key }}
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How tokens are estimated."""
+    """Parameters of the estimate."""
 
     bytes_per_token: Annotated[
         float, Field(alias="bytesPerToken", gt=0, description="UTF-8 bytes of text that make one token, on average.")
@@ -20,7 +20,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(DataProducer[{{ cookiecutter.__parameters }}]):
-    """Leave an estimate for the rest of the request: bytes of the prompt / bytesPerToken, rounded up."""
+    """Estimates the tokens of a prompt: bytes / bytesPerToken, rounded up."""
 
     produces = ({{ cookiecutter.__key }},)
 

@@ -1,4 +1,4 @@
-"""The data key under which other plugins find what was measured."""
+"""The data key of the measurement."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How often to measure, and how long to wait."""
+    """Interval and timeout."""
 
     interval: Annotated[Duration, Field(gt=0, description="Time between two measurements of one endpoint.")] = 5.0
     timeout: Annotated[Duration, Field(gt=0, description="A connection that takes longer counts as failed.")] = 1.0
@@ -26,7 +26,7 @@ class {{ cookiecutter.__payload }}:
 
 
 class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
-    """Opens a connection to each endpoint, measures how long that takes, and closes it again."""
+    """Connects to each endpoint and measures the connection time."""
 
     default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
@@ -36,7 +36,7 @@ class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, 
         self.timeout_seconds = parameters.timeout
 
     async def poll(self, endpoint: Endpoint) -> {{ cookiecutter.__payload }}:
-        """Measure one endpoint; endpick gives up after `timeout_seconds`."""
+        """Measure one endpoint; endpick cancels this after `timeout_seconds`."""
         begun = self.context.clock()
         try:
             _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)

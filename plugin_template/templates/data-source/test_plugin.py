@@ -1,4 +1,4 @@
-"""What `{{ cookiecutter.plugin_type }}` measures, and what becomes of it."""
+"""Tests of `{{ cookiecutter.plugin_type }}` and its collector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source() -> {{ cookiecutter.__class }}:
 
 
 def collected(payload: {{ cookiecutter.__payload }}) -> float:
-    """What is known of the only endpoint after one payload."""
+    """The value of the only endpoint after one payload."""
     table = make_pool(1, keys=[{{ cookiecutter.__key }}])
     collector = {{ cookiecutter.__collector }}("it", Parameters(), PluginContext())
     collector.collect(payload, table.writer(None, *table.view()))

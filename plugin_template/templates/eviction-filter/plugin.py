@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: lets low priorities be evicted, unless they stream."""
+"""`{{ cookiecutter.plugin_type }}`: allows eviction of low priorities that do not stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Which priorities are low."""
+    """The priority threshold."""
 
     below: Annotated[int, Field(description="Requests of lower priority than this may be evicted.")] = 0
 
 
 class {{ cookiecutter.__class }}(EvictionFilter[{{ cookiecutter.__parameters }}]):
-    """Let requests of a priority below `below` be evicted; but no stream, of which a client may have read a part."""
+    """Allows eviction of requests with a priority under `below`, except streams: clients may have read a part."""
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Say whether a request may be evicted; asked once, when it was sent to a model server."""
+        """Decide if a request may be evicted. Called once, when it is sent to a model server."""
         return dispatched.request.priority < self.parameters.below and not dispatched.request.streaming

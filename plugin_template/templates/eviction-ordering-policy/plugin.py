@@ -10,7 +10,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """What comes first among equals."""
+    """Order of equal priorities."""
 
     newest_first: Annotated[
         bool, Field(alias="newestFirst", description="Of equal priorities, evict what was sent last.")
@@ -18,9 +18,9 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(EvictionOrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Evict the lowest priority first and, of equals, the newest, which has the least work to lose."""
+    """Evicts the lowest priority first; among equals the newest, which loses the least work."""
 
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """Rate a request: the smallest number is evicted first."""
+        """Sort key of a request: the smallest is evicted first."""
         at = dispatched.dispatched_at
         return (dispatched.request.priority, -at if self.parameters.newest_first else at)

@@ -1,4 +1,4 @@
-"""In which order `{{ cookiecutter.plugin_type }}` evicts."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 
 def evicted(*, newest_first: bool) -> list[tuple[int, float]]:
-    """Requests by priority and time, the first to go first."""
+    """Requests by priority and time, in eviction order."""
     parameters = {{ cookiecutter.__parameters }}(newest_first=newest_first)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     endpoint = Endpoint("e0", "192.0.2.1", 8000)

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: serves the flow in which least waits."""
+"""`{{ cookiecutter.plugin_type }}`: serves the flow with the fewest waiting requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How long small flows may go first."""
+    """The longest preference for small flows."""
 
     patience_seconds: Annotated[
         float,
@@ -19,14 +19,14 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the flow with the fewest waiting requests; but first a request that has waited for more than `patience`.
+    """Serves the flow with the fewest waiting requests; requests waiting longer than `patienceSeconds` go first.
 
-    Looks at every flow of the band for each request that goes. For thousands of flows, keep them in order in
+    Scans every flow of the band for each dispatch. For thousands of flows, keep them in order in
     `flow_changed` instead.
     """
 
     def choose(self, band: Band) -> Flow | None:
-        """Name the flow whose first request goes next."""
+        """Choose the flow to serve next."""
         before = self.context.clock() - self.parameters.patience_seconds
 
         def rank(flow: Flow) -> tuple[bool, float]:

@@ -1,4 +1,4 @@
-"""Whom `{{ cookiecutter.plugin_type }}` serves."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 
 def served(now: float, patience: float) -> list[str]:
-    """The flows in the order in which a flood and, later, a single request are served."""
+    """The order in which a flood and, later, a single request are served."""
     parameters = {{ cookiecutter.__parameters }}(patience_seconds=patience)
     band = MadeUpBand({{ cookiecutter.__class }}("it", parameters, PluginContext(clock=lambda: now)))
     for arrival, flow in enumerate(("flood", "flood", "flood", "flood", "single")):

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: leaves out endpoints whose waiting queue is long."""
+"""`{{ cookiecutter.plugin_type }}`: drops endpoints with long queues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How long a queue may be."""
+    """The longest acceptable queue."""
 
     limit: Annotated[int, Field(ge=0, description="Longest waiting queue that is acceptable, in requests.")] = 16
 
 
 class {{ cookiecutter.__class }}(Filter[{{ cookiecutter.__parameters }}]):
-    """Keep endpoints where at most `limit` requests wait. An endpoint that has not reported its queue is kept.
+    """Keeps endpoints with at most `limit` waiting requests, and endpoints that have not reported their queue.
 
     Keeps none when all queues are too long; the profile run then fails and the profile handler decides.
     """
@@ -32,6 +32,6 @@ class {{ cookiecutter.__class }}(Filter[{{ cookiecutter.__parameters }}]):
     consumes = (WAITING_QUEUE_SIZE,)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """Say for each endpoint whether it may serve the request."""
+        """Mask of the endpoints that may serve the request."""
         queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE], nan=0.0)
         return queue <= self.parameters.limit

@@ -10,7 +10,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Which sizes count as equal."""
+    """Granularity of sizes."""
 
     step_bytes: Annotated[
         int, Field(alias="stepBytes", ge=1, description="Sizes are compared in steps of so many bytes.")
@@ -18,11 +18,11 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(OrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the smallest request of a flow first; of equals, in steps of `stepBytes`, the first to come.
+    """Serves the smallest request of a flow first, in steps of `stepBytes`; equal sizes in order of arrival.
 
     A large request waits for as long as small ones come, or until its time to live is over.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
-        """Rate a request: the smallest number goes first."""
+        """Sort key of a request: the smallest is served first."""
         return (waiting.request.size_bytes // self.parameters.step_bytes,)

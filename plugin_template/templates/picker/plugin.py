@@ -9,13 +9,13 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How many endpoints are compared."""
+    """The number of endpoints to compare."""
 
     choices: Annotated[int, Field(ge=1, description="Endpoints drawn for each request.")] = 2
 
 
 class {{ cookiecutter.__class }}(Picker[{{ cookiecutter.__parameters }}]):
-    """Draw `choices` endpoints and pick the best rated of them; the others are fallbacks, best first.
+    """Draws `choices` endpoints and picks the one with the highest total; the others are fallbacks, best first.
 
     Several pickers that see the same ratings do not all send to the same endpoint (the power of two choices).
     """

@@ -1,4 +1,4 @@
-"""The data key under which other plugins find the number."""
+"""The data key of the number."""
 
 from __future__ import annotations
 

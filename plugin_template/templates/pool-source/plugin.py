@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: reads a number that concerns the whole pool from a file."""
+"""`{{ cookiecutter.plugin_type }}`: reads a pool-wide number from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Which file, and how often to look."""
+    """The file and the interval."""
 
     path: Annotated[str, Field(min_length=1, description="File that holds the number.")] = "number.txt"
     interval: Annotated[Duration, Field(gt=0, description="Time from one look at it to the next.")] = 10.0
@@ -20,13 +20,13 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class {{ cookiecutter.__payload }}:
-    """What the file said."""
+    """One reading of the file."""
 
     value: float
 
 
 class {{ cookiecutter.__class }}(PollingPoolSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
-    """Reads the file at an interval. While it cannot be read, the last number stays and grows older."""
+    """Reads the file at an interval. While it is unreadable, the last number stays and ages."""
 
     default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
@@ -35,7 +35,7 @@ class {{ cookiecutter.__class }}(PollingPoolSource[{{ cookiecutter.__parameters 
         self.interval_seconds = parameters.interval
 
     async def poll_pool(self) -> {{ cookiecutter.__payload }}:
-        """Look once; endpick waits for `timeout_seconds`, and tries again soon when this fails."""
+        """Read the file. endpick cancels this after `timeout_seconds` and retries failures."""
         path = self.parameters.path
         try:
             return {{ cookiecutter.__payload }}(float(await asyncio.to_thread(Path(path).read_text)))

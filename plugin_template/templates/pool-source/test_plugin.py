@@ -1,4 +1,4 @@
-"""What `{{ cookiecutter.plugin_type }}` reads, and what becomes of it."""
+"""Tests of `{{ cookiecutter.plugin_type }}` and its collector."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def source(path: Path) -> {{ cookiecutter.__class }}:
 
 
 def collected(payload: {{ cookiecutter.__payload }}) -> float | None:
-    """What plugins read after one payload."""
+    """The pool value after one payload."""
     table = make_pool(1, keys=[{{ cookiecutter.__key }}])
     collector = {{ cookiecutter.__collector }}("it", Parameters(), PluginContext())
     collector.collect(payload, table.writer(None))

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: runs the next scheduling profile when one finds no endpoint."""
+"""`{{ cookiecutter.plugin_type }}`: runs the next scheduling profile if one finds no endpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How long to go on."""
+    """The number of attempts."""
 
     attempts: Annotated[int, Field(ge=1, description="Profiles to try at most.")] = 2
 
 
 class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]):
-    """Run the profiles in the order of the configuration until one picks an endpoint, `attempts` of them at most."""
+    """Runs at most `attempts` profiles, in the order of the configuration, until one picks an endpoint."""
 
     def pick_profiles(
         self,
@@ -32,7 +32,7 @@ class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]
         results: Mapping[str, ProfileRunResult],
         state: ScoringState,
     ) -> Sequence[str]:
-        """Name the profile to run next; none ends the loop."""
+        """Choose the next profile; none ends the loop."""
         tried = len(results)
         if tried == self.parameters.attempts or any(run.picked is not None for run in results.values()):
             return ()
@@ -41,7 +41,7 @@ class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]
     def process_results(
         self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState
     ) -> SchedulingResult:
-        """Serve with what was picked, or say why nothing was."""
+        """Use the picked endpoint, or give the reason for a refusal."""
         for profile, run in results.items():
             if run.picked is not None:
                 return SchedulingResult(profile, results, tuple(endpoint.address for endpoint in run.picked))

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: prefers endpoints whose waiting queue is short."""
+"""`{{ cookiecutter.plugin_type }}`: prefers endpoints with short queues."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """What counts as a long queue."""
+    """The queue length that scores 0."""
 
     cap: Annotated[int, Field(gt=0, description="Waiting requests from which on an endpoint scores 0.")] = 128
 
 
 class {{ cookiecutter.__class }}(Scorer[{{ cookiecutter.__parameters }}]):
-    """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported scores 0."""
+    """Prefers short waiting queues: score = 1 - min(queue, cap) / cap. Endpoints that have not reported score 0."""
 
     consumes = (WAITING_QUEUE_SIZE,)
     category = Category.DISTRIBUTION

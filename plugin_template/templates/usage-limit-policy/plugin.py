@@ -11,7 +11,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How much is kept."""
+    """The reserved share."""
 
     reserve: Annotated[
         float, Field(ge=0, lt=1, description="Share of the pool that is kept for the highest priority.")
@@ -19,8 +19,8 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(UsageLimitPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the highest priority until the pool is full, and all others until `reserve` of it is left."""
+    """Serves the highest priority until the pool is full, and all others until only `reserve` of it is free."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """Say for each priority, the highest first, up to which saturation its requests are let go."""
+        """Ceilings of saturation by priority, the highest priority first."""
         return [1.0 if place == 0 else 1.0 - self.parameters.reserve for place in range(len(priorities))]

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import PlanOutcome
 from endpick.host.planning.planner import make_plan
-from unit.host.planning.test_deprecated import ROOT
 
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 DISCOVERY = "- {type: static-discovery, parameters: {endpoints: [{name: a, address: 127.0.0.1, port: 1}]}}\n"
-PAGE = (ROOT / "docs/explanation/compatibility.md").read_text()
-QUIRKS = PAGE.split("\n## llm-d's quirks, one by one\n")[1].split("\n## ")[0]
-FOUND_BY = sorted(set(re.findall(r"`([\w/-]+\.(?:py|yaml))`", QUIRKS)))
 
 
 def planned(plugins: str, *, layer: str = "", profiles: str = "") -> PlanOutcome:
@@ -101,8 +94,3 @@ def test_an_algorithm_of_the_release_notes_is_told_its_name():
 
     assert "E0401" in codes(outcome)
     assert any("'xxh64'" in one.message for one in outcome.diagnostics)
-
-
-@pytest.mark.parametrize("name", FOUND_BY)
-def test_what_the_page_says_holds_a_quirk_is_there(name: str):
-    assert list(Path(ROOT / "tests").rglob(name.rpartition("/")[2])), f"no {name} below tests"

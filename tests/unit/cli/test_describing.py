@@ -106,9 +106,7 @@ def check_page(candidate):
     for table in parameter_tables(loaded):
         assert f"{table.name}: {table.description}" in told or not table.name
         for row in table.rows:
-            assert f"| `{row.name}` |" in page
             assert row.meaning in told
-            assert row.meaning.replace("|", "\\|") in page
             assert row.bounds in told
     for key in (*loaded.plugin.consumes, *loaded.plugin.consumes_optional, *loaded.plugin.produces):
         assert f"`{key.name}`" in page
@@ -124,4 +122,4 @@ def check_page(candidate):
 
 def test_every_reference_page_has_a_type():
     pages = {page.stem for page in (ROOT / "docs/reference/plugins").glob("*.md")}
-    assert pages <= {candidate.type for candidate in BUILT_IN}
+    assert pages <= {candidate.type for candidate in discover() if candidate.distribution.startswith("endpick")}
