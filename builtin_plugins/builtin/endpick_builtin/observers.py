@@ -135,7 +135,6 @@ class Expressions:
         return program
 
     def variables(self, usage: Usage) -> Mapping[str, object]:
-        """The variables of an expression."""
         counts: dict[str, object] = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,

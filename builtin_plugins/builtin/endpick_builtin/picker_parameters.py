@@ -18,5 +18,4 @@ class PickerParameters(Parameters):
     ] = 1
 
     def count(self, candidates: int) -> int:
-        """The number to pick from this many candidates."""
         return min(max(self.max_num_of_endpoints, 1), candidates)

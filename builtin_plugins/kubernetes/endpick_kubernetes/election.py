@@ -17,8 +17,7 @@ from typing import Any
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick_kubernetes.connection import describe, resource, status_of
-from endpick_kubernetes.follower import Connection
+from endpick_kubernetes.follower import Connection, describe, resource, status_of
 from endpick_kubernetes.objects import Object
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters
 
@@ -69,7 +68,6 @@ class Election:
         attempts: Counter,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when `leads` or `holder` changes."""
         pod_name = os.environ.get("POD_NAME", "")
         self.leads = False
         self.holder = ""
@@ -87,7 +85,6 @@ class Election:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Take part until cancelled, then release the lease."""
         self._gauge.set(0)
         try:
             while True:
@@ -133,7 +130,6 @@ class Election:
         return next(iter([item async for item in found]), None)
 
     async def _write(self, holder: str, seconds: int, before: Object | None) -> bool:
-        """False if another replica changed the lease first."""
         lease = _LEASE(**claim(self.name, self._connection.namespace, holder, seconds, before))
         client = self._connection.client
         self._is_unanswered = True

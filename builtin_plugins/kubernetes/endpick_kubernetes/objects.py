@@ -27,7 +27,6 @@ class Pool:
 
     @property
     def label_selector(self) -> str:
-        """The selector as the API server expects it."""
         return ",".join(f"{label}={value}" for label, value in self.selector.items())
 
 

@@ -9,9 +9,8 @@ from itertools import islice
 
 import numpy as np
 
-from endpick_kv_events.block_keys import BlockKeys, Tokens
+from endpick_kv_events.block_index import BlockKeys, TierIndex, Tokens
 from endpick_kv_events.messages import BlocksRemoved, BlocksStored, KvEvent
-from endpick_kv_events.tier_index import TierIndex
 
 FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 RECENT_BLOCKS = 32_768
@@ -48,7 +47,6 @@ class EngineBlocks:
     """
 
     def __init__(self, index: TierIndex, slot: int, keys: BlockKeys, capacity: int) -> None:
-        """Over `capacity` blocks the oldest are dropped."""
         self._index, self._slot, self._block_keys, self._capacity = index, slot, keys, capacity
         self._keys: dict[int, tuple[int, ...]] = {}
         """Our keys by the engine's hash, oldest first."""
@@ -79,7 +77,6 @@ class EngineBlocks:
         return applied
 
     def clear(self) -> None:
-        """Forget all blocks."""
         self._drop_to(0)
         self._copies.clear()
 

@@ -14,11 +14,10 @@ from ruamel.yaml import YAML
 
 from endpick.api import Modality
 from endpick.api.keys import MediaPlace, PromptTokens
-from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import BlocksStored, decode
-from endpick_kv_events.prefix_cache import block_extras
-from endpick_kv_events.tier_index import TierIndex
+from endpick_kv_events.plugins import block_extras
 
 ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests/fixtures/vectors"

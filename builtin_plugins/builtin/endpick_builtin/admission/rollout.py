@@ -164,12 +164,10 @@ class RevisionShares(Collector):
         self._label = LabelLimit()
 
     def describe(self) -> tuple[GaugeMetricFamily]:
-        """The family without samples."""
         told = "Share of the requests without a strict header that a revision gets."
         return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", told, labels=("mode", "revision")),)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current shares, on every scrape."""
         revisions, total = self._revisions(), sum(self._revisions().weights)
         shares = {self._label(name): 0.0 for name in (*revisions.incomplete, *revisions.names)}
         for name, weight in zip(revisions.names, revisions.weights, strict=True):

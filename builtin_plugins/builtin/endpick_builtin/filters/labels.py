@@ -22,6 +22,37 @@ from endpick.api import (
     Stability,
 )
 
+HEADER = "test-epp-endpoint-selection"
+
+
+class HeaderBasedTestingFilter(Filter):
+    """Keeps the endpoints listed in the header `test-epp-endpoint-selection`, in its order. For tests only.
+
+    The header is a comma-separated list of `host` or `host:port`, with IPv6 in brackets if a port follows. A host alone means all its
+    ports. Duplicates count once. Without the header, or if it names no candidate, none is kept. Do not use it in production: clients could
+    choose their endpoint.
+    """
+
+    def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._named = PerPool(_by_address)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
+        named = self._named.of(endpoints)
+        places = (place.strip().lower() for place in request.headers.get(HEADER, "").split(","))
+        wanted = dict.fromkeys(name for place in places for name in named.get(place, ()))
+        positions = (endpoints.position(name) for name in wanted)
+        return endpoints.take([position for position in positions if position is not None])
+
+
+def _by_address(pool: tuple[Endpoint, ...]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for endpoint in pool:
+        for place in dict.fromkeys((endpoint.address, endpoint.host, f"[{endpoint.host}]")):
+            names.setdefault(place.lower(), []).append(endpoint.name)
+    return names
+
+
 T = TypeVar("T")
 
 
@@ -35,7 +66,6 @@ class PerPool(Generic[T]):
         self._found: T | None = None
 
     def of(self, endpoints: Endpoints) -> T:
-        """The value for the pool of these endpoints."""
         pool = endpoints.pool_members
         if pool is not self._pool:
             self._found = self._work(pool)
@@ -161,7 +191,6 @@ class ByLabelParameters(Parameters):
         return self
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """True if an endpoint with these labels is kept."""
         value = labels.get(self.label)
         return self.allows_no_label if value is None else value in self.valid_values
 

@@ -79,7 +79,6 @@ class _Ledger:
         self._origin = now
 
     def seen(self, program_id: str, now: float) -> _Program:
-        """The program, from now on the most recently seen."""
         key = kept_id(program_id)
         program = self.programs.get(key)
         if program is None:
@@ -95,22 +94,18 @@ class _Ledger:
         return program
 
     def scale(self, now: float) -> float:
-        """The weight of a token that is attained now."""
         return float(2.0 ** min((now - self._origin) / self._half_life, 2.0 * _MAX_HALF_LIVES)) if self._half_life else 1.0
 
     def is_worn(self, now: float) -> bool:
-        """True if `rescale` is due."""
         return bool(self._half_life) and now - self._origin > _MAX_HALF_LIVES * self._half_life
 
     def rescale(self, now: float) -> None:
-        """Let the scale start now."""
         factor = 0.5 ** ((now - self._origin) / self._half_life)
         for program in self.programs.values():
             program.service *= factor
         self._origin = now
 
     def forget(self, before: float) -> None:
-        """Drop programs that were last seen before that time."""
         for _ in self.programs.older(lambda program: program.seen_at < before):
             pass
 
@@ -136,7 +131,6 @@ class _Waiting:
         self.service = np.zeros(16)
 
     def put(self, flow: Flow, since: float, service: float) -> None:
-        """Note the new head of a flow."""
         place = self.places.get(flow.id)
         if place is None:
             place = self.places[flow.id] = len(self.flows)
@@ -149,7 +143,6 @@ class _Waiting:
         self.since[place] = since
 
     def drop(self, flow_id: str) -> None:
-        """Remove a flow; the last one takes its place."""
         place = self.places.pop(flow_id, None)
         if place is None:
             return
@@ -204,11 +197,9 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             context.registry.register(_Gauges(self._ledger, context))
 
     def choose(self, band: Band) -> Flow | None:
-        """See the class."""
         return self._waiting(band).best(self.parameters.las_weight_service, self.parameters.las_weight_head_wait)
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Note the enqueue time of the new head."""
         waiting, head = self._waiting(band), flow.head
         if head is None:
             waiting.drop(flow.id)
@@ -216,7 +207,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             waiting.put(flow, head.enqueued_at, self._service(flow.id))
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """Count the wait."""
         now = self.context.clock()
         program = self._ledger.seen(flow.id, now)
         program.waited += max(0.0, now - waiting.enqueued_at)
@@ -224,7 +214,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         self._maintain(now)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Count the tokens of the response."""
         if end.usage is None:
             return
         now = self.context.clock()
@@ -271,13 +260,11 @@ class _Gauges(Collector):
         self._clock = context.clock
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples."""
         yield GaugeMetricFamily("llm_d_epp_program_aware_jains_fairness_index", _JAIN)
         yield GaugeMetricFamily("llm_d_epp_program_aware_attained_service_tokens", _SERVICE, labels=("program_id",))
         yield GaugeMetricFamily("llm_d_epp_program_aware_avg_wait_time_milliseconds", _WAIT, labels=("program_id",))
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current values."""
         programs, scale = self._ledger.programs, self._ledger.scale(self._clock())
         jain, service, wait = self.describe()
         jain.add_metric((), jain_index(np.fromiter((program.service / scale for program in programs.values()), np.float64)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from endpick.api import (
     Category,
     CycleState,
     DataKey,
+    DataProducer,
     Endpoints,
     Filter,
     FloatArray,
@@ -24,6 +26,7 @@ from endpick.api import (
     Parameters,
     PluginContext,
     PreRequest,
+    RequestHeaderProcessor,
     ResponseHead,
     ResponseObserver,
     SchedulingResult,
@@ -36,6 +39,79 @@ from endpick.api import (
 )
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick_builtin.recency import Recency, kept_id
+
+SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+
+
+def cookie(header: str, name: str) -> str:
+    """The unquoted value of a cookie; empty if absent."""
+    found = re.search(rf"(?:^|;)\s*{re.escape(name)}\s*=([^;]*)", header)
+    value = found[1].strip() if found else ""
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
+
+
+class SessionIdParameters(Parameters):
+    """Location of the session: exactly one of the two."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
+
+    header_name: Annotated[str, Field(alias="headerName", description="Header with the session; case-insensitive.")] = ""
+    cookie_name: Annotated[str, Field(alias="cookieName", description="Cookie with the session; case-sensitive.")] = ""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if bool(self.header_name) == bool(self.cookie_name):
+            raise ValueError("name the session's place: exactly one of headerName and cookieName")
+        return self
+
+
+class SessionIdProducer(DataProducer[SessionIdParameters]):
+    """Reads the client session of a request, for plugins that keep sessions together.
+
+    The value is opaque. A request without it, or with an empty one, has no session.
+    """
+
+    produces = (SESSION_ID,)
+
+    def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
+        if self.parameters.header_name:
+            session = request.headers.get(self.parameters.header_name.lower(), "")
+        else:
+            session = cookie(request.headers.get("cookie", ""), self.parameters.cookie_name)
+        if session:
+            state.put(SESSION_ID, session)
+
+
+class AgentIdentityParameters(Parameters):
+    """Additional headers."""
+
+    additional_session_headers: Annotated[
+        tuple[str, ...],
+        Field(alias="additionalSessionHeaders", max_length=64, description="Headers to look at first, in this order."),
+    ] = ()
+
+
+class AgentIdentity(RequestHeaderProcessor[AgentIdentityParameters]):
+    """Reads the session of a coding agent, which is also the fairness id if the client sent none.
+
+    The first non-empty header counts: those of `additionalSessionHeaders`, then `x-claude-code-session-id`, `x-session-affinity`,
+    `session-id` and `session_id`.
+    """
+
+    produces = (AGENT_IDENTITY,)
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: AgentIdentityParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._headers = (*(header.lower() for header in parameters.additional_session_headers), *SESSION_HEADERS)
+
+    def request_headers(self, request: InferenceRequest, state: CycleState) -> None:
+        for header in self._headers:
+            identity = request.headers.get(header)
+            if identity:
+                state.put(AGENT_IDENTITY, identity)
+                return
+
 
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]
 
@@ -82,7 +158,6 @@ class SessionSource(_Closed):
         return self
 
     def key(self) -> DataKey[str] | None:
-        """The data key; None for a header."""
         if self.attribute is None:
             return None
         named = _BY_OTHER_NAMES.get(self.attribute) or DataKey(

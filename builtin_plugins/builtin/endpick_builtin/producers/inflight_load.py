@@ -92,7 +92,6 @@ class _LoadLedger:
         self._add(charge, 0, -tokens)
 
     def release(self, charge: _Charge) -> None:
-        """Idempotent."""
         requests, tokens = charge.requests, charge.prompt_tokens + charge.output_tokens
         charge.requests = charge.prompt_tokens = charge.output_tokens = 0
         self._add(charge, -requests, -tokens)
@@ -198,7 +197,6 @@ class InflightLoadProducer(
 
     @classmethod
     def subscriptions(cls, parameters: InflightLoadParameters) -> Subscriptions:
-        """The prefix matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer), TOKENIZED_PROMPT)
         return Subscriptions((), prefix, cls.produces)
@@ -213,7 +211,6 @@ class InflightLoadProducer(
             context.registry.register(_InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Compute the uncached tokens."""
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -223,7 +220,6 @@ class InflightLoadProducer(
         state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """_Charge the picked endpoints."""
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
@@ -237,7 +233,6 @@ class InflightLoadProducer(
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """Release the prompt tokens, and prefill endpoints."""
         for profile, charge in _charges(state).items():
             if profile == state.private["primary"]:
                 self._ledger.release_prompt(charge)
@@ -245,12 +240,10 @@ class InflightLoadProducer(
                 self._ledger.release(charge)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Release the rest."""
         for charge in _charges(state).values():
             self._ledger.release(charge)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint's load."""
         self._ledger.forget(name)
 
     def _publish(self, load: _Load) -> None:

@@ -54,18 +54,15 @@ class JsonService:
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Create the connection pool."""
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
 
     async def close(self) -> None:
-        """Close all connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether `post` can be called."""
         return self._session is not None
 
     async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:

@@ -117,16 +117,13 @@ class Predictor:
 
     @property
     def is_open(self) -> bool:
-        """Whether `predict` can be called."""
         return self._services[0].is_open
 
     def open(self) -> None:
-        """Create the connection pools."""
         for service in self._services:
             service.open()
 
     async def close(self) -> None:
-        """Cancel open questions, and close all connections."""
         if self._window is not None:
             self._window.cancel()
         for task in self._asking:
@@ -201,11 +198,9 @@ class Trainer:
         self._seen = 0
 
     def open(self) -> None:
-        """Create the connection pool."""
         self._service.open()
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._service.close()
 
     def add(self, sample: Features) -> None:

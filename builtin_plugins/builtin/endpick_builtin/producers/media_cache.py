@@ -57,7 +57,6 @@ class MediaCacheParameters(Parameters):
 
     @property
     def capacity(self) -> int:
-        """Items per endpoint."""
         given = self.cache_size_in_mb_per_server
         misspelt: int | None = self.__dict__["cache_size_in_mb"]
         if misspelt is not None and "cache_size_in_mb_per_server" not in self.model_fields_set:
@@ -108,7 +107,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         self._pool: object = None
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the media up."""
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -123,7 +121,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         state.put_column(MEDIA_MATCHED, endpoints, matched)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Record the media at the picked endpoint."""
         items: dict[int, Modality] | None = state.private.pop("media", None)  # type: ignore[assignment]
         picked = result.runs[result.primary].picked
         if not items or picked is None:
@@ -140,6 +137,5 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
             held.popitem(last=False)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint."""
         self._held.pop(name, None)
         self._pool = None

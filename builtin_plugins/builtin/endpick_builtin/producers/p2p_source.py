@@ -97,7 +97,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
 
     @classmethod
     def subscriptions(cls, parameters: P2PSourceParameters) -> Subscriptions:
-        """The matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         matches = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
         return Subscriptions(matches, cls.consumes_optional, cls.produces)
@@ -108,7 +107,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Draw the source."""
         cached = state.column(self._matches, endpoints)
         if not np.fmax.reduce(cached, initial=0.0) > 0:
             return
@@ -120,7 +118,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
             state.private["cached"] = float(cached[source])
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Set or clear the header."""
         source = self._worthwhile(result, state)
         if source is not None:
             headers.set(SOURCE_HEADER, source.address)

@@ -47,8 +47,7 @@ from endpick.api.keys import (
     TTFT_HEADROOM,
 )
 from endpick.api.plugin import ignored
-from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
-from endpick_builtin.producers.latency_metrics import LatencyMetrics
+from endpick_builtin.producers.latency_ledger import DecodeLedger, LatencyMetrics, Objectives, Served
 from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
@@ -152,13 +151,11 @@ class PredictedLatencyProducer(
         self._flushing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the connections, and start training."""
         self._predictor.open()
         self._trainer.open()
         self._flushing = asyncio.create_task(self._flush_forever())
 
     async def stop(self) -> None:
-        """Close the connections; unsent samples are lost."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -231,7 +228,6 @@ class PredictedLatencyProducer(
         ]
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note the picked endpoint and its prediction."""
         # Popped to free memory: there is a row per endpoint, and requests last for minutes.
         picked, rows = result.runs[result.primary].picked, state.private.pop("rows", None)
         predictions = state.private.pop("predictions", None)
@@ -251,13 +247,11 @@ class PredictedLatencyProducer(
             self._metrics.predicted(request, served.prediction)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """Record that the answer begins."""
         served = state.private.get("served")
         if isinstance(served, Served):
             self._ledger.decode(served)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Train with the measured latencies."""
         served = state.private.get("served")
         if not isinstance(served, Served):
             return
@@ -273,7 +267,6 @@ class PredictedLatencyProducer(
             self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint's requests."""
         self._ledger.forget(name)
 
     async def _flush_forever(self) -> None:

@@ -120,7 +120,6 @@ class ApproxPrefixCacheProducer(
             context.logger.warning("blockSize has no effect: give blockSizeTokens, four characters each")
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the prompt up."""
         members = endpoints.pool_members
         if members is not self._pool:
             self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
@@ -157,7 +156,6 @@ class ApproxPrefixCacheProducer(
             state.private["found"] = prompts, total, size, here, endpoints, reported[1], held
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Record the prompt at the picked endpoints."""
         found = state.private.get("found")
         if not isinstance(found, tuple):
             return
@@ -188,7 +186,6 @@ class ApproxPrefixCacheProducer(
                 del state.private["sent"]
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Check the promise."""
         if end.usage is None or end.usage.cached_tokens is None:
             return
         self._usage_reported = True
@@ -199,7 +196,6 @@ class ApproxPrefixCacheProducer(
                 self._purge(sent, sent.promise.found_blocks(end.usage), finding)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint."""
         self._index.remove(name)
         if self._check is not None:
             self._check.forget(name)

@@ -7,12 +7,58 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
-from endpick.api.endpoints import FloatArray
-from endpick_builtin.producers.endpoint_slots import ALL_SLOTS, EndpointSlots, credit
+from endpick.api.endpoints import BoolArray, FloatArray
 from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES
+
+ALL_SLOTS: Final = -1
+_MANY: Final = 12
+
+
+class EndpointSlots:
+    """Bit positions of endpoints."""
+
+    def __init__(self) -> None:
+        self.slot_of: dict[str, int] = {}
+        self.count = 0
+        self._free: list[int] = []
+
+    def of(self, name: str) -> int:
+        slot = self.slot_of.get(name)
+        if slot is None:
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self.count
+                self.count += 1
+            self.slot_of[name] = slot
+        return slot
+
+    def release(self, name: str) -> int | None:
+        slot = self.slot_of.pop(name, None)
+        if slot is not None:
+            self._free.append(slot)
+        return slot
+
+
+def credit(counts: FloatArray, slots: int, blocks: float) -> None:
+    """Set `counts` to `blocks` at these slots."""
+    if slots.bit_count() > _MANY:
+        counts[chosen(slots, len(counts))] = blocks
+        return
+    while slots:
+        lowest = slots & -slots
+        counts[lowest.bit_length() - 1] = blocks
+        slots ^= lowest
+
+
+def chosen(slots: int, size: int) -> BoolArray:
+    """A set of slots as a mask of shape `(size,)`."""
+    octets = np.frombuffer(slots.to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(octets, count=size, bitorder="little").view(np.bool_)
 
 
 class _Branch:
@@ -104,16 +150,13 @@ class PrefixTree:
 
     @property
     def entries(self) -> int:
-        """Blocks held, counted once per endpoint."""
         return sum([holdings.blocks for holdings in self._holdings.values()])
 
     @property
     def width(self) -> int:
-        """Number of slots."""
         return self._slots.count
 
     def slots(self, names: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """The slots of these endpoints."""
         found = [self._slots.of(name) for name in names]
         for slot in found:
             if slot not in self._holdings:
@@ -229,7 +272,6 @@ class PrefixTree:
         return 0
 
     def remove(self, name: str) -> None:
-        """Forget an endpoint."""
         slot = self._slots.release(name)
         if slot is not None:
             for branch in list(self._root.children.values()):

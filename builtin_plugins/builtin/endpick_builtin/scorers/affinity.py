@@ -76,7 +76,6 @@ class AdapterIndex:
         self._for_others.flags.writeable = False
 
     def scores(self, model: str) -> FloatArray:
-        """Read-only scores of the whole pool."""
         running, waiting = self._running.get(model), self._waiting.get(model)
         if not running and not waiting:
             return self._for_others

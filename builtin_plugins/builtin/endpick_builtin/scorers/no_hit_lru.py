@@ -55,7 +55,6 @@ class ColdPicks:
             self._set(picked, oldest, 0)
 
     def forget(self, name: str) -> None:
-        """Forget an endpoint that left."""
         self._counts.pop(name, None)
 
     def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
