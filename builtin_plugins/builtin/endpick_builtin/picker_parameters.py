@@ -1,4 +1,4 @@
-"""Parameters of the pickers. A separate module: `pickers` is compiled, and pydantic models cannot be."""
+"""Parameters of the pickers, outside the compiled `pickers`: pydantic models cannot be compiled."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _POD = resource("", "v1", "Pod")
 
 
 class PoolFollower:
-    """Follows the collections of a pool and reports their combined state."""
+    """Reports Pods, objectives and rewrites of a pool to the endpoint registry."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class PoolFollower:
         registry: EndpointRegistry,
         complete: Callable[[], None],
     ) -> None:
+        """`complete` is called once, after the first report."""
         self._connection = connection
         self._registry = registry
         self._complete = complete
@@ -143,7 +144,7 @@ def _installed(followers: list[Follower[T]]) -> dict[str, T]:
 
 
 class Replica:
-    """Follows the pool always, or with `populateFollowers: false` only while it leads."""
+    """Takes part in the election; follows the pool always, or with `populateFollowers: false` only while it leads."""
 
     def __init__(
         self,
@@ -229,20 +230,17 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     """Follows an InferencePool and the Pods it selects, or Pods that match a label selector.
 
     A Pod is in the pool while its condition `Ready` is true, it has an address and it is not being deleted. Each port of the pool is an
-    endpoint `namespace/pod-rank-N`, with N counting ports from 0. The annotation `llm-d.ai/active-ports` (or its predecessor in
-    `inference.networking.k8s.io`) restricts the ports. Labels are those of the Pod. For a pool, InferenceObjectives set priorities and
-    InferenceModelRewrites rewrite models; both come from the group `llm-d.ai` or, if that is not installed, from
-    `inference.networking.x-k8s.io`.
+    endpoint `namespace/pod-rank-N`, with N counting ports from 0, unless the annotation `llm-d.ai/active-ports` (or its predecessor in
+    `inference.networking.k8s.io`) excludes it. For a pool, InferenceObjectives set priorities and InferenceModelRewrites rewrite models,
+    from the group `llm-d.ai` or, if that is not installed, `inference.networking.x-k8s.io`.
 
     The discovery lists once and then watches. It lists again if the version has expired (410) or after six watches without an event.
-    While the API server is away the pool stays as it is; `silent-endpoint-screener` leaves out servers that die in the meantime. A deleted
-    pool has no endpoints until it is created again. The discovery is ready once Pods, objectives and rewrites have been listed; objectives
-    and rewrites that are not installed or not allowed are skipped.
+    While the API server is away the pool stays as it is. A deleted pool has no endpoints. The discovery is ready once everything has been
+    listed; objectives and rewrites that are not installed or not allowed are skipped.
 
-    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. The others stand by: health reports
-    NOT_SERVING, and requests that arrive anyway are routed, or refused without `populateFollowers`. A leader that shuts down releases the
-    lease, one that cannot renew it for `renewDeadline` stands by, and one that dies is replaced after `leaseDuration`, measured by the
-    clock of each replica.
+    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. The others report NOT_SERVING, and still
+    route requests unless `populateFollowers` is false. A leader that shuts down releases the lease, one that cannot renew it for
+    `renewDeadline` stands by, and one that dies is replaced after `leaseDuration`, measured by the clock of each replica.
     """
 
     publishes_objectives = True
@@ -260,21 +258,12 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         )
 
     async def start(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            ConfigurationError: The parameters contradict each other.
-        """
         mistake = self.parameters.mistake()
         if mistake:
             raise ConfigurationError(mistake)
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Follow the pool until cancelled.
-
-        Raises:
-            ConfigurationError: No API server is configured, or it rejects a request as invalid.
-        """
+        """Follow the pool; raises ConfigurationError if no API server is configured, or it rejects a request as invalid."""
         parameters, context = self.parameters, self.context
         client, server = await asyncio.to_thread(connect, parameters.kubeconfig)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or client.namespace

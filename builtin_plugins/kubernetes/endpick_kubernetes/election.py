@@ -1,4 +1,4 @@
-"""Leader election by a Lease: take it when it is free, renew it, release it."""
+"""Leader election by a Lease."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ class Attempt(StrEnum):
 
 
 class Observation:
-    """The lease as this replica saw it change, by its own clock: clocks of other replicas do not matter."""
+    """The lease as seen to change, by this replica's clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, str] | None = None
         self._since = 0.0
 
     def see(self, lease: Object | None, now: float) -> None:
-        """Record the current lease; None if it does not exist."""
         seen = None if lease is None else (holder_of(lease), lease["spec"].get("renewTime", ""))
         if seen != self._seen:
             self._seen, self._since = seen, now
 
     def is_free(self, lease: Object | None, identity: str, now: float) -> bool:
-        """True if there is no lease, nobody or `identity` holds it, or it was not renewed for its duration."""
+        """True if nobody or `identity` holds the lease, or it was not renewed for its duration."""
         if lease is None or holder_of(lease) in ("", identity):
             return True
         return now - self._since >= (lease["spec"].get("leaseDurationSeconds") or 0)
@@ -68,6 +67,7 @@ class Election:
         attempts: Counter,
         changed: Callable[[], None],
     ) -> None:
+        """`changed` is called when `leads` or `holder` changes."""
         pod_name = os.environ.get("POD_NAME", "")
         self.leads = False
         self.holder = ""
@@ -130,6 +130,7 @@ class Election:
         return next(iter([item async for item in found]), None)
 
     async def _write(self, holder: str, seconds: int, before: Object | None) -> bool:
+        """False if another replica changed the lease first."""
         lease = _LEASE(**claim(self.name, self._connection.namespace, holder, seconds, before))
         client = self._connection.client
         self._is_unanswered = True

@@ -1,4 +1,4 @@
-"""Keeps a copy of one collection up to date: list once, watch, resume the watch, and list again when the version has expired."""
+"""Connects to the API server, and keeps a copy of one collection up to date: list, watch, list again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT = Timeout(30.0, connect=3.0)  # seconds; watches read without a limit
 
 
 class _BookmarkTransport(AsyncHTTPTransport):
-    """Asks for bookmarks on every watch; lightkube does not. They keep the version of a quiet collection from expiring."""
+    """Asks for bookmarks on every watch, which lightkube does not: they keep the version of a quiet collection from expiring."""
 
     async def handle_async_request(self, request: Request) -> Response:
         if "watch" in request.url.params:
@@ -42,10 +42,7 @@ def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResou
 def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[AsyncClient, str]:
     """Open a client to the API server; also returns its URL. Reads files.
 
-    Uses the first of: `kubeconfig`, `$KUBECONFIG`, the Pod's service account, `~/.kube/config`.
-
-    Raises:
-        ConfigurationError: No API server is configured, or its credentials are unusable.
+    Uses `kubeconfig`, `$KUBECONFIG`, the Pod's service account, or `~/.kube/config`. Raises ConfigurationError if none is usable.
     """
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     in_cluster = not path and "KUBERNETES_SERVICE_HOST" in os.environ
@@ -118,10 +115,8 @@ class Collection(Generic[T]):
 
     Attributes:
         title: Name in messages and metrics.
-        resource: lightkube resource class.
-        read: Converts an object; None if the object is to be ignored.
-        labels: Label selector.
-        name: Name of the only object to follow.
+        read: Converts an object; None to ignore it.
+        name: The only object to follow.
         required: False if the collection may be missing or forbidden.
     """
 
@@ -171,11 +166,7 @@ class Follower(Generic[T]):
         self._trouble = ""
 
     async def run(self) -> None:
-        """Follow until cancelled.
-
-        Raises:
-            ConfigurationError: The server rejects the request itself (400, 422) before the first list.
-        """
+        """Follow until cancelled; raises ConfigurationError if the first list is refused as invalid (400, 422)."""
         while True:
             try:
                 if not self._version:
@@ -198,7 +189,7 @@ class Follower(Generic[T]):
         self._become(found, installed=True)
 
     async def _watch(self) -> None:
-        """Apply events until several watches in a row brought none; then a list is due."""
+        """Apply events; returns after several watches without any."""
         connection, silent = self._connection, 0
         while silent < _SILENT_WATCHES_BEFORE_LIST:
             before = self._events

@@ -1,6 +1,6 @@
-"""Keys of token blocks: equal prompt prefixes get equal chains of keys, whichever engine stored them.
+"""Keys of token blocks, and which endpoint holds which block in which memory tier.
 
-Both algorithms are llm-d's, bit for bit. Engines use hashes of their own; their events carry the tokens, from which keys are made.
+Equal prompt prefixes get equal chains of keys, whichever engine stored them. Both algorithms are llm-d's, bit for bit.
 """
 
 from __future__ import annotations
@@ -62,13 +62,7 @@ class BlockKeys:
         return self._root(self._seed, model)
 
     def chain(self, parent: int, tokens: Tokens, extras: Extras = ()) -> list[int]:
-        """The key of each full block; trailing tokens are ignored.
-
-        Args:
-            parent: Key of the preceding block, or a root.
-            tokens: Shape `(tokens,)`.
-            extras: One entry per full block, or empty.
-        """
+        """The key of each full block after `parent`; `extras` has an entry per full block, or none."""
         return list(self.walk(parent, tokens, extras))
 
     def walk(self, parent: int, tokens: Tokens, extras: Extras = ()) -> Iterator[int]:
@@ -154,6 +148,7 @@ class TierIndex:
     """Sets of endpoints by tier and block key."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
+        """`weights` by lower-case tier name; others weigh 1."""
         self._weights = weights
         self._holders: dict[str, dict[int, int]] = {}
         self._slots = EndpointSlots()

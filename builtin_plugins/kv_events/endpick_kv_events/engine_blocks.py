@@ -81,12 +81,7 @@ class EngineBlocks:
         self._copies.clear()
 
     def disprove(self, keys: Iterable[int], since: int) -> int:
-        """Forget blocks that the engine turned out not to hold, and return how many.
-
-        Args:
-            keys: The blocks in question.
-            since: The value of `stores` when the request was sent; blocks stored later are kept.
-        """
+        """Forget blocks that the engine does not hold, unless stored after `since`; returns their number."""
         if self.stores - since > RECENT_BLOCKS:
             return 0
         wrong = [key for key in keys if self._recent.get(key, -1) < since]

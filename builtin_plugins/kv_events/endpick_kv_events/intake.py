@@ -1,4 +1,4 @@
-"""Receives KV events: subscribes to the publishers of the pool's endpoints, accepts those that connect, and replays gaps."""
+"""Receives KV events: subscribes to publishers, accepts those that connect, and replays gaps."""
 
 from __future__ import annotations
 
@@ -73,11 +73,7 @@ class KvIntake:
         return None if publisher is None else publisher.stream.blocks
 
     async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        """Start to receive events of the pool that `endpoints` returns.
-
-        Raises:
-            ConfigurationError: `zmqEndpoint` cannot be bound.
-        """
+        """Receive events of the pool; raises ConfigurationError if `zmqEndpoint` cannot be bound."""
         self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         self._context = zmq.asyncio.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)

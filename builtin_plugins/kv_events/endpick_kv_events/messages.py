@@ -1,6 +1,6 @@
-"""Decodes KV-event messages: MessagePack `[timestamp, [event, …], rank]`.
+"""Decodes KV-event messages, MessagePack `[timestamp, [event, …], rank]`, and finds their publishers.
 
-vLLM sends each event as a map with a `type` since June 2026, and sent an array before; SGLang sends arrays. Both are read.
+vLLM sends events as maps with a `type` since June 2026, and as arrays before, like SGLang.
 """
 
 from __future__ import annotations
@@ -156,11 +156,7 @@ _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a message; events that cannot be decoded are counted and left out.
-
-    Raises:
-        msgspec.DecodeError: it is not a message at all.
-    """
+    """Decode a message, without events that cannot be decoded; raises msgspec.DecodeError if it is no message."""
     message = _MESSAGE.decode(payload)
     events: list[KvEvent] = []
     for raw in message.events:
@@ -225,7 +221,7 @@ _DECODER = msgspec.json.Decoder(dict[str, _Rank])
 
 
 async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """Addresses of a rank's publisher; None if the server does not answer within a minute."""
+    """Asks a server for a rank's publisher (`GET /kv_event_sources`, vLLM since 2026); None without an answer within a minute."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -241,7 +237,7 @@ async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: 
 
 
 def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """One rank's entry in a server's answer; a single entry counts for any rank."""
+    """One rank's entry in an answer; a single entry counts for any rank."""
     try:
         ranks = _DECODER.decode(answer)
     except msgspec.DecodeError:

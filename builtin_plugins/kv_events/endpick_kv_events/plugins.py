@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-producer` and `precise-prefix-cache-scorer`."""
+"""`precise-prefix-cache-producer` and `-scorer`: match prompts with the blocks that engines report."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _BLOCKS_PER_CHECK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Matches of one request; arrays have one entry per endpoint of the pool.
+    """Matches of one request, per endpoint of the pool.
 
     Attributes:
         total: Full blocks of all prompts.
@@ -155,11 +155,7 @@ class PrecisePrefixCache:
         return Lookup(total, tuple(keys), matched, cached, beyond)
 
     def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> Sent | None:
-        """Note that the request goes to this endpoint, which holds `cached` of its blocks.
-
-        Returns:
-            The argument of `judge`; None if promises are not checked.
-        """
+        """Record that the request goes to this endpoint, which holds `cached` of its blocks; returns the argument of `judge`."""
         self._metrics.sent(role, cached * self.block_size_tokens, lookup.total * self.block_size_tokens)
         if self._speculation is not None:
             self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
@@ -250,11 +246,6 @@ class PrecisePrefixCacheProducer(
         self._cache = PrecisePrefixCache(parameters, context)
 
     async def start(self) -> None:
-        """Start to receive KV events.
-
-        Raises:
-            ConfigurationError: `zmqEndpoint` cannot be bound.
-        """
         await self._cache.start()
 
     async def stop(self) -> None:
@@ -285,7 +276,6 @@ class PrecisePrefixCacheProducer(
                     state.private["sent"] = sent
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
-        """Drop the promise if the picked endpoint did not serve."""
         sent = state.private.get("sent")
         if isinstance(sent, Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
             del state.private["sent"]

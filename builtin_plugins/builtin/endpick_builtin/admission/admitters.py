@@ -1,4 +1,4 @@
-"""`probabilistic-admitter` and `latency-slo-admitter`: refuse requests of negative priority under load."""
+"""Admitters that refuse requests of negative priority under load, and `silent-endpoint-screener`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class SilentEndpointParameters(Parameters):
 class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
     """Excludes endpoints whose newest metric is older than `tolerance`.
 
-    A dead model server keeps its last values, and those of an idle server look like the best choice: it would attract most of the traffic
-    until discovery drops it. An endpoint that has never reported stays (scorers rate it low). If no endpoint would be left, all stay.
+    The last values of a dead server look idle and would attract most of the traffic until discovery drops it. Endpoints that never
+    reported stay. If none would be left, all stay.
     """
 
     consumes_optional = _REPORTED
@@ -83,11 +83,10 @@ class ProbabilisticAdmitterParameters(FullnessParameters):
 
 
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
-    """Refuses requests of negative priority with a probability that rises with saturation.
+    """Refuses requests of negative priority with 429 with probability min(s^power * k, 1).
 
-    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint that never reported counts as 1; one that
-    stopped reporting keeps its last value. With four or more endpoints, each counts at most max(1, 2 * median). A request is refused with
-    429 with probability min(s^power * k, 1). Other requests, and all requests if there are no candidates, are admitted.
+    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). Endpoints that never reported count as 1. With four or more
+    endpoints, each counts at most max(1, 2 * median).
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -123,7 +122,6 @@ class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
 
     Objectives are the headers `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms`. Without both, or without any prediction, the request is
     admitted. An endpoint suffices if every requested headroom is >= 0, if it runs no request, or if its KV-cache usage is below 0.02.
-    Unreported values never suffice.
     """
 
     consumes = (PREDICTED_TTFT, TTFT_HEADROOM, TPOT_HEADROOM, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)

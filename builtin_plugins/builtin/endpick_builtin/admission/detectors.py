@@ -1,4 +1,4 @@
-"""`utilization-detector`: saturation by queues and KV caches; also a filter of full endpoints."""
+"""Saturation detectors, which are also filters of full endpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ConcurrencyParameters(Parameters):
     ] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], int], ...]:
-        """The columns to compare, each with the capacity of an endpoint."""
+        """The columns to compare, each with its capacity."""
         requests = INFLIGHT_REQUESTS.from_producer(self.in_flight_load_producer_name), self.max_concurrency
         tokens = INFLIGHT_TOKENS.from_producer(self.in_flight_load_producer_name), self.max_token_concurrency
         match self.concurrency_mode:
@@ -71,12 +71,11 @@ class ConcurrencyParameters(Parameters):
 
 
 class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[ConcurrencyParameters]):
-    """Rates endpoints by the requests or tokens that this endpick has in flight there.
+    """Rates endpoints by the requests or tokens that this picker has in flight there.
 
     saturation = total load / total capacity for `requests` and `tokens`; for `hybrid` the mean over endpoints of the larger ratio; 1
-    without endpoints. As a filter it keeps endpoints with a load below floor(capacity * (1 + headroom)), for `hybrid` both loads. If none
-    is left, the request is refused with 429. An endpoint that was sent nothing has a load of 0. Counts are local to the process and never
-    stale.
+    without endpoints. As a filter it keeps endpoints with a load below floor(capacity * (1 + headroom)), for `hybrid` both loads; if none
+    is left, the request is refused with 429.
     """
 
     consumes = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS)
@@ -104,13 +103,12 @@ class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[Conc
 
 
 def _load(endpoints: Endpoints, key: DataKey[float]) -> FloatArray:
-    """The load of each endpoint; 0 if nothing was counted."""
     load: FloatArray = np.fmax(endpoints[key], 0.0)
     return load
 
 
 _LOG_SECONDS = 30.0
-_TELL_WHAT_IS_USUAL = 4
+_ENOUGH_FOR_A_MEDIAN = 4
 
 
 class FullnessParameters(Parameters):
@@ -135,13 +133,12 @@ def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray
 def mean_fullness(values: FloatArray) -> float:
     """The mean, with unknown endpoints counted as full; 1 without endpoints.
 
-    With four or more endpoints, each counts at most max(1, 2 * median): otherwise one server that reports a queue of thousands would
-    saturate the whole pool.
+    With four or more, each counts at most max(1, 2 * median), so that one server with a long queue does not saturate the pool.
     """
     if not len(values):
         return 1.0
     known = np.where(np.isnan(values), 1.0, values)
-    if len(known) >= _TELL_WHAT_IS_USUAL:
+    if len(known) >= _ENOUGH_FOR_A_MEDIAN:
         known = np.minimum(known, max(1.0, 2.0 * float(np.median(known))))
     return float(known.mean())
 
@@ -161,10 +158,10 @@ class UtilizationParameters(FullnessParameters):
 class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[UtilizationParameters]):
     """Rates each endpoint by the fuller of queue and KV cache.
 
-    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint without fresh metrics counts as 1; one
-    fresh metric is enough. With four or more endpoints, each counts at most max(1, 2 * median). Without endpoints saturation is 1. As a
-    filter it keeps endpoints with fresh metrics below both thresholds * (1 + headroom), or all if none is left. The gauge
-    `llm_d_epp_flow_control_stale_endpoints` counts endpoints without fresh metrics at the last call.
+    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), 1 without endpoints. An endpoint without a fresh
+    metric counts as 1. With four or more endpoints, each counts at most max(1, 2 * median). As a filter it keeps endpoints with fresh
+    metrics below both thresholds * (1 + headroom), or all if none is left. The gauge `llm_d_epp_flow_control_stale_endpoints` counts
+    endpoints without fresh metrics.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -172,8 +169,8 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     def __init__(self, name: str, parameters: UtilizationParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.metrics_staleness_threshold
-        told = "Endpoints without fresh metrics when the detector was last asked."
-        self._stale = Levels("llm_d_epp_flow_control_stale_endpoints", told, ("detector",), context.registry).labels(name)
+        text = "Endpoints without fresh metrics when the detector last ran."
+        self._stale = Levels("llm_d_epp_flow_control_stale_endpoints", text, ("detector",), context.registry).labels(name)
         self._logged_at = -_LOG_SECONDS
         if parameters.headroom > 1.0:
             context.logger.warning("headroom %g lets endpoints be more than twice as full as the thresholds say", parameters.headroom)

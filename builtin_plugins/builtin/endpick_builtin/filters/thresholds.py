@@ -1,4 +1,4 @@
-"""`utilization-filter`: drops busy endpoints."""
+"""Filters by load, cached prompt and predicted latency."""
 
 from __future__ import annotations
 
@@ -111,8 +111,7 @@ class UtilizationFilterParameters(Parameters):
 class UtilizationFilter(Filter[UtilizationFilterParameters]):
     """Keeps endpoints with every metric at most `maxValue`.
 
-    A metric that was never reported excludes nothing, as in llm-d, which reads 0. A metric keeps its last value;
-    `silent-endpoint-screener` excludes endpoints that stopped reporting. If no endpoint is left, the profile picks nothing or, with
+    A metric that was never reported excludes nothing, as in llm-d. If no endpoint is left, the profile picks nothing or, with
     `fallbackOnEmpty`, chooses among all.
     """
 
@@ -187,10 +186,9 @@ class PrefixCacheAffinityParameters(Parameters):
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps the endpoints that have cached most of the prompt, unless others would be much quicker.
 
-    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, if there is a single candidate, with
-    probability `explorationProbability`, and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight /
-    `peakPrefillThroughput`, with 0 tokens for an endpoint that was sent nothing; or the predicted TTFT, with infinity for an endpoint
-    without a prediction. Without a prompt nothing is sticky.
+    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, with probability
+    `explorationProbability`, and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight /
+    `peakPrefillThroughput`, or the predicted TTFT, infinite without a prediction.
     """
 
     @classmethod
@@ -251,9 +249,8 @@ class SLOHeadroomTierParameters(Parameters):
 class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
     """Keeps the endpoints that are expected to meet the request's latency objectives.
 
-    positive = headroom of TTFT and TPOT >= 0; negative = all others, including those without a prediction. If both tiers have endpoints,
-    the negative one is kept with probability `epsilonExploreNeg`, else the positive one. A single candidate, and candidates without any
-    prediction, are all kept.
+    positive = headroom of TTFT and TPOT >= 0; negative = all others. If both tiers have endpoints, the negative one is kept with
+    probability `epsilonExploreNeg`, else the positive one. Candidates without any prediction are all kept.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM)

@@ -1,4 +1,4 @@
-"""Orders: of the waiting requests of a flow, and of requests in flight that may be evicted."""
+"""Ordering, fairness, usage limit and eviction policies."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class FirstComeFirstServed(OrderingPolicy[Parameters]):
 class EarliestDeadlineFirst(OrderingPolicy[Parameters]):
     """Serves the earliest deadline first: deadline = enqueue time + time limit.
 
-    Requests without a time limit come last; equal deadlines in order of arrival. All requests have the same limit (`defaultRequestTTL`), so
-    this is the order of `fcfs-ordering-policy` until requests bring limits of their own.
+    Requests without a time limit come last, equal deadlines in order of arrival. While all requests share `defaultRequestTTL`, this is the
+    order of `fcfs-ordering-policy`.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
@@ -53,8 +53,8 @@ class EarliestDeadlineFirst(OrderingPolicy[Parameters]):
 class SloDeadline(OrderingPolicy[Parameters]):
     """Serves the earliest TTFT deadline first: deadline = arrival time + objective for the first token.
 
-    The objective is the header `x-llm-d-slo-ttft-ms`, or else `x-slo-ttft-ms`: milliseconds as a non-negative 64-bit integer. Requests
-    without a valid objective come last; equal deadlines in order of arrival.
+    The objective is the header `x-llm-d-slo-ttft-ms`, or else `x-slo-ttft-ms`, a non-negative 64-bit integer. Requests without one come
+    last, equal deadlines in order of arrival.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
@@ -64,7 +64,7 @@ class SloDeadline(OrderingPolicy[Parameters]):
 
 
 def _seconds(text: str) -> float:
-    """Seconds from a text of milliseconds; infinite if it is invalid."""
+    """Seconds from a text of milliseconds; infinite if invalid."""
     stripped = text.strip()
     if _WHOLE_NUMBER.fullmatch(stripped) is None:
         return math.inf
@@ -82,12 +82,11 @@ class SheddableEvictionFilter(EvictionFilter[Parameters]):
 
 
 class PriorityThenTime(EvictionOrderingPolicy[Parameters]):
-    """Evicts the lowest priority first and, of equal priorities, the request that was sent last: it loses the least work."""
+    """Evicts the lowest priority first and, of equal ones, the request sent last: it loses the least work."""
 
     stability = Stability.EXPERIMENTAL
 
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """See the class. The priority stays an integer, because a float cannot distinguish neighbouring 64-bit integers."""
         return (dispatched.request.priority, -dispatched.dispatched_at)
 
 
@@ -96,7 +95,7 @@ _SLACK = 64
 
 
 class _Heads:
-    """The heads of all flows in a heap. Stale places are skipped when they reach the top."""
+    """The heads of all flows in a heap; stale entries are skipped at the top."""
 
     __slots__ = ("_number", "heap")
 
@@ -124,10 +123,9 @@ class _Heads:
 
 
 class GlobalStrictFairness(FairnessPolicy[Parameters]):
-    """Serves the first request of a band, whichever flow it is in.
+    """Serves the request of a band that its ordering policy puts first, whichever flow it is in.
 
-    The first is the one that the band's ordering policy puts first; equal keys are served in order of arrival. With `fcfs-ordering-policy`
-    the band is a single queue, so a flow with many requests is served more often. Cost: logarithmic in the number of flows.
+    With `fcfs-ordering-policy` the band is a single queue, so a flow with many requests is served more often.
     """
 
     def choose(self, band: Band) -> Flow | None:
@@ -148,7 +146,7 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
 
 
 class _Ring:
-    """The flows of a band in the order of their ids, and the last one served."""
+    """The ids of a band's flows in order, and the last one served."""
 
     __slots__ = ("ids", "known", "last")
 
@@ -168,7 +166,7 @@ class _Ring:
             del self.ids[bisect_left(self.ids, flow_id)]
 
     def next(self) -> str | None:
-        """The first id after the last one served, which may be gone; None without flows."""
+        """The first id after the last one served, which may be gone."""
         if not self.ids:
             return None
         position = 0 if self.last is None else bisect_right(self.ids, self.last)
@@ -176,11 +174,7 @@ class _Ring:
 
 
 class RoundRobinFairness(FairnessPolicy[Parameters]):
-    """Serves the flows of a band one after the other, in the order of their ids.
-
-    Each serves one request, whatever its size. Flows that come and go do not change the position of the others. The order starts with the
-    smallest id, compared as text.
-    """
+    """Serves the flows of a band in rotation, in the order of their ids compared as text, one request each."""
 
     def choose(self, band: Band) -> Flow | None:
         flow_id = self._ring(band).next()
@@ -212,7 +206,7 @@ class StaticLimitParameters(Parameters):
 
 
 class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
-    """Serves every priority up to the same saturation: ceiling = threshold. Above 1, requests queue in model servers."""
+    """Serves every priority up to the same saturation, `threshold`. Above 1, requests queue in model servers."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         return [self.parameters.threshold] * len(priorities)
@@ -240,9 +234,9 @@ class HoldbackParameters(Parameters):
 class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
     """Holds back room for higher priorities: the lower a priority, the lower its ceiling.
 
-    With `rank`, priority i of N, counted from 0 for the highest, has ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling). With
-    `value`, r = (priority - lowest) / (highest - lowest) and ceiling = minCeiling + r * (maxCeiling - minCeiling). A single priority has
-    maxCeiling. N counts the priorities that have a band now.
+    `rank`: priority i of N, counted from 0 for the highest, has ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling). `value`:
+    r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). A single priority has maxCeiling.
+    N counts the priorities that have a band now.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -273,9 +267,9 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
     """Throttles lower priorities gradually as the pool fills.
 
-    At saturation s, priority i of N, counted from 0 for the highest, is not throttled while s < 1 - i * s / (N - 1). Throttled priorities
-    are served only in every p-th dispatch cycle, p = max(1, round(s / (1 - s))). From s = 1 on, only the highest priority is served. The
-    highest priority always has ceiling 1. Cycles count while 1 - s <= s < 1, when some priority is throttled. NaN counts as full.
+    At saturation s, priority i of N, counted from 0 for the highest, is throttled unless s < 1 - i * s / (N - 1). Throttled priorities are
+    served only in every p-th dispatch cycle, p = max(1, round(s / (1 - s))); from s = 1 on, never. The highest priority always has ceiling
+    1. Cycles count while some priority is throttled and s < 1.
     """
 
     stability = Stability.EXPERIMENTAL

@@ -1,4 +1,4 @@
-"""`program-aware-fairness`: serves the program with the least attained service, and considers waiting times."""
+"""`program-aware-fairness`: serves the program with the least attained service."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class _Program:
 class _Ledger:
     """The decaying service of every program.
 
-    All service decays by the same factor. Instead of multiplying it as time passes, the ledger weighs later service higher, and rescales
-    everything once in 500 half-lives.
+    Instead of decaying all service as time passes, later service weighs more; every 500 half-lives everything is rescaled.
     """
 
     def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
@@ -154,10 +153,7 @@ class _Waiting:
             self.service[place] = self.service[len(self.flows)]
 
     def best(self, weight_service: float, weight_wait: float) -> Flow | None:
-        """The flow with the highest score; see `ProgramAwareFairness` for the formula.
-
-        Subtracting a column from its bound shifts every score by the same amount, so only the slopes matter.
-        """
+        """The flow with the highest score of `ProgramAwareFairness`; only slopes matter, as bounds shift all scores alike."""
         size = len(self.flows)
         if size < 2:
             return self.flows[0] if size else None
@@ -168,7 +164,6 @@ class _Waiting:
 
 
 def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) -> float:
-    """Score per unit of the column; 0 if all values are equal."""
     width = float(np.maximum.reduce(column) - np.minimum.reduce(column))
     return weight / width if width else 0.0
 
@@ -176,15 +171,13 @@ def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) 
 class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]):
     """Serves the program with the least attained service, weighed against the longest wait.
 
-    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its responses, with a half-life of
-    lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); the highest
-    score is served. norm is min-max over the waiting flows, 0.5 if all are equal. Responses without token counts, and gateways that send no
-    response bodies, add no service. Service is counted at the end of a response, so a program may be served several times before its first
-    response counts. A program without requests for evictionTtlSeconds starts again.
+    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its finished responses, with a half-life
+    of lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm is
+    min-max over the waiting flows, 0.5 if all are equal. Responses without token counts add no service. A program without requests for
+    evictionTtlSeconds is forgotten.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs (truncated to 128 bytes), and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all programs have the same
-    service.
+    the first 1000 programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
@@ -253,8 +246,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
 
 
 class _Gauges(Collector):
-    """Computed at each scrape."""
-
     def __init__(self, ledger: _Ledger, context: PluginContext) -> None:
         self._ledger = ledger
         self._clock = context.clock

@@ -1,4 +1,4 @@
-"""`disagg-profile-handler`: one profile per stage of a request: decode, and optionally encode and prefill."""
+"""`disagg-profile-handler`, which runs one profile per stage of a request, and its deciders."""
 
 from __future__ import annotations
 
@@ -60,9 +60,8 @@ class PrefixBasedParameters(Parameters):
 class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
     """Disaggregates if the decode endpoint would have to compute many tokens of the prompt.
 
-    Disaggregates iff tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`. Tokens are those of all
-    prompts of the request, from a token producer or estimated at four bytes each. Never disaggregates if `nonCachedTokens` is 0 (the
-    default) or if no producer knows the endpoint's cache.
+    That is: tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`. Tokens of all prompts come from
+    a token producer, or are estimated at four bytes each. Never if `nonCachedTokens` is 0 or no producer knows the endpoint's cache.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -134,7 +133,7 @@ _Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
 class DisaggParameters(Parameters):
-    """Stages, order and deciders. The old flat names are accepted if `profiles` and `deciders` are absent."""
+    """Stages, order and deciders, in the current format or the old flat one."""
 
     stage_order: Annotated[
         StageOrder,
@@ -187,20 +186,18 @@ class DisaggParameters(Parameters):
 
     @property
     def decider_names(self) -> StageDeciders:
-        """The decider of each stage, from either format. An empty name means none."""
         return self.deciders or StageDeciders(prefill=self.prefill_decider or self.decider, encode=self.encode_decider)
 
 
 class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
     """Runs the stages of a request on separate servers: decode always, encode and prefill by decision.
 
-    `decode-first`: decode → encode, if its decider agrees → prefill, if its decider agrees. `prefill-first`: prefill → decode → encode, if
-    its decider agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill and
-    `x-encoder-hosts-ports` all picks of encode; headers of these names from the client are removed. Later profiles find the pick of the
-    first stage under the data key `peer-endpoint`.
+    `decode-first`: decode, then encode and prefill if their deciders agree. `prefill-first`: prefill, decode, then encode if its decider
+    agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill, `x-encoder-hosts-ports` all
+    picks of encode; the client's headers of these names are removed. Later profiles find the first stage's pick under `peer-endpoint`.
 
-    Without a pick of decode the request is refused with 429. If another stage has no pick, no profile or a failing decider, the decode
-    server does its work; `llm_d_epp_disagg_decision_total` counts it accordingly.
+    Without a pick of decode the request is refused with 429. If another stage has no pick or profile, or its decider fails, the decode
+    server does its work. `llm_d_epp_disagg_decision_total` counts decisions.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -271,7 +268,7 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         decode: Endpoints,
         state: CycleState,
     ) -> bool:
-        """True if the stage has not run and its decider agrees. A decider that declines is not asked again."""
+        """True if the stage has not run and its decider agrees."""
         if decider is None or profile in results or profile not in profiles:
             return False
         return decider.disaggregate(request, decode.take([0]), state)

@@ -1,4 +1,4 @@
-"""`session-affinity-filter`, `session-affinity-scorer` and `multicluster-session-affinity-filter`: keep a session on its endpoint."""
+"""Session ids, and `session-affinity-*` plugins that keep a session on its endpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cookie(header: str, name: str) -> str:
 
 
 class SessionIdParameters(Parameters):
-    """Location of the session: exactly one of the two."""
+    """Exactly one location."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
 
@@ -238,7 +238,7 @@ class Binding:
 
 
 class SessionBindings:
-    """Endpoints by session, least recently seen first; expires and bounds them."""
+    """Endpoints by session, least recently seen first."""
 
     def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:
         self._ttl = ttl_seconds
@@ -252,12 +252,11 @@ class SessionBindings:
         return len(self._bindings)
 
     def endpoint_of(self, session: str) -> str | None:
-        """Endpoint name of the session; None if it has none."""
         binding = self._bindings.get(kept_id(session))
         return None if binding is None or self._clock() - binding.last_seen > self._ttl else binding.endpoint
 
     def bind(self, session: str, endpoint: str) -> int:
-        """Bind a session that was just seen; returns the number of sessions displaced."""
+        """Bind a session; returns the number of sessions displaced."""
         now, key = self._clock(), kept_id(session)
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_every
@@ -268,8 +267,6 @@ class SessionBindings:
 
 
 class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters]):
-    """Finds the endpoint of a session and binds sessions to picks."""
-
     stability = Stability.EXPERIMENTAL
 
     @classmethod
@@ -293,7 +290,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         )
 
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:
-        """Position of the session's endpoint among the candidates; None if it is not one of them."""
+        """Position of the session's endpoint among the candidates, or None."""
         if self._by_id:
             session = self._session(request, state)
             bound = self._bindings.endpoint_of(session) if session else None
@@ -334,9 +331,9 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
     """Keeps only the endpoint that serves the session, if it is a candidate; otherwise all.
 
-    `encoded_endpoint_header`: each response carries a header with the name of its endpoint in base64, and the client returns it with the
-    next request. `session_id`: the client sends an id, and this picker binds it to the picked endpoint until the session was not seen for
-    `evictionTtlSeconds` or its endpoint is no longer a candidate. Requests without a header, or with an unknown endpoint, keep all.
+    `encoded_endpoint_header`: responses carry a header with the base64 name of their endpoint, and the client returns it. `session_id`:
+    the client sends an id that this picker binds to the picked endpoint, until the session is idle for `evictionTtlSeconds` or the
+    endpoint is no longer a candidate.
     """
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
@@ -351,7 +348,7 @@ class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
 class SessionAffinityScorer(_SessionAffinity, Scorer[SessionAffinityParameters]):
     """Prefers the endpoint that serves the session: score = 1 for it, 0 for the others.
 
-    All score 0 if the session has no endpoint. See `session-affinity-filter` for how sessions are identified.
+    Sessions are identified as by `session-affinity-filter`.
     """
 
     category = Category.AFFINITY

@@ -1,4 +1,4 @@
-"""`burst-prefix-cache-producer`: places simultaneous requests with common prompts together, before any cache holds them."""
+"""`burst-prefix-cache-producer`: places simultaneous requests with common prompts together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Member:
 
 
 def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[int]]:
-    """The groups to place, as positions of their members: first equal prompts, then single ones, longer prompts first.
+    """Groups to place, as positions of their members: equal prompts, then single ones, longer prompts first.
 
     A single prompt is placed if it shares at least `min_colocate_blocks` leading blocks with another one; never if that is 0.
     """
@@ -67,12 +67,6 @@ def assigned(
     `max_per_replica` splits a group into parts; once every endpoint has a part, the rest is spread one by one. The first part goes to
     the endpoint with the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share,
     ceil(total load / endpoints); other parts go to endpoints without a part. Ties are broken by load, running requests and name.
-
-    Args:
-        members: In order of arrival.
-        running: Running requests by endpoint; 0 if missing.
-        max_per_replica: Members of one group per endpoint; -1 for all.
-        min_colocate_blocks: 0: only equal prompts are grouped.
     """
     answer: list[str | None] = [None] * len(members)
     units = units_of(members, min_colocate_blocks)
@@ -183,10 +177,9 @@ class _Waiting:
 class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
     """Places requests of one window together, so that a common prefix is computed once.
 
-    Every request waits for the end of the window. Requests with equal prompts form a group; with `minColocateBlocks`, so does a prompt
-    that shares that many leading blocks with another one. A group goes to one endpoint, or in parts of `maxPerReplica` to several. A
-    placed request matches all its blocks at its endpoint and 0 elsewhere; others match 0 everywhere, and the other scorers decide.
-    Endpoints that have not reported running requests count as idle.
+    Every request waits for the end of the window. Requests with equal prompts form a group; with `minColocateBlocks`, so do prompts that
+    share that many leading blocks. A group goes to one endpoint, or in parts of `maxPerReplica` to several. A placed request matches all
+    its blocks at its endpoint and 0 elsewhere; others match 0 everywhere.
     """
 
     stability = Stability.EXPERIMENTAL

@@ -1,4 +1,4 @@
-"""`inflight-load-producer`: counts the requests and tokens sent to each endpoint that have not come back."""
+"""`inflight-load-producer`: counts the requests and tokens in flight at each endpoint."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens from a token-producer, or a quarter of the prompt's or body's bytes."""
+    """Tokens from a token-producer, or a quarter of the bytes."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
 
 
 def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: FloatArray) -> FloatArray:
-    """Prompt tokens not cached: (total - matched) * block size + max(0, tokens - total * block size)."""
+    """(total - matched) * block size + max(0, tokens - total * block size)."""
     if blocks is None:
         return np.full(len(matched_blocks), float(tokens))
     size, total = blocks.block_size_tokens, blocks.total_blocks
@@ -181,12 +181,11 @@ class InflightLoadParameters(Parameters):
 class InflightLoadProducer(
     DataProducer[InflightLoadParameters], PreRequest[InflightLoadParameters], ResponseObserver[InflightLoadParameters]
 ):
-    """Maintains the columns `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
+    """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
-    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there. With
-    `addEstimatedOutputTokens` it also counts min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The
-    prompt tokens, and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when
-    the request ends. Endpoints without requests have 0.
+    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there and, with
+    `addEstimatedOutputTokens`, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The prompt tokens,
+    and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when the request ends.
 
     Uncached tokens of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix
     producer. t comes from a `token-producer`, or is a quarter of the prompt's bytes.

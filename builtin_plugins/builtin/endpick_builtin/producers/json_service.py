@@ -16,7 +16,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why the URL is unusable, or None; never repeats the URL, which may contain a password."""
+    """Why the URL is unusable, or None; never repeats it, as it may contain a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -33,11 +33,7 @@ def problem_with_url(url: str) -> str | None:
 
 
 async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of a response.
-
-    Raises:
-        ValueError: it is longer than `limit` bytes.
-    """
+    """The body; raises ValueError if it is longer than `limit` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -47,7 +43,7 @@ async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 class JsonService:
-    """One service; `open` and `close` it within the event loop."""
+    """One service; `open` and `close` within the event loop."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Latency objectives, and requests in flight."""
+"""Latency objectives, requests in flight, and metrics of `predicted-latency-producer`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _milliseconds(headers: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One request in flight; `prefill_row` belongs to a separate prefill endpoint."""
+    """A request in flight; `prefill_row` belongs to a separate prefill endpoint."""
 
     endpoint: str
     row: Features
@@ -127,7 +127,7 @@ DURATION_BUCKETS = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 
 
 class LatencyMetrics:
-    """The metrics of one instance."""
+    """llm-d's metrics of predicted latencies."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._pairs: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-producer`: estimates each encoder cache from the images, videos and sounds that were sent there."""
+"""`mm-embeddings-cache-producer`: estimates encoder caches from the media that were sent there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MediaCacheParameters(Parameters):
 
 
 def media_of(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> Mapping[str, Modality]:
-    """Distinct media, identified by the tokenizer or by content."""
+    """Distinct media by identifier."""
     if tokenized is not None and any(prompt.media for prompt in tokenized):
         return {place.identifier: place.modality for prompt in tokenized for place in prompt.media}
     return {identifier_of(media): media.modality for media in request.prompt.media}
@@ -91,8 +91,8 @@ class _EncoderCacheMetrics:
 class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCacheParameters]):
     """Counts the distinct media of the request that were sent to each candidate before and should still be cached there.
 
-    When a request leaves, its media count as held by the picked endpoint, which holds the last cacheSizeInMBPerServer / 2 (at least one).
-    Media are identified by the token-producer's back end, or by xxh64 of link or content. Without media the count is 0.
+    The endpoint that a request is sent to holds its media, up to the last cacheSizeInMBPerServer / 2. Media are identified by the
+    token-producer, or by xxh64 of link or content.
     """
 
     consumes_optional = (TOKENIZED_PROMPT,)

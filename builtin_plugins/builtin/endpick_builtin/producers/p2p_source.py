@@ -47,15 +47,9 @@ def fnv32a(text: str) -> int:
 
 
 def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | None:
-    """Draw a source among the endpoints with at most one block less than the longest match, weighted by 1 / (1 + waiting).
+    """Position of a random source among endpoints with at most one block less than the longest match; None if nothing is cached.
 
-    Args:
-        cached: Blocks of the prompt that each endpoint holds, shape `(endpoints,)`; NaN is 0.
-        waiting: Requests in its queue; NaN and negative are 0.
-        draw: Random number in [0, 1).
-
-    Returns:
-        Position of the source; None if nothing is cached.
+    Weighted by 1 / (1 + waiting). `cached` and `waiting` have shape `(endpoints,)`, NaN is 0; `draw` is in [0, 1).
     """
     held = np.fmax(cached, 0.0)
     most = held.max(initial=0.0)
@@ -86,8 +80,8 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
 
     The source is drawn among candidates whose cached prefix is at most one block shorter than the longest, weighted by
     1 / (1 + waiting requests), with FNV-1a-32(request id) / 2**32 as the random number. The header is set if the source holds at least
-    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. Endpoints without a reported queue count as idle. A
-    value sent by the client is cleared, because servers would pull from any address in it.
+    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. A value sent by the client is cleared, because servers
+    would pull from any address in it.
     """
 
     stability = Stability.EXPERIMENTAL

@@ -1,7 +1,4 @@
-"""Which prompt prefixes were sent to each endpoint: a radix tree of block fingerprints.
-
-Compiled, so it imports no plugin.
-"""
+"""Prompt prefixes that were sent to each endpoint: a radix tree of block fingerprints. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _MANY: Final = 12
 
 
 class EndpointSlots:
-    """Bit positions of endpoints."""
+    """Endpoints as bit positions; a set of them is an integer."""
 
     def __init__(self) -> None:
         self.slot_of: dict[str, int] = {}
@@ -66,7 +63,6 @@ class _Branch:
 
     Attributes:
         blocks: Concatenated fingerprints; empty for the root.
-        children: By their first fingerprint.
         holders: Slots of the endpoints that hold all blocks, as bits.
         partly: Leading blocks held by other endpoints, by slot.
         uses: The last insertion that used the branch, by slot.
@@ -122,10 +118,8 @@ class _Branch:
 class _Holdings:
     """The blocks of one endpoint.
 
-    Attributes:
-        blocks: How many.
-        ends: For each insertion, oldest first, the deepest branch it used last. It also used that branch's ancestors last, up to the
-            first one that a later insertion used.
+    `ends` has for each insertion, oldest first, the deepest branch it used last; it also used that branch's ancestors last, up to the
+    first one that a later insertion used.
     """
 
     __slots__ = ("blocks", "ends")
@@ -138,8 +132,8 @@ class _Holdings:
 class PrefixTree:
     """Prompts by endpoint; a prompt is its concatenated block fingerprints.
 
-    An endpoint that holds a block holds all before it: like engines, the tree drops the least recently used prompt first, from its end.
-    Operations take time per branch, not per block.
+    An endpoint that holds a block holds all before it; the least recently used prompt is dropped first, from its end. Operations take
+    time per branch, not per block.
     """
 
     def __init__(self) -> None:
@@ -239,7 +233,7 @@ class PrefixTree:
         return found
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
-        """Drop blocks last used by this insertion or earlier; returns how many."""
+        """Drop blocks last used by this insertion or earlier; returns their number."""
         slot = self._slots.slot_of.get(name)
         if slot is None:
             return 0
@@ -253,7 +247,7 @@ class PrefixTree:
         return before - holdings.blocks
 
     def forget(self, name: str, prompt: bytes, position: int) -> int:
-        """Drop the blocks of a prompt from this position on, and all after them; returns how many."""
+        """Drop the blocks of a prompt from this position on, and all after them; returns their number."""
         slot = self._slots.slot_of.get(name)
         branch, start, left = self._root, 0, position
         while slot is not None:

@@ -1,4 +1,4 @@
-"""Estimates tokens without a tokenizer."""
+"""Estimates tokens of prompts and media without a tokenizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Width and height of a PNG, GIF or JPEG in a base64 `data:image/` URL, else None."""
+    """Size of a PNG, GIF or JPEG in a base64 `data:image/` URL, without decoding it; else None."""
     if not url.startswith("data:image/"):
         return None
     start = url.find(_ENCODING, 0, _LONGEST_TYPE) + len(_ENCODING)
@@ -44,11 +44,7 @@ def image_size(url: str) -> tuple[int, int] | None:
 
 
 def _bytes_at(url: str, start: int, place: int) -> bytes:
-    """At least 24 bytes of the content from a position on, or the rest.
-
-    Raises:
-        ValueError: they are not base64.
-    """
+    """At least 24 bytes of the content from a position on, or the rest; raises ValueError if they are not base64."""
     first = place // 3 * 4
     encoded = url[start + first : start + first + 36]
     return base64.b64decode(encoded[: len(encoded) - len(encoded) % 4], validate=True)[place % 3 :]

@@ -80,11 +80,7 @@ def _has_parts(messages: JSONValue) -> bool:
 
 
 def prompts_in(answer: object) -> tuple[PromptTokens, ...]:
-    """The prompts in an answer: an object with `token_ids` and optional `features`, or a list of such objects.
-
-    Raises:
-        Unavailable: the answer has another form, or no tokens.
-    """
+    """The prompts in an answer: objects with `token_ids` and optional `features`; raises Unavailable for anything else."""
     prompts = tuple(_prompt(one) for one in (answer if isinstance(answer, list) else [answer]))
     if not prompts or not all(len(prompt.token_ids) for prompt in prompts):
         raise Unavailable("the renderer answered without tokens")
@@ -176,11 +172,9 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
 
     Estimated: four bytes of text are one token, read as a little-endian number and zero-padded at the end and before media. Media are
     represented by the low 32 bits of xxh64(link or content), once for each of their tokens: width * height / 1024 for images,
-    frames * tokens per frame for videos, ceil(bytes / 4) for audio (see the parameters). All media of a request together get at most
-    262,144 tokens, and at least one each.
+    frames * tokens per frame for videos, ceil(bytes / 4) for audio. All media of a request get at most 262,144 tokens, at least one each.
 
-    Rendered: a vLLM tokenizes chats and completions; other requests have no tokens. If the renderer does not answer, or answers
-    nonsense, that is a fault and the request continues without tokens.
+    Rendered: a vLLM tokenizes chats and completions; other requests have no tokens, nor do those that it does not answer.
 
     Prompts sent as token ids are used as they are. Requests without a readable prompt have no tokens.
     """
