@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from endpick.api import CycleState, Endpoint, PluginContext, ResponseEnd, TerminationCause, Usage
 from endpick.api.flow_control import DispatchedRequest
-from endpick.api.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES
+from endpick.api.metrics import MAX_LABEL_BYTES, MAX_LABEL_VALUES
 from endpick.testing import MadeUpBand, make_request, make_waiting
 from endpick_builtin.flow_control.policies import (
     GlobalStrictFairness,
@@ -251,7 +251,7 @@ def test_metrics_name_the_first_thousand_programs():
     built = instance(ProgramAwareFairness)
     for ending in ("a", "b", "\U0001f600"):
         answer(built.plugin, "p" * 500 + ending, 1, 0)
-    assert programs_on(built.registry) == ["p" * MAX_LABEL_LENGTH]
+    assert programs_on(built.registry) == ["p" * MAX_LABEL_BYTES]
     assert len(built.plugin._ledger.programs) == 3
     assert max(map(len, built.plugin._ledger.programs)) <= LONGEST_ID
 
