@@ -22,7 +22,7 @@ from random import Random
 from typing import TypeVar
 
 from endpick_builtin.producers.prefix_tree import PrefixTree
-from endpick_kv_events.tier_index import DEFAULT_TIER, TierIndex
+from endpick_kv_events.block_index import DEFAULT_TIER, TierIndex
 
 T = TypeVar("T")
 BLOCKS = 100_000

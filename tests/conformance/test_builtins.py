@@ -17,8 +17,8 @@ from endpick_builtin.collection.otlp import OtlpSource
 from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
+from endpick_builtin.pairs.sessions import SessionIdProducer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
-from endpick_builtin.producers.session import SessionIdProducer
 from endpick_kubernetes.discovery import KubernetesDiscovery
 
 VLLM_PAGE = MetricsPage(

@@ -8,10 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import decode
-from endpick_kv_events.tier_index import TierIndex
 from fuzz.bounds import mixed
 
 PIECES = mixed(

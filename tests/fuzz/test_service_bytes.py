@@ -16,7 +16,7 @@ from endpick_builtin.collection.answers import read_load
 from endpick_builtin.collection.otlp_messages import MalformedExport, pages_of, parse_export
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
 from endpick_builtin.producers.latency_service import predictions_in
-from endpick_builtin.producers.render import prompts_in
+from endpick_builtin.producers.token_producer import prompts_in
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
 

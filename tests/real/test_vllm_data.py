@@ -21,7 +21,7 @@ from endpick_builtin.collection.sources import (
     ModelsDataSource,
     ModelsSourceParameters,
 )
-from endpick_kv_events.event_sources import EventSource, find_source
+from endpick_kv_events.messages import EventSource, find_source
 from real.servers import ADAPTER, BLOCK, BLOCKS, MODEL, RUNNING_AT_ONCE, Server
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]

@@ -1,1 +1,1 @@
-"""The plugins that come with endpick. The host loads them through entry points; they import `endpick.api` only."""
+"""Built-in plugins: llm-d's plugin types."""

@@ -10,7 +10,7 @@ _LONGEST = 80
 
 
 def ip_address(text: str) -> str:
-    """The normalized IP address. Raises ValueError, also for unusual IPv6 zones, which Python accepts."""
+    """The normalized IP address. Raises ValueError, also for unusual IPv6 zones."""
     address = str(ipaddress.ip_address(text if len(text) <= _LONGEST else ""))
     _, percent, zone = address.partition("%")
     if percent and not _ZONE.fullmatch(zone):

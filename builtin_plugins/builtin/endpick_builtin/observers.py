@@ -69,10 +69,9 @@ class Program(Protocol):
 class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
     """Reports a number computed from token usage to the gateway, as dynamic metadata at the end of the response.
 
-    CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, if the model server reports it,
-    `usage.prompt_tokens_details.cached_tokens`, also in llm-d's spelling `prompt_token_details`. Fractions are truncated. 0, -1, anything
-    that is not a number, and responses without usage are not reported; an expression that fails is logged. Needs `pip install
-    'endpick[cel]'` and takes 0.15 ms per expression.
+    CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, if reported,
+    `usage.prompt_tokens_details.cached_tokens`, also in llm-d's spelling `prompt_token_details`. Fractions are truncated; 0, -1 and
+    anything that is not a number are not reported. Needs `pip install 'endpick[cel]'` and takes 0.15 ms per expression.
     """
 
     def __init__(self, name: str, parameters: AttributeReporterParameters, context: PluginContext) -> None:
@@ -115,11 +114,7 @@ class Expressions:
     """The CEL library, an optional dependency that takes 0.1 s to import."""
 
     def __init__(self) -> None:
-        """Import celpy.
-
-        Raises:
-            ConfigurationError: It is not installed.
-        """
+        """Raises ConfigurationError if celpy is not installed."""
         try:
             self._celpy: Any = import_module("celpy")
         except ImportError as missing:
@@ -135,7 +130,6 @@ class Expressions:
         return program
 
     def variables(self, usage: Usage) -> Mapping[str, object]:
-        """The variables of an expression."""
         counts: dict[str, object] = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -150,10 +144,7 @@ SERVED_HEADER = "x-conformance-test-served-endpoint"
 
 
 class DestinationEndpointServedVerifier(ResponseObserver):
-    """Reports the endpoint that the gateway used to the client, in `x-conformance-test-served-endpoint`.
-
-    The value begins with `fail:` if the gateway does not report it.
-    """
+    """Reports the endpoint that the gateway used to the client, in `x-conformance-test-served-endpoint`; else `fail: …`."""
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
         return {SERVED_HEADER: head.served or "fail: missing destination endpoint served metadata"}

@@ -1,4 +1,4 @@
-"""Parameters of the pickers. A separate module: `pickers` is compiled, and pydantic models cannot be."""
+"""Parameters of the pickers, outside the compiled `pickers`: pydantic models cannot be compiled."""
 
 from __future__ import annotations
 
@@ -18,5 +18,4 @@ class PickerParameters(Parameters):
     ] = 1
 
     def count(self, candidates: int) -> int:
-        """The number to pick from this many candidates."""
         return min(max(self.max_num_of_endpoints, 1), candidates)

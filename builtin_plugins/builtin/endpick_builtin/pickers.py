@@ -60,8 +60,7 @@ SMALLEST_DRAW = 1e-10
 class WeightedRandomPicker(Picker[PickerParameters]):
     """Picks endpoints at random without replacement, weighted by total (A-Res, Efraimidis and Spirakis).
 
-    key = U^(1 / total) with U uniform in (0, 1); the largest keys win. A total of 0 or less has key 0: such an endpoint is picked only if
-    there are not enough others. If no total is positive, all are equally likely.
+    key = U^(1 / total) with U uniform in (0, 1), 0 for totals of 0 or less; the largest keys win, ties at random.
     """
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:

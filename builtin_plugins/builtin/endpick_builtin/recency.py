@@ -1,4 +1,4 @@
-"""A dictionary ordered by last use, and ids bounded in length."""
+"""LRU dictionary, and client-chosen ids bounded in length."""
 
 from __future__ import annotations
 
@@ -21,22 +21,18 @@ def kept_id(chosen: str) -> str:
 
 
 class Recency(OrderedDict[K, V]):
-    """Values by key, least recently used first. Reading a value is not a use.
-
-    `beyond` and `older` remove entries while they are iterated.
-    """
+    """Values by key, least recently used first; reading is not a use. `beyond` and `older` remove entries lazily."""
 
     def use(self, key: K, value: V) -> None:
-        """Set a value and make the key the most recently used."""
         self[key] = value
         self.move_to_end(key)
 
     def beyond(self, most: int) -> Iterator[tuple[K, V]]:
-        """Remove the least recently used entries until at most `most` are left."""
+        """Remove the oldest entries until at most `most` are left."""
         while len(self) > most:
             yield self.popitem(last=False)
 
     def older(self, is_over: Callable[[V], bool]) -> Iterator[tuple[K, V]]:
-        """Remove the least recently used entries while their values are over."""
+        """Remove the oldest entries while `is_over` is true for them."""
         while self and is_over(next(iter(self.values()))):
             yield self.popitem(last=False)

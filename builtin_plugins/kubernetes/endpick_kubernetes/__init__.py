@@ -1,1 +1,1 @@
-"""Kubernetes discovery for endpick: follows an InferencePool and its Pods, and elects a leader by a Lease."""
+"""Follows InferencePools and Pods of a Kubernetes cluster."""

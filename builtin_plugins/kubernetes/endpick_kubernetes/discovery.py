@@ -4,36 +4,243 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
-from endpick_kubernetes.connection import connect
-from endpick_kubernetes.follower import Connection
-from endpick_kubernetes.parameters import KubernetesDiscoveryParameters
-from endpick_kubernetes.pool import PoolFollower
-from endpick_kubernetes.replica import Replica
+from endpick_kubernetes.election import Election
+from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
+from endpick_kubernetes.objects import (
+    DatedRewrites,
+    Object,
+    Pod,
+    Pool,
+    PoolName,
+    endpoints_of,
+    read_objective,
+    read_pod,
+    read_pool,
+    read_rewrites,
+    rules_in_order,
+)
+from endpick_kubernetes.parameters import POOL_VERSIONS, KubernetesDiscoveryParameters
+
+T = TypeVar("T")
+
+RULE_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")  # the first one installed counts, as in llm-d
+RULE_VERSION = "v1alpha2"
+_REPORT_INTERVAL_SECONDS = 0.05  # thousands of Pods may change at once; each report looks at all of them
+_POD = resource("", "v1", "Pod")
+
+
+class PoolFollower:
+    """Reports Pods, objectives and rewrites of a pool to the endpoint registry."""
+
+    def __init__(
+        self,
+        parameters: KubernetesDiscoveryParameters,
+        connection: Connection,
+        registry: EndpointRegistry,
+        complete: Callable[[], None],
+    ) -> None:
+        """`complete` is called once, after the first report."""
+        self._connection = connection
+        self._registry = registry
+        self._complete = complete
+        self._selector = parameters.endpoint_selector
+        self._ports = parameters.endpoint_target_ports
+        self._pool_name = PoolName(parameters.pool_group, parameters.pool_name)
+        self._pods: Follower[Pod] | None = None
+        self._pods_task: asyncio.Task[None] | None = None
+        self._is_complete = False
+        self._endpoints_changed, self._rules_changed = asyncio.Event(), asyncio.Event()
+        kind = resource(parameters.pool_group, POOL_VERSIONS.get(parameters.pool_group, ""), "InferencePool")
+        pools = Collection("inferencepools", kind, read_pool, name=parameters.pool_name)
+        self._pools: Follower[Pool] = Follower(pools, connection, self._pool_changed)
+        groups = RULE_GROUPS if parameters.pool_name else ()
+        self._objectives = [self._rules(group, "InferenceObjective", read_objective) for group in groups]
+        self._rewrites = [self._rules(group, "InferenceModelRewrite", read_rewrites) for group in groups]
+        self._all_rules: list[Follower[Any]] = [*self._objectives, *self._rewrites]
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._report(self._endpoints_changed, self._report_endpoints))
+                self._tasks.create_task(self._report(self._rules_changed, self._report_rules))
+                if self._selector:
+                    self._follow_pods(self._selector)
+                else:
+                    self._tasks.create_task(self._pools.run())
+                    for follower in self._all_rules:
+                        self._tasks.create_task(follower.run())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    def _rules(self, group: str, kind: str, read: Callable[[Object, PoolName], T | None]) -> Follower[T]:
+        collection = Collection(
+            f"{kind.lower()}s.{group}", resource(group, RULE_VERSION, kind), lambda item: read(item, self._pool_name), required=False
+        )
+        return Follower(collection, self._connection, self._rules_changed.set)
+
+    def _pool_changed(self) -> None:
+        pool = self._pools.objects.get(self._pool_name.name)
+        if pool is None:
+            where = f"InferencePool {self._connection.namespace}/{self._pool_name.name} of {self._pool_name.group}"
+            self._connection.logger.warning("%s does not exist: there are no endpoints until it is created", where)
+            self._stop_pods()
+            self._selector = ""
+        else:
+            self._ports = pool.ports
+            if pool.label_selector != self._selector:
+                self._selector = pool.label_selector
+                self._follow_pods(pool.label_selector)
+        self._endpoints_changed.set()
+
+    def _follow_pods(self, labels: str) -> None:
+        self._stop_pods()
+        self._pods = Follower(Collection("pods", _POD, read_pod, labels=labels), self._connection, self._endpoints_changed.set)
+        self._pods_task = self._tasks.create_task(self._pods.run())
+
+    def _stop_pods(self) -> None:
+        if self._pods_task is not None:
+            self._pods_task.cancel()
+        self._pods = self._pods_task = None
+
+    async def _report(self, changed: asyncio.Event, report: Callable[[], None]) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            report()
+            is_known = self._pods is not None and self._pods.synced and self._rules_known
+            is_reported = not self._endpoints_changed.is_set() and not self._rules_changed.is_set()
+            if is_known and is_reported and not self._is_complete:
+                self._is_complete = True
+                self._complete()
+            await asyncio.sleep(_REPORT_INTERVAL_SECONDS)
+
+    def _report_endpoints(self) -> None:
+        if self._pods is None:
+            self._registry.replace_all(())  # the pool does not exist
+        elif self._pods.synced:  # until then the endpoints of the previous selector stay
+            self._registry.replace_all(endpoints_of(self._pods.objects.values(), self._ports, self._connection.namespace))
+
+    @property
+    def _rules_known(self) -> bool:
+        return all(follower.synced for follower in self._all_rules)
+
+    def _report_rules(self) -> None:
+        if not self._rules_known:
+            return
+        self._registry.set_objectives(_installed(self._objectives))
+        rewrites: dict[str, DatedRewrites] = _installed(self._rewrites)
+        self._registry.set_rewrites(rules_in_order(rewrites))
+
+
+def _installed(followers: list[Follower[T]]) -> dict[str, T]:
+    return next((follower.objects for follower in followers if follower.installed), {})
+
+
+class Replica:
+    """Takes part in the election; follows the pool always, or with `populateFollowers: false` only while it leads."""
+
+    def __init__(
+        self,
+        parameters: KubernetesDiscoveryParameters,
+        connection: Connection,
+        registry: EndpointRegistry,
+        gauge: Gauge,
+        attempts: Counter,
+    ) -> None:
+        self._parameters = parameters
+        self._connection = connection
+        self._registry = registry
+        self._election = Election(parameters, connection, gauge, attempts, self._role_changed)
+        self._changed = asyncio.Event()
+        self._is_complete = False
+        self._following: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        self._report_role()
+        electing, ending = asyncio.create_task(self._election.run()), asyncio.create_task(self._registry.until_ending())
+        try:
+            while not ending.done():
+                await self._follow_if_due()
+                await self._until_changed(electing, ending)
+            # Shutdown: another replica can lead at once while this one serves the remaining requests.
+            await _cancel(electing)
+            await (asyncio.Event().wait() if self._following is None else self._following)
+        except asyncio.CancelledError:
+            self._registry.stand_by("")  # after a reload the next discovery decides
+            raise
+        finally:
+            for task in (electing, ending, self._following):
+                if task is not None:
+                    await _cancel(task)
+
+    async def _until_changed(self, *tasks: asyncio.Task[None]) -> None:
+        self._changed.clear()
+        changed = asyncio.create_task(self._changed.wait())
+        running = [*tasks, *([] if self._following is None else [self._following])]
+        try:
+            done, _ = await asyncio.wait([changed, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        for task in done.intersection(running):
+            task.result()
+
+    async def _follow_if_due(self) -> None:
+        due = self._parameters.populate_followers or self._election.leads
+        if due and self._following is None:
+            pool = PoolFollower(self._parameters, self._connection, self._registry, self._completed)
+            self._following = asyncio.create_task(pool.run())
+        elif not due:
+            if self._following is not None:
+                await _cancel(self._following)
+                self._following = None
+            self._is_complete = False
+            self._registry.replace_all(())
+            self._registry.ready()  # a replica that stands by needs no endpoints
+        self._report_role()
+
+    def _completed(self) -> None:
+        self._is_complete = True
+        self._registry.ready()
+        self._report_role()
+
+    def _role_changed(self) -> None:
+        self._changed.set()
+        self._report_role()
+
+    def _report_role(self) -> None:
+        if self._election.leads and self._is_complete:
+            self._registry.stand_by("")
+        else:
+            self._registry.stand_by(f"standing by: {self._election.holder or 'no replica'} leads")
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     """Follows an InferencePool and the Pods it selects, or Pods that match a label selector.
 
     A Pod is in the pool while its condition `Ready` is true, it has an address and it is not being deleted. Each port of the pool is an
-    endpoint `namespace/pod-rank-N`, with N counting ports from 0. The annotation `llm-d.ai/active-ports` (or its predecessor in
-    `inference.networking.k8s.io`) restricts the ports. Labels are those of the Pod. For a pool, InferenceObjectives set priorities and
-    InferenceModelRewrites rewrite models; both come from the group `llm-d.ai` or, if that is not installed, from
-    `inference.networking.x-k8s.io`.
+    endpoint `namespace/pod-rank-N`, with N counting ports from 0, unless the annotation `llm-d.ai/active-ports` (or its predecessor in
+    `inference.networking.k8s.io`) excludes it. For a pool, InferenceObjectives set priorities and InferenceModelRewrites rewrite models,
+    from the group `llm-d.ai` or, if that is not installed, `inference.networking.x-k8s.io`.
 
     The discovery lists once and then watches. It lists again if the version has expired (410) or after six watches without an event.
-    While the API server is away the pool stays as it is; `silent-endpoint-screener` leaves out servers that die in the meantime. A deleted
-    pool has no endpoints until it is created again. The discovery is ready once Pods, objectives and rewrites have been listed; objectives
-    and rewrites that are not installed or not allowed are skipped.
+    While the API server is away the pool stays as it is. A deleted pool has no endpoints. The discovery is ready once everything has been
+    listed; objectives and rewrites that are not installed or not allowed are skipped.
 
-    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. The others stand by: health reports
-    NOT_SERVING, and requests that arrive anyway are routed, or refused without `populateFollowers`. A leader that shuts down releases the
-    lease, one that cannot renew it for `renewDeadline` stands by, and one that dies is replaced after `leaseDuration`, measured by the
-    clock of each replica.
+    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. The others report NOT_SERVING, and still
+    route requests unless `populateFollowers` is false. A leader that shuts down releases the lease, one that cannot renew it for
+    `renewDeadline` stands by, and one that dies is replaced after `leaseDuration`, measured by the clock of each replica.
     """
 
     publishes_objectives = True
@@ -51,21 +258,12 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         )
 
     async def start(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            ConfigurationError: The parameters contradict each other.
-        """
         mistake = self.parameters.mistake()
         if mistake:
             raise ConfigurationError(mistake)
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Follow the pool until cancelled.
-
-        Raises:
-            ConfigurationError: No API server is configured, or it rejects a request as invalid.
-        """
+        """Follow the pool; raises ConfigurationError if no API server is configured, or it rejects a request as invalid."""
         parameters, context = self.parameters, self.context
         client, server = await asyncio.to_thread(connect, parameters.kubeconfig)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or client.namespace

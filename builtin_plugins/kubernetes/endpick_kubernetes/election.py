@@ -1,4 +1,4 @@
-"""Leader election by a Lease: take it when it is free, renew it, release it."""
+"""Leader election by a Lease."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick_kubernetes.connection import describe, resource, status_of
-from endpick_kubernetes.follower import Connection
+from endpick_kubernetes.follower import Connection, describe, resource, status_of
 from endpick_kubernetes.objects import Object
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters
 
@@ -39,20 +38,19 @@ class Attempt(StrEnum):
 
 
 class Observation:
-    """The lease as this replica saw it change, by its own clock: clocks of other replicas do not matter."""
+    """The lease as seen to change, by this replica's clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, str] | None = None
         self._since = 0.0
 
     def see(self, lease: Object | None, now: float) -> None:
-        """Record the current lease; None if it does not exist."""
         seen = None if lease is None else (holder_of(lease), lease["spec"].get("renewTime", ""))
         if seen != self._seen:
             self._seen, self._since = seen, now
 
     def is_free(self, lease: Object | None, identity: str, now: float) -> bool:
-        """True if there is no lease, nobody or `identity` holds it, or it was not renewed for its duration."""
+        """True if nobody or `identity` holds the lease, or it was not renewed for its duration."""
         if lease is None or holder_of(lease) in ("", identity):
             return True
         return now - self._since >= (lease["spec"].get("leaseDurationSeconds") or 0)
@@ -87,7 +85,6 @@ class Election:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Take part until cancelled, then release the lease."""
         self._gauge.set(0)
         try:
             while True:

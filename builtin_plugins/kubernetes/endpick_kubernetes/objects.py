@@ -27,7 +27,6 @@ class Pool:
 
     @property
     def label_selector(self) -> str:
-        """The selector as the API server expects it."""
         return ",".join(f"{label}={value}" for label, value in self.selector.items())
 
 
@@ -49,21 +48,21 @@ class PoolName:
     name: str
 
     def is_referenced_by(self, item: Object) -> bool:
-        """True if the object's `poolRef` names this pool. A reference without a group means the current group."""
+        """True if `poolRef` names this pool. A reference without a group means the current group."""
         reference = item["spec"]["poolRef"]
         return bool(reference["name"] == self.name and (reference.get("group") or POOL_GROUP) == self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class DatedRewrites:
-    """The rules of one InferenceModelRewrite and its creation time: older objects take precedence."""
+    """Rules of one InferenceModelRewrite; older objects take precedence."""
 
     created: str
     rules: tuple[ModelRewrite, ...]
 
 
 def read_pool(item: Object) -> Pool | None:
-    """The pool, from either version of the resource. None if it is being deleted or selects every Pod."""
+    """The pool; None if it is being deleted or selects every Pod."""
     if _is_terminating(item):
         return None
     spec = item["spec"]
@@ -73,7 +72,7 @@ def read_pool(item: Object) -> Pool | None:
 
 
 def read_pod(item: Object) -> Pod | None:
-    """The Pod if it can serve requests: condition `Ready`, an address, and no deletion timestamp."""
+    """The Pod if it is ready, has an address and is not being deleted."""
     metadata, status = item["metadata"], item.get("status") or {}
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
     if _is_terminating(item) or not ready or not status.get("podIP"):
@@ -97,14 +96,14 @@ def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) ->
 
 
 def read_objective(item: Object, pool: PoolName) -> int | None:
-    """The priority of an InferenceObjective of this pool, 0 by default. None if it does not apply."""
+    """The priority of an InferenceObjective of this pool; None if it does not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     return int(item["spec"].get("priority") or 0)
 
 
 def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
-    """The rules of an InferenceModelRewrite of this pool. None if it does not apply."""
+    """The rules of an InferenceModelRewrite of this pool; None if it does not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     rules = tuple(_rule(rule) for rule in item["spec"].get("rules") or ())
@@ -112,7 +111,7 @@ def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
 
 
 def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> Iterator[ModelRewrite]:
-    """All rules, those of the oldest object first; objects of the same second in order of their names."""
+    """All rules, oldest object first, then by name."""
     for _, dated in sorted(rewrites.items(), key=lambda entry: (entry[1].created, entry[0])):
         yield from dated.rules
 

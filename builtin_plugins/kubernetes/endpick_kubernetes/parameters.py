@@ -16,7 +16,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class KubernetesDiscoveryParameters(Parameters):
-    """The pool and the API server that knows it. Either `poolName` or `endpointSelector` is required."""
+    """The pool and its API server. Either `poolName` or `endpointSelector` is required."""
 
     pool_name: Annotated[str, Field(alias="poolName", description="Name of the InferencePool.", examples=["vllm-pool"])] = ""
     pool_namespace: Annotated[
@@ -98,7 +98,7 @@ class KubernetesDiscoveryParameters(Parameters):
     ] = 2.0
 
     def mistake(self) -> str:
-        """The first inconsistency between parameters; empty if there is none."""
+        """The first inconsistency; empty if there is none."""
         if bool(self.pool_name) == bool(self.endpoint_selector):
             return "give either `poolName` (--pool-name) or `endpointSelector` (--endpoint-selector)"
         if self.endpoint_selector and not self.endpoint_target_ports:

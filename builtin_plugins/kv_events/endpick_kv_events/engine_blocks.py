@@ -9,9 +9,8 @@ from itertools import islice
 
 import numpy as np
 
-from endpick_kv_events.block_keys import BlockKeys, Tokens
+from endpick_kv_events.block_index import BlockKeys, TierIndex, Tokens
 from endpick_kv_events.messages import BlocksRemoved, BlocksStored, KvEvent
-from endpick_kv_events.tier_index import TierIndex
 
 FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 RECENT_BLOCKS = 32_768
@@ -48,7 +47,6 @@ class EngineBlocks:
     """
 
     def __init__(self, index: TierIndex, slot: int, keys: BlockKeys, capacity: int) -> None:
-        """Over `capacity` blocks the oldest are dropped."""
         self._index, self._slot, self._block_keys, self._capacity = index, slot, keys, capacity
         self._keys: dict[int, tuple[int, ...]] = {}
         """Our keys by the engine's hash, oldest first."""
@@ -79,17 +77,11 @@ class EngineBlocks:
         return applied
 
     def clear(self) -> None:
-        """Forget all blocks."""
         self._drop_to(0)
         self._copies.clear()
 
     def disprove(self, keys: Iterable[int], since: int) -> int:
-        """Forget blocks that the engine turned out not to hold, and return how many.
-
-        Args:
-            keys: The blocks in question.
-            since: The value of `stores` when the request was sent; blocks stored later are kept.
-        """
+        """Forget blocks that the engine does not hold, unless stored after `since`; returns their number."""
         if self.stores - since > RECENT_BLOCKS:
             return 0
         wrong = [key for key in keys if self._recent.get(key, -1) < since]

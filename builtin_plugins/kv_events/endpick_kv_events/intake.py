@@ -1,4 +1,4 @@
-"""Receives KV events: subscribes to the publishers of the pool's endpoints, accepts those that connect, and replays gaps."""
+"""Receives KV events: subscribes to publishers, accepts those that connect, and replays gaps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import zmq.asyncio
 
 from endpick.api import ConfigurationError, Endpoint
 from endpick_kv_events.engine_blocks import EngineBlocks
-from endpick_kv_events.event_sources import bracketed, find_source
-from endpick_kv_events.messages import Batch, decode
+from endpick_kv_events.messages import Batch, bracketed, decode, find_source
 from endpick_kv_events.metrics import KvMetrics, Operation
 from endpick_kv_events.parameters import KvEventsParameters
 from endpick_kv_events.stream import KvStream, Message
@@ -63,25 +62,18 @@ class KvIntake:
 
     @property
     def subscribers(self) -> int:
-        """Publishers subscribed to, plus one for those that connect."""
         return sum(publisher.is_subscribed for publisher in self._publishers.values()) + self._is_bound
 
     @property
     def held(self) -> int:
-        """Messages held until replays end."""
         return sum(publisher.stream.held for publisher in self._publishers.values())
 
     def blocks_of(self, name: str) -> EngineBlocks | None:
-        """The blocks of an endpoint, or None."""
         publisher = self._publishers.get(name)
         return None if publisher is None else publisher.stream.blocks
 
     async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        """Start to receive events of the pool that `endpoints` returns.
-
-        Raises:
-            ConfigurationError: `zmqEndpoint` cannot be bound.
-        """
+        """Receive events of the pool; raises ConfigurationError if `zmqEndpoint` cannot be bound."""
         self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         self._context = zmq.asyncio.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
@@ -99,7 +91,6 @@ class KvIntake:
         self._spawn(self._follow_pool(), self._tasks)
 
     async def stop(self) -> None:
-        """Stop receiving, and close all sockets."""
         if not self._is_running:
             return
         self._is_running = False
@@ -126,7 +117,6 @@ class KvIntake:
                 self._add(endpoint)
 
     def remove(self, name: str) -> None:
-        """Forget an endpoint and its blocks."""
         publisher = self._publishers.pop(name, None)
         if publisher is None:
             return
@@ -227,7 +217,6 @@ class KvIntake:
             self._receive(publisher, frames)
 
     def _find(self, pod: str) -> _Publisher | None:
-        """Some publishers name only their host."""
         if pod in self._by_address:
             return self._by_address[pod]
         found = [publisher for publisher in self._publishers.values() if publisher.endpoint.host == pod]

@@ -1,19 +1,23 @@
-"""Decodes KV-event messages: MessagePack `[timestamp, [event, …], rank]`.
+"""Decodes KV-event messages, MessagePack `[timestamp, [event, …], rank]`, and finds their publishers.
 
-vLLM sends each event as a map with a `type` since June 2026, and sent an array before; SGLang sends arrays. Both are read.
+vLLM sends events as maps with a `type` since June 2026, and as arrays before, like SGLang.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import aiohttp
 import msgspec
 import numpy as np
 
-from endpick_kv_events.block_keys import Tokens
-from endpick_kv_events.tier_index import DEFAULT_TIER
+from endpick.api import Endpoint
+from endpick_builtin.producers.json_service import read_limited
+from endpick_kv_events.block_index import DEFAULT_TIER, Tokens
 
 _Hash: TypeAlias = int | bytes
 _64_BITS = 0xFFFFFFFFFFFFFFFF
@@ -152,11 +156,7 @@ _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a message; events that cannot be decoded are counted and left out.
-
-    Raises:
-        msgspec.DecodeError: it is not a message at all.
-    """
+    """Decode a message, without events that cannot be decoded; raises msgspec.DecodeError if it is no message."""
     message = _MESSAGE.decode(payload)
     events: list[KvEvent] = []
     for raw in message.events:
@@ -194,3 +194,65 @@ def _extra(key: object) -> str:
     if not isinstance(key, str):
         raise ValueError(f"extra key {key!r:.40} is not a string")  # noqa: TRY004 - counted with the decoder's own ValueErrors
     return key
+
+
+PATH = "/kv_event_sources"
+TRIES = 12
+PAUSE_SECONDS = 5.0
+_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_MAX_ANSWER_BYTES = 1024 * 1024
+_WILDCARD = re.compile(r"^(tcp://)(\*|0\.0\.0\.0|\[::\])(:\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """ZeroMQ addresses of one publisher; `replay` may be empty."""
+
+    events: str
+    replay: str = ""
+
+
+class _Rank(msgspec.Struct):
+    endpoint: str
+    replay_endpoint: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(dict[str, _Rank])
+
+
+async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: int) -> EventSource | None:
+    """Asks a server for a rank's publisher (`GET /kv_event_sources`, vLLM since 2026); None without an answer within a minute."""
+    for attempt in range(TRIES):
+        if attempt:
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            async with session.get(f"http://{endpoint.address}{PATH}", timeout=_TIMEOUT) as response:
+                if response.status == 404:
+                    return None
+                if response.status == 200:
+                    return source_of(await read_limited(response, _MAX_ANSWER_BYTES), endpoint, rank)
+        except (aiohttp.ClientError, OSError, ValueError):
+            continue
+    return None
+
+
+def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
+    """One rank's entry in an answer; a single entry counts for any rank."""
+    try:
+        ranks = _DECODER.decode(answer)
+    except msgspec.DecodeError:
+        return None
+    found = next(iter(ranks.values())) if len(ranks) == 1 else ranks.get(str(rank))
+    if found is None or not found.endpoint.startswith("tcp://"):
+        return None
+    replay = found.replay_endpoint or ""
+    return EventSource(_reachable(endpoint, found.endpoint), _reachable(endpoint, replay) if replay.startswith("tcp://") else "")
+
+
+def _reachable(endpoint: Endpoint, address: str) -> str:
+    return _WILDCARD.sub(lambda found: f"{found[1]}{bracketed(endpoint.host)}{found[3]}", address)
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host

@@ -35,8 +35,6 @@ class KvMetrics:
     def __init__(
         self, registry: CollectorRegistry | None, subscribers: Callable[[], int], blocks: Callable[[], int], held: Callable[[], int]
     ) -> None:
-        """The callables are called on collection."""
-
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
@@ -81,7 +79,6 @@ class KvMetrics:
         self._prompt_tokens = tokens("prompt_tokens", "Prompt tokens in full blocks.")
 
     def looked_up(self, best: float, seconds: float) -> None:
-        """Count a lookup; `best` is the longest match."""
         self._lookups.inc()
         self._lookup_seconds.observe(seconds)
         if best > 0:
@@ -89,12 +86,10 @@ class KvMetrics:
             self._best.inc(best)
 
     def sent(self, role: str, cached_tokens: float, prompt_tokens: int) -> None:
-        """Count a request."""
         self._cached_tokens.labels(role).observe(cached_tokens)
         self._prompt_tokens.labels(role).observe(prompt_tokens)
 
     def applied(self, applied: Applied) -> None:
-        """Count the changes of one message."""
         self._admissions.inc(applied.admitted)
         self._evictions.inc(applied.evicted)
         self._forwarded.inc(applied.evicted)
@@ -105,13 +100,11 @@ class KvMetrics:
                 metric.labels(*labels).inc(count)
 
     def judged(self, pod: str, verdict: Verdict) -> None:
-        """Count a published message."""
         self.messages.labels(pod).inc()
         if verdict in _OUT_OF_ORDER:
             self.out_of_order.labels(pod, _OUT_OF_ORDER[verdict]).inc()
 
     def forget(self, pod: str) -> None:
-        """Remove the series of an endpoint."""
         for metric in (
             *(self.messages, self.reconnections, self.replaying, self.replays),
             *(self.failed_replays, self.replayed, self.last_replay),

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from endpick.api import Duration, Parameters
 from endpick.api.plugin import ignored
 from endpick_builtin.producers.self_check import SELF_CHECK
-from endpick_kv_events.block_keys import HashAlgorithm
+from endpick_kv_events.block_index import HashAlgorithm
 
 DEFAULT_BLOCK_SIZE = 16
 BYTES_PER_BLOCK = 320
@@ -44,7 +44,6 @@ class TokenProcessorParameters(Parameters):
 
     @property
     def tokens_per_block(self) -> int:
-        """The block size in effect."""
         return self.block_size_tokens or self.__dict__["block_size"] or DEFAULT_BLOCK_SIZE
 
 
@@ -84,7 +83,6 @@ class BlockIndexParameters(Parameters):
 
     @property
     def blocks_per_endpoint(self) -> int:
-        """The bound in effect."""
         if self.cost_aware is None:
             return self.in_memory.size
         number, unit = re.fullmatch(_SIZE, self.cost_aware.size).groups()  # type: ignore[union-attr]
@@ -120,7 +118,6 @@ class IndexerParameters(Parameters):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Block weights by lower-case tier name."""
         return {tier.name.lower(): tier.weight for tier in self.tiers}
 
 
@@ -164,7 +161,6 @@ class KvEventsParameters(Parameters):
 
     @property
     def in_use(self) -> bool:
-        """Whether any events are received."""
         return bool(self.zmq_endpoint) or self.discover_pods
 
 

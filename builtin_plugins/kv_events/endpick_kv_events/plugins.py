@@ -1,8 +1,10 @@
-"""`precise-prefix-cache-producer` and `precise-prefix-cache-scorer`."""
+"""`precise-prefix-cache-producer` and `-scorer`: match prompts with the blocks that engines report."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from endpick.api import (
     Category,
     CycleState,
     DataProducer,
+    Endpoint,
     Endpoints,
     FloatArray,
     InferenceRequest,
@@ -18,10 +21,12 @@ from endpick.api import (
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
+    RowArray,
     SchedulingResult,
     Scorer,
     ScoringState,
     Subscriptions,
+    TerminationCause,
     UpstreamHeaders,
 )
 from endpick.api.data import AnyKey
@@ -35,8 +40,179 @@ from endpick.api.keys import (
     PrefixBlocks,
     PromptTokens,
 )
+from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
+from endpick_kv_events.block_index import DEFAULT_TIER, SPECULATIVE, BlockKeys, Extras, Speculation, TierIndex
+from endpick_kv_events.engine_blocks import EngineBlocks
+from endpick_kv_events.intake import KvIntake
+from endpick_kv_events.metrics import KvMetrics
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters
-from endpick_kv_events.prefix_cache import Lookup, PrecisePrefixCache, Sent
+
+MAX_NEW_TOKENS: Final = 32 * 1024
+"""Tokens of one request hashed with FNV for the first time, which takes 20 ms."""
+MAX_SPECULATED_BLOCKS: Final = 2048
+"""Speculative blocks of one request that no endpoint holds."""
+_BLOCKS_PER_CHECK: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Matches of one request, per endpoint of the pool.
+
+    Attributes:
+        total: Full blocks of all prompts.
+        matched: Weighted leading blocks, rounded down, times the endpoint's calibration.
+        cached: Leading blocks in any tier.
+        beyond_device: Leading blocks in tiers other than device memory.
+    """
+
+    total: int
+    keys: tuple[int, ...]
+    matched: FloatArray
+    cached: FloatArray
+    beyond_device: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request in flight, and `EngineBlocks.stores` when it was sent."""
+
+    lookup: Lookup
+    promise: Promise
+    stores: int
+
+
+class PrecisePrefixCache:
+    """The index of one instance."""
+
+    def __init__(self, parameters: PrecisePrefixCacheParameters, context: PluginContext) -> None:
+        processor, indexer = parameters.token_processor, parameters.indexer
+        self._context = context
+        self._keys = BlockKeys(processor.tokens_per_block, processor.hash_algorithm, processor.hash_seed)
+        self._capacity = indexer.block_index.blocks_per_endpoint
+        self._index = TierIndex(indexer.weights)
+        self._speculation = Speculation(self._index, parameters.speculative_ttl) if parameters.speculative_indexing else None
+        self._check = SelfCheck(context.registry) if parameters.self_check else None
+        self._metrics = KvMetrics(
+            context.registry,
+            lambda: self._intake.subscribers if self._intake else 0,
+            lambda: self._index.size,
+            lambda: self._intake.held if self._intake else 0,
+        )
+        self._intake = (
+            KvIntake(parameters.kv_events, self._new_blocks, self._metrics, context.logger) if parameters.kv_events.in_use else None
+        )
+        self._pool: object = None
+        self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
+
+    @property
+    def block_size_tokens(self) -> int:
+        return self._keys.block_size_tokens
+
+    async def start(self) -> None:
+        columns = self._context.columns
+        if self._intake is not None and columns is not None:
+            await self._intake.start(columns.endpoints)
+
+    async def stop(self) -> None:
+        if self._intake is not None:
+            await self._intake.stop()
+
+    def look_up(self, model: str, prompts: Sequence[PromptTokens], cache_salt: str, endpoints: Endpoints) -> Lookup:
+        """Find the blocks of the prompts; matches of several prompts add up."""
+        began = self._context.clock()
+        if self._speculation is not None:
+            self._speculation.expire(began)
+        slots, root = self._slots(endpoints), self._keys.root(model)
+        worth, cached, beyond = (np.zeros(len(slots)) for _ in range(3))
+        keys: list[int] = []
+        speculated = MAX_SPECULATED_BLOCKS if self._speculation is not None else 0
+        total, max_new = 0, self._keys.new_tokens + MAX_NEW_TOKENS
+        for prompt in prompts:
+            total += len(prompt.token_ids) // self.block_size_tokens
+            if self._keys.new_tokens > max_new:
+                continue
+            chain: list[int] = []
+            for key in self._keys.walk(root, prompt.token_ids, block_extras(prompt, cache_salt, self.block_size_tokens)):
+                chain.append(key)
+                if not self._index.is_held(key):
+                    if not speculated:
+                        break  # nothing behind a block that no endpoint holds can match
+                    speculated -= 1
+                if not len(chain) % _BLOCKS_PER_CHECK and self._keys.new_tokens > max_new:
+                    break
+            found = self._index.match(chain)
+            worth += found.weighted[slots]
+            cached += found.blocks[slots]
+            for tier, blocks in found.by_tier.items():
+                if tier not in (DEFAULT_TIER, SPECULATIVE):
+                    beyond += blocks[slots]
+            keys += chain
+        matched = np.floor(worth + 1e-9)
+        if self._check is not None:
+            matched = matched * self._check.factors(endpoints.pool_members)
+        if total:
+            self._metrics.looked_up(float(cached.max(initial=0.0)), self._context.clock() - began)
+        return Lookup(total, tuple(keys), matched, cached, beyond)
+
+    def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> Sent | None:
+        """Record that the request goes to this endpoint, which holds `cached` of its blocks; returns the argument of `judge`."""
+        self._metrics.sent(role, cached * self.block_size_tokens, lookup.total * self.block_size_tokens)
+        if self._speculation is not None:
+            self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
+        if self._check is None:
+            return None
+        blocks = self._blocks_of(endpoint)
+        return Sent(lookup, Promise(endpoint, cached, lookup.total), 0 if blocks is None else blocks.stores)
+
+    def judge(self, sent: Sent, end: ResponseEnd) -> None:
+        """Compare the promise with the server's report, and drop disproved blocks."""
+        promise, blocks = sent.promise, self._blocks_of(sent.promise.endpoint)
+        if self._check is None or end.cause is not TerminationCause.NATURAL or end.usage is None:
+            return
+        if self._check.judge(promise, end.usage) is not Finding.KEPT and blocks is not None:
+            wrong = sent.lookup.keys[promise.found_blocks(end.usage) : int(promise.matched)]
+            self._check.purged(promise.endpoint, blocks.disprove(wrong, sent.stores))
+
+    def forget(self, name: str) -> None:
+        if self._speculation is not None:
+            self._speculation.forget(self._index.slot(name))
+        if self._intake is not None:
+            self._intake.remove(name)
+        if self._check is not None:
+            self._check.forget(name)
+        self._index.release(name)
+        self._pool = None
+
+    def _blocks_of(self, endpoint: Endpoint) -> EngineBlocks | None:
+        return None if self._intake is None else self._intake.blocks_of(endpoint.name)
+
+    def _new_blocks(self, name: str) -> EngineBlocks:
+        return EngineBlocks(self._index, self._index.slot(name), self._keys, self._capacity)
+
+    def _slots(self, endpoints: Endpoints) -> RowArray:
+        members = endpoints.pool_members
+        if members is not self._pool:
+            if self._intake is not None:
+                self._intake.follow(members)
+            self._slot_of_member = self._index.slots(one.name for one in members)
+            self._pool = members
+        return self._slot_of_member
+
+
+def block_extras(prompt: PromptTokens, cache_salt: str, block_size_tokens: int) -> Extras:
+    """Media that overlap each full block, in order; the first block also has the salt."""
+    blocks = len(prompt.token_ids) // block_size_tokens
+    if not blocks or not (prompt.media or cache_salt):
+        return ()
+    found: list[list[str]] = [[] for _ in range(blocks)]
+    for media in sorted(prompt.media, key=lambda place: place.offset):
+        last = (media.offset + max(media.length, 1) - 1) // block_size_tokens
+        for number in range(media.offset // block_size_tokens, min(last + 1, blocks)):
+            found[number].append(media.identifier)
+    if cache_salt:
+        found[0].append(cache_salt)
+    return [tuple(one) for one in found]
+
 
 PREFILL_PROFILE = "prefill"
 
@@ -70,19 +246,12 @@ class PrecisePrefixCacheProducer(
         self._cache = PrecisePrefixCache(parameters, context)
 
     async def start(self) -> None:
-        """Start to receive KV events.
-
-        Raises:
-            ConfigurationError: `zmqEndpoint` cannot be bound.
-        """
         await self._cache.start()
 
     async def stop(self) -> None:
-        """Stop receiving KV events."""
         await self._cache.stop()
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the prompt up."""
         prompts: tuple[PromptTokens, ...] = state.get(TOKENIZED_PROMPT) or ()
         lookup = self._cache.look_up(request.model, prompts, request.cache_salt, endpoints)
         state.private["lookup"] = lookup
@@ -94,7 +263,6 @@ class PrecisePrefixCacheProducer(
         state.put_column(PREFIX_MATCH_SHARE, endpoints, np.minimum(matched / max(total, 1), 1.0))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note the picked endpoints."""
         lookup = state.private.get("lookup")
         if not isinstance(lookup, Lookup) or not lookup.keys:
             return
@@ -108,19 +276,16 @@ class PrecisePrefixCacheProducer(
                     state.private["sent"] = sent
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
-        """Drop the promise if the picked endpoint did not serve."""
         sent = state.private.get("sent")
         if isinstance(sent, Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
             del state.private["sent"]
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Compare the promise with the server's report."""
         sent = state.private.pop("sent", None)
         if isinstance(sent, Sent):
             self._cache.judge(sent, end)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint's blocks."""
         self._cache.forget(name)
 
 
@@ -136,21 +301,17 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
 
     @classmethod
     def subscriptions(cls, parameters: PrecisePrefixCacheParameters) -> Subscriptions:
-        """A producer's with parameters, else a scorer's."""
         if not parameters.model_fields_set:
             return Subscriptions(cls.consumes)
         return Subscriptions(PrecisePrefixCacheProducer.consumes, (), PrecisePrefixCacheProducer.produces)
 
     async def start(self) -> None:
-        """Start to receive KV events, unless another instance does."""
         if self.parameters.model_fields_set:
             await super().start()
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the prompt up, unless another instance does."""
         if self.parameters.model_fields_set:
             super().produce(request, endpoints, state)
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """The share of the prompt's blocks that matched."""
         return np.fmax(state.column(PREFIX_MATCH_SHARE, endpoints), 0.0)

@@ -87,12 +87,10 @@ class KvStream:
 
     @property
     def next_number(self) -> int:
-        """The next sequence number in order."""
         return 0 if self._last is None else self._last[0] + 1
 
     @property
     def held(self) -> int:
-        """Messages held until a replay ends."""
         return len(self._held)
 
     def begin_replay(self, number: int) -> bool:
@@ -103,7 +101,6 @@ class KvStream:
         return True
 
     def published(self, message: Message) -> None:
-        """Handle a message that was just published."""
         verdict = self._judge(message)
         self._on_verdict(verdict)
         action = _ACTIONS[self._phase, verdict]

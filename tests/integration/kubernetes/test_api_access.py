@@ -11,7 +11,7 @@ import pytest
 
 from endpick.api import ConfigurationError
 from endpick.transport.tls import make_self_signed
-from endpick_kubernetes.connection import connect
+from endpick_kubernetes.follower import connect
 from integration.kubernetes.api_server import kubeconfig
 
 

@@ -206,7 +206,7 @@ def test_contradicting_parameters_are_refused(parameters, message):
 
 @pytest.mark.asyncio
 async def test_discovery_is_ready_after_endpoints_were_reported(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("endpick_kubernetes.pool._REPORT_INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr("endpick_kubernetes.discovery._REPORT_INTERVAL_SECONDS", 0.5)
     pool(server)
     pod(server, "a", "10.0.0.1")
     answers_pool, truth = asyncio.Event(), server.handle

@@ -14,7 +14,7 @@ from lightkube import ApiError
 
 from endpick.api.discovery import ModelTarget
 from endpick_kubernetes import follower
-from endpick_kubernetes.connection import connect, resource, status_of
+from endpick_kubernetes.follower import connect, resource, status_of
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from endpick_kv_events import engine_blocks
-from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import decode
-from endpick_kv_events.tier_index import TierIndex
 from unit.builtin.kv_publisher import CLEARED, removed
 
 KEYS = BlockKeys(16, HashAlgorithm.XXH64)

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from endpick.api import Endpoint
-from endpick_kv_events.event_sources import EventSource, source_of
+from endpick_kv_events.messages import EventSource, source_of
 
 VLLM = (
     b'{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:18201","replay_endpoint":"tcp://127.0.0.1:18202",'

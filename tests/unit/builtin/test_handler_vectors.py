@@ -28,6 +28,7 @@ from endpick.host.discovery import discover
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.parameters import check_parameters
 from endpick.host.resolution import Reference
+from unit.builtin.vectors import each
 
 VECTORS = Path(__file__).parents[2] / "fixtures" / "vectors"
 OFFERED = {one.type: one for one in discover() if one.is_builtin}
@@ -72,8 +73,8 @@ def counted(registry: CollectorRegistry) -> dict[str, str]:
     return {"decision": samples[0].labels["decision_type"]} if samples else {}
 
 
-@pytest.mark.parametrize("case", cases("handlers"))
-def test_a_handler_runs_and_decides(case: dict[str, Any]) -> None:
+@each(cases("handlers"))
+def test_handler_decisions(case: dict[str, Any]) -> None:
     registry, endpoints, state = CollectorRegistry(), pool(), CycleState()
     deciders = {name: Scripted(name, answer) for name, answer in case.get("deciders", {}).items()}
     handler = built(case, PluginContext(registry=registry, instances=deciders))
@@ -104,8 +105,8 @@ def test_a_handler_runs_and_decides(case: dict[str, Any]) -> None:
     assert told == case["expect"]
 
 
-@pytest.mark.parametrize("case", cases("deciders"))
-def test_a_decider_answers(case: dict[str, Any]) -> None:
+@each(cases("deciders"))
+def test_decider_answers(case: dict[str, Any]) -> None:
     endpoints, state = pool(), CycleState()
     text = (case["text"] * case.get("times", 1)).encode()
     media = [Media(Modality(modality), f"https://example.org/{modality}") for modality in case.get("media", ())]

@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 
 from endpick.api import Modality
 from endpick.api.keys import MediaPlace, PromptTokens
-from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import BlocksStored, decode
-from endpick_kv_events.prefix_cache import block_extras
-from endpick_kv_events.tier_index import TierIndex
+from endpick_kv_events.plugins import block_extras
+from unit.builtin.vectors import each
 
 ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests/fixtures/vectors"
@@ -35,14 +35,14 @@ def tokens(ids):
     return np.array(ids, dtype=np.uint32)
 
 
-@pytest.mark.parametrize("case", cases("block-keys"))
+@each(cases("block-keys"))
 def test_block_keys_match_llm_d(case):
     keys = BlockKeys(case["block_size_tokens"], HashAlgorithm(case["algorithm"]), case["seed"])
     chain = keys.chain(keys.root(case["model"]), tokens(case["tokens"]), [tuple(one) for one in case["extras"]])
     assert [f"{key:016x}" for key in chain] == case["expect"]
 
 
-@pytest.mark.parametrize("case", cases("kv-events"))
+@each(cases("kv-events"))
 def test_events_leave_the_expected_matches(case):
     keys, index = BlockKeys(4), TierIndex(WEIGHTS)
     for name, messages in case["events"].items():

@@ -7,11 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from endpick_kv_events.block_keys import BlockKeys, HashAlgorithm
+from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import Batch, decode
 from endpick_kv_events.stream import KvStream, Message, Verdict
-from endpick_kv_events.tier_index import TierIndex
 from unit.builtin.kv_publisher import BLOCK, CLEARED, removed, stored
 
 BLOCKS = st.integers(1, 6)

@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import InferenceRequest
-from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
-from endpick_builtin.producers.latency_metrics import MAX_MODEL_PAIRS, LatencyMetrics
+from endpick_builtin.producers.latency_ledger import MAX_MODEL_PAIRS, DecodeLedger, LatencyMetrics, Objectives, Served
 from endpick_builtin.producers.latency_service import Prediction
 
 

@@ -17,10 +17,10 @@ from endpick.api.keys import (
     PromptTokens,
 )
 from endpick.requests.intake import HeadersForUpstream
-from endpick_kv_events import prefix_cache
+from endpick_kv_events import plugins
+from endpick_kv_events.block_index import Speculation, TierIndex
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters
 from endpick_kv_events.plugins import PrecisePrefixCacheScorer
-from endpick_kv_events.tier_index import Speculation, TierIndex
 from unit.builtin.kv_publisher import BLOCK, Picker, Publisher, endpoint, picking, ports, prompt, stored, until
 
 SILENT = {"kvEventsConfig": {"discoverPods": False}}
@@ -220,7 +220,7 @@ def test_a_long_speculated_prompt_matches_in_full():
 
 @pytest.mark.parametrize("prompts", [1, 40])
 def test_a_request_makes_a_bounded_number_of_new_keys(monkeypatch, prompts):
-    monkeypatch.setattr(prefix_cache, "MAX_NEW_TOKENS", 64 * BLOCK)
+    monkeypatch.setattr(plugins, "MAX_NEW_TOKENS", 64 * BLOCK)
     picker = Picker(POOL, speculativeIndexing=True, tokenProcessorConfig={"hashSeed": f"{prompts}", "blockSizeTokens": BLOCK}, **SILENT)
     given = [PromptTokens(prompt(4000 // prompts, first=100 * number)) for number in range(prompts)]
     found = [picker.plugin._cache.look_up("m", given, "", picker.table.view(Access())) for _ in range(3)]

@@ -10,12 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from endpick.api import InferenceRequest, Media, Modality, Unavailable
-from endpick_builtin.producers.image_size import image_size
+from endpick_builtin.pairs.sessions import cookie
 from endpick_builtin.producers.latency_ledger import Objectives
 from endpick_builtin.producers.latency_service import predictions_in
-from endpick_builtin.producers.media_tokens import EstimateParameters
-from endpick_builtin.producers.render import has_tokens, prompts_in, question_of
-from endpick_builtin.producers.session import cookie
+from endpick_builtin.producers.token_estimate import EstimateParameters, image_size
+from endpick_builtin.producers.token_producer import has_tokens, prompts_in, question_of
 
 NAMES = st.sampled_from(
     ["token_ids", "features", "mm_hashes", "mm_placeholders", "image", "offset", "length", "predictions", "ttft_ms", "tpot_ms"]

@@ -219,14 +219,3 @@ def test_expired_sessions_are_removed_by_the_next_sweep():
     now[0] = 1000.0
     known.bind("new", "e1")
     assert len(known) == 1
-
-
-def test_forget_some_halves_the_sessions():
-    session = Session(**BY_ID)
-    for number in range(100):
-        session.plugin._bindings.bind(f"{number}", "pool/e1")
-    before = session.plugin.learnt_bytes()
-    session.plugin.forget_some()
-    assert session.plugin.learnt_bytes() == before // 2
-    assert session.kept(by_id("0")) == ["e0", "e1", "e2"]
-    assert session.kept(by_id("99")) == ["e1"]

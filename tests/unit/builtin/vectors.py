@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 
@@ -42,8 +43,31 @@ def in_request(data: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
+def each(found: list, argument: str = "case"):
+    """Parametrise a test by plugin type; it runs with every case of the type and reports all that fail."""
+    groups: dict[str, list] = {}
+    for case in found:
+        groups.setdefault(case.values[0].get("type") or case.values[0].get("plugin") or "all", []).append(case)
+    assert groups
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(**fixtures):
+            failures = []
+            for case in fixtures.pop(argument):
+                try:
+                    test(**{argument: case.values[0]}, **fixtures)
+                except (Exception, pytest.fail.Exception) as failure:
+                    failure.add_note(f"case: {case.id}")
+                    failures.append(failure)
+            if failures:
+                raise BaseExceptionGroup(f"{len(failures)} cases differ", failures)
+
+        return pytest.mark.parametrize(argument, groups.values(), ids=groups.keys())(run)
+
+    return decorate
+
+
 def vectors(topic: str):
-    """Parametrise a test with the cases of one file; each has a sentence under `case`."""
-    found = YAML(typ="safe").load((FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"))
-    assert found
-    return pytest.mark.parametrize("vector", [pytest.param(case, id=case["case"]) for case in found])
+    """`each` case of one file, as `vector`."""
+    return each(cases(topic), "vector")

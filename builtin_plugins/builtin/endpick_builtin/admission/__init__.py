@@ -1,1 +1,1 @@
-"""Saturation detectors, admitters and candidate filters: decide about a request before its profiles run."""
+"""Admission: saturation detectors, admitters and candidate filters."""

@@ -1,4 +1,4 @@
-"""`probabilistic-admitter` and `latency-slo-admitter`: refuse requests of negative priority under load."""
+"""Admitters that refuse requests of negative priority under load, and `silent-endpoint-screener`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from endpick.api import (
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
     Admitter,
+    BoolArray,
+    CandidateFilter,
+    Duration,
     Endpoints,
     InferenceRequest,
     Parameters,
@@ -25,6 +28,50 @@ from endpick.api.keys import PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
 from endpick_builtin.admission.detectors import FullnessParameters, fullness, mean_fullness
 from endpick_builtin.producers.latency_ledger import Objectives
 
+_REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
+
+
+class SilentEndpointParameters(Parameters):
+    """The tolerated silence."""
+
+    tolerance: Annotated[
+        Duration, Field(gt=0, description="Silence after which an endpoint that used to report is no candidate any more.")
+    ] = 2.0
+
+
+class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
+    """Excludes endpoints whose newest metric is older than `tolerance`.
+
+    The last values of a dead server look idle and would attract most of the traffic until discovery drops it. Endpoints that never
+    reported stay. If none would be left, all stay.
+    """
+
+    consumes_optional = _REPORTED
+
+    def __init__(self, name: str, parameters: SilentEndpointParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self.tolerated_age_seconds = parameters.tolerance
+        self._pool: object = None
+        self._fresh_until = 0.0  # one metric is fresh on every endpoint of `_pool` until then
+
+    def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
+        pool = endpoints.pool_members
+        if pool is self._pool and self.context.clock() < self._fresh_until:
+            return endpoints
+        tolerance = self.parameters.tolerance
+        newest = np.full(len(endpoints), np.inf)
+        for key in _REPORTED:
+            age = endpoints.age(key)
+            oldest = age.max(initial=0.0)
+            if oldest <= tolerance:  # one metric that is fresh everywhere is enough
+                if len(endpoints) == len(pool):
+                    self._pool, self._fresh_until = pool, self.context.clock() + (tolerance - oldest)
+                return endpoints
+            newest = np.minimum(newest, age)
+        silent = (newest > tolerance) & (newest < np.inf)
+        return ~silent if 0 < np.count_nonzero(silent) < len(endpoints) else endpoints
+
+
 SATURATED = "rejected-saturated"
 
 
@@ -36,11 +83,10 @@ class ProbabilisticAdmitterParameters(FullnessParameters):
 
 
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
-    """Refuses requests of negative priority with a probability that rises with saturation.
+    """Refuses requests of negative priority with 429 with probability min(s^power * k, 1).
 
-    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint that never reported counts as 1; one that
-    stopped reporting keeps its last value. With four or more endpoints, each counts at most max(1, 2 * median). A request is refused with
-    429 with probability min(s^power * k, 1). Other requests, and all requests if there are no candidates, are admitted.
+    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). Endpoints that never reported count as 1. With four or more
+    endpoints, each counts at most max(1, 2 * median).
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -54,7 +100,6 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
         return Rejection("system saturated, sheddable request dropped", 429, SATURATED)
 
     def probability(self, saturation: float) -> float:
-        """Probability of a refusal at this saturation."""
         try:
             return min(math.pow(saturation, self.parameters.power) * self.parameters.k, 1.0)
         except OverflowError:
@@ -77,7 +122,6 @@ class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
 
     Objectives are the headers `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms`. Without both, or without any prediction, the request is
     admitted. An endpoint suffices if every requested headroom is >= 0, if it runs no request, or if its KV-cache usage is below 0.02.
-    Unreported values never suffice.
     """
 
     consumes = (PREDICTED_TTFT, TTFT_HEADROOM, TPOT_HEADROOM, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)

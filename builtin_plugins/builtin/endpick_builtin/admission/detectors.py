@@ -1,7 +1,8 @@
-"""`utilization-detector`: saturation by queues and KV caches; also a filter of full endpoints."""
+"""Saturation detectors, which are also filters of full endpoints."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +12,7 @@ from endpick.api import (
     KV_CACHE_USAGE,
     WAITING_QUEUE_SIZE,
     BoolArray,
+    DataKey,
     Duration,
     Endpoints,
     Filter,
@@ -20,11 +22,93 @@ from endpick.api import (
     PluginContext,
     SaturationDetector,
     ScoringState,
+    Subscriptions,
 )
 from endpick.api.fast_metrics import Levels
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+
+
+class ConcurrencyMode(StrEnum):
+    """The load to count."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    HYBRID = "hybrid"
+
+
+class ConcurrencyParameters(Parameters):
+    """Capacity of an endpoint."""
+
+    max_concurrency: Annotated[
+        int, Field(alias="maxConcurrency", gt=0, description="Requests in flight at which an endpoint is full: `requests`, `hybrid`.")
+    ] = 100
+    max_token_concurrency: Annotated[
+        int,
+        Field(alias="maxTokenConcurrency", gt=0, description="Tokens in flight at which an endpoint is full: `tokens`, `hybrid`."),
+    ] = 1_000_000
+    headroom: Annotated[
+        float, Field(ge=0.0, le=1e6, description="As a filter: how far above its capacity an endpoint may be, as a share of it.")
+    ] = 0.0
+    concurrency_mode: Annotated[
+        ConcurrencyMode,
+        Field(alias="concurrencyMode", description="Load to count: `requests`, `tokens`, or the higher ratio of both: `hybrid`."),
+    ] = ConcurrencyMode.REQUESTS
+    in_flight_load_producer_name: Annotated[
+        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the load in flight; empty for the only one.")
+    ] = ""
+
+    def limits(self) -> tuple[tuple[DataKey[float], int], ...]:
+        """The columns to compare, each with its capacity."""
+        requests = INFLIGHT_REQUESTS.from_producer(self.in_flight_load_producer_name), self.max_concurrency
+        tokens = INFLIGHT_TOKENS.from_producer(self.in_flight_load_producer_name), self.max_token_concurrency
+        match self.concurrency_mode:
+            case ConcurrencyMode.REQUESTS:
+                return (requests,)
+            case ConcurrencyMode.TOKENS:
+                return (tokens,)
+            case ConcurrencyMode.HYBRID:
+                return (requests, tokens)
+
+
+class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[ConcurrencyParameters]):
+    """Rates endpoints by the requests or tokens that this picker has in flight there.
+
+    saturation = total load / total capacity for `requests` and `tokens`; for `hybrid` the mean over endpoints of the larger ratio; 1
+    without endpoints. As a filter it keeps endpoints with a load below floor(capacity * (1 + headroom)), for `hybrid` both loads; if none
+    is left, the request is refused with 429.
+    """
+
+    consumes = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS)
+
+    @classmethod
+    def subscriptions(cls, parameters: ConcurrencyParameters) -> Subscriptions:
+        return Subscriptions(tuple(key for key, _ in parameters.limits()))
+
+    def __init__(self, name: str, parameters: ConcurrencyParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._limits = parameters.limits()
+        self._allowed = tuple((key, int(capacity * (1.0 + parameters.headroom))) for key, capacity in self._limits)
+
+    def saturation(self, endpoints: Endpoints) -> float:
+        if not len(endpoints):
+            return 1.0
+        ratios = [_load(endpoints, key) / capacity for key, capacity in self._limits]
+        return float(np.maximum.reduce(ratios).mean())
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
+        keep = np.ones(len(endpoints), dtype=np.bool_)
+        for key, allowed in self._allowed:
+            keep &= _load(endpoints, key) < allowed
+        return keep
+
+
+def _load(endpoints: Endpoints, key: DataKey[float]) -> FloatArray:
+    load: FloatArray = np.fmax(endpoints[key], 0.0)
+    return load
+
 
 _LOG_SECONDS = 30.0
-_TELL_WHAT_IS_USUAL = 4
+_ENOUGH_FOR_A_MEDIAN = 4
 
 
 class FullnessParameters(Parameters):
@@ -49,13 +133,12 @@ def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray
 def mean_fullness(values: FloatArray) -> float:
     """The mean, with unknown endpoints counted as full; 1 without endpoints.
 
-    With four or more endpoints, each counts at most max(1, 2 * median): otherwise one server that reports a queue of thousands would
-    saturate the whole pool.
+    With four or more, each counts at most max(1, 2 * median), so that one server with a long queue does not saturate the pool.
     """
     if not len(values):
         return 1.0
     known = np.where(np.isnan(values), 1.0, values)
-    if len(known) >= _TELL_WHAT_IS_USUAL:
+    if len(known) >= _ENOUGH_FOR_A_MEDIAN:
         known = np.minimum(known, max(1.0, 2.0 * float(np.median(known))))
     return float(known.mean())
 
@@ -75,10 +158,10 @@ class UtilizationParameters(FullnessParameters):
 class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[UtilizationParameters]):
     """Rates each endpoint by the fuller of queue and KV cache.
 
-    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). An endpoint without fresh metrics counts as 1; one
-    fresh metric is enough. With four or more endpoints, each counts at most max(1, 2 * median). Without endpoints saturation is 1. As a
-    filter it keeps endpoints with fresh metrics below both thresholds * (1 + headroom), or all if none is left. The gauge
-    `llm_d_epp_flow_control_stale_endpoints` counts endpoints without fresh metrics at the last call.
+    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), 1 without endpoints. An endpoint without a fresh
+    metric counts as 1. With four or more endpoints, each counts at most max(1, 2 * median). As a filter it keeps endpoints with fresh
+    metrics below both thresholds * (1 + headroom), or all if none is left. The gauge `llm_d_epp_flow_control_stale_endpoints` counts
+    endpoints without fresh metrics.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -86,8 +169,8 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     def __init__(self, name: str, parameters: UtilizationParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.metrics_staleness_threshold
-        told = "Endpoints without fresh metrics when the detector was last asked."
-        self._stale = Levels("llm_d_epp_flow_control_stale_endpoints", told, ("detector",), context.registry).labels(name)
+        text = "Endpoints without fresh metrics when the detector last ran."
+        self._stale = Levels("llm_d_epp_flow_control_stale_endpoints", text, ("detector",), context.registry).labels(name)
         self._logged_at = -_LOG_SECONDS
         if parameters.headroom > 1.0:
             context.logger.warning("headroom %g lets endpoints be more than twice as full as the thresholds say", parameters.headroom)
@@ -100,7 +183,6 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
         return keep if keep.any() else np.ones(len(endpoints), dtype=np.bool_)
 
     def _utilization(self, endpoints: Endpoints) -> FloatArray:
-        """1 is full; NaN without fresh metrics."""
         age = np.minimum(endpoints.age(WAITING_QUEUE_SIZE), endpoints.age(KV_CACHE_USAGE))
         fresh = age <= self.parameters.metrics_staleness_threshold
         stale = len(endpoints) - int(np.count_nonzero(fresh))

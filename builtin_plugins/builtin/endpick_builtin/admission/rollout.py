@@ -1,4 +1,4 @@
-"""`disaggregatedset-rollout-screener`: keeps each request within one revision of a deployment during a rollout."""
+"""`disaggregatedset-rollout-screener`: keeps each request within one revision of a deployment."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ class RolloutParameters(Parameters):
 
     @model_validator(mode="after")
     def _selectors_differ(self) -> Self:
-        for what in ("name", "header_name"):
-            [(value, times)] = Counter(getattr(each, what) for each in self.header_selectors).most_common(1) or [("", 0)]
+        for field in ("name", "header_name"):
+            [(value, times)] = Counter(getattr(each, field) for each in self.header_selectors).most_common(1) or [("", 0)]
             if times > 1:
-                raise ValueError(f"two headerSelectors have the {what.replace('_', ' ')} '{value}'")
+                raise ValueError(f"two headerSelectors have the {field.replace('_', ' ')} '{value}'")
         return self
 
 
@@ -129,8 +129,8 @@ class Revisions:
     Attributes:
         names: Revisions that may serve.
         incomplete: Revisions that lack a required role.
-        weights: Positive weight of each revision in `names`.
-        number_of: Index into `names` per endpoint, -1 if none. Shape `(pool,)`.
+        weights: Weight of each revision in `names`.
+        number_of: Index into `names` per endpoint, -1 if none.
     """
 
     names: tuple[str, ...]
@@ -140,7 +140,7 @@ class Revisions:
 
 
 def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
-    """The revisions of the pool, with their weights."""
+    """The revisions of the pool."""
     gating, selector = parameters.revision_gating, parameters.scope.label_selector
     found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
     roles: dict[str, Counter[str]] = {}
@@ -155,21 +155,17 @@ def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Rev
     return Revisions(tuple(whole), incomplete, tuple(weigh(counts.values()) for counts in whole.values()), numbers)
 
 
-class RevisionShares(Collector):
-    """A gauge of the share of each revision; 0 for an incomplete one."""
-
+class _RevisionShares(Collector):
     def __init__(self, revisions: Callable[[], Revisions], mode: GatingMode) -> None:
         self._revisions = revisions
         self._mode = mode
         self._label = LabelLimit()
 
     def describe(self) -> tuple[GaugeMetricFamily]:
-        """The family without samples."""
-        told = "Share of the requests without a strict header that a revision gets."
-        return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", told, labels=("mode", "revision")),)
+        text = "Share of the requests without a strict header that a revision gets."
+        return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", text, labels=("mode", "revision")),)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current shares, on every scrape."""
         revisions, total = self._revisions(), sum(self._revisions().weights)
         shares = {self._label(name): 0.0 for name in (*revisions.incomplete, *revisions.names)}
         for name, weight in zip(revisions.names, revisions.weights, strict=True):
@@ -183,10 +179,10 @@ class RevisionShares(Collector):
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
     """Sends each request to one revision of a deployment with several roles, so that revisions do not mix.
 
-    Within `scope`, endpoints of revisions that lack a required role are excluded. A request without the header of a strict selector gets
-    one revision, drawn with its number of endpoints (`sum`) or that of its largest role (`max-role`) as weight. A request with such headers
-    gets the endpoints whose labels equal all of them. If no endpoint is left, the request is refused with 503. Every response carries the
-    labels of the serving endpoint in the selectors' headers.
+    Within `scope`, endpoints of revisions that lack a required role are excluded. A request with headers of strict selectors gets the
+    endpoints whose labels equal all of them; any other gets one revision, drawn with its number of endpoints (`sum`) or that of its largest
+    role (`max-role`) as weight. If no endpoint is left, the request is refused with 503. Responses carry the labels of the serving endpoint
+    in the selectors' headers.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -204,7 +200,7 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
             context.registry,
         )
         if context.registry is not None and self._gated:
-            context.registry.register(RevisionShares(lambda: self._revisions, parameters.revision_gating.mode))
+            context.registry.register(_RevisionShares(lambda: self._revisions, parameters.revision_gating.mode))
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
         chosen = [(each, request.headers[each.header_name]) for each in self._strict if request.headers.get(each.header_name)]

@@ -1,1 +1,1 @@
-"""Filters by label, load, cache affinity and predicted latency."""
+"""Filters."""

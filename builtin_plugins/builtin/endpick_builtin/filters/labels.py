@@ -1,4 +1,4 @@
-"""Filters by labels and roles."""
+"""Filters by labels, roles and addresses."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ class PerPool(Generic[T]):
     """Caches a value derived from the endpoints of the pool until the pool changes."""
 
     def __init__(self, work: Callable[[tuple[Endpoint, ...]], T]) -> None:
-        """`work` gets all endpoints of the pool. Arrays it returns have an entry per endpoint, for `Endpoints.gather`."""
         self._work = work
         self._pool: object = None
         self._found: T | None = None
 
     def of(self, endpoints: Endpoints) -> T:
-        """The value for the pool of these endpoints."""
         pool = endpoints.pool_members
         if pool is not self._pool:
             self._found = self._work(pool)
@@ -50,7 +48,7 @@ class LabelMask:
         self._masks = PerPool(lambda pool: np.array([holds(endpoint.labels) for endpoint in pool], dtype=np.bool_))
 
     def of(self, endpoints: Endpoints) -> BoolArray:
-        """True for each endpoint that satisfies the condition. Shape `(len(endpoints),)`."""
+        """Mask of shape `(len(endpoints),)`."""
         return endpoints.gather(self._masks.of(endpoints))
 
 
@@ -62,9 +60,9 @@ class LabelValues:
         self._codes = PerPool(self._coded)
 
     def equal(self, endpoints: Endpoints, value: str) -> BoolArray:
-        """True for each endpoint with this value. Shape `(len(endpoints),)`."""
+        """Mask of shape `(len(endpoints),)`."""
         codes, code_of = self._codes.of(endpoints)
-        found: BoolArray = endpoints.gather(codes) == code_of.get(value, UNHEARD_OF)
+        found: BoolArray = endpoints.gather(codes) == code_of.get(value, _UNKNOWN_VALUE)
         return found
 
     def _coded(self, pool: tuple[Endpoint, ...]) -> tuple[RowArray, dict[str | None, int]]:
@@ -73,7 +71,7 @@ class LabelValues:
         return np.array(codes, dtype=np.intp), code_of
 
 
-UNHEARD_OF = -1  # a value that no endpoint has
+_UNKNOWN_VALUE = -1
 
 
 class Operator(StrEnum):
@@ -104,7 +102,6 @@ class Requirement(BaseModel):
         return self
 
     def holds_for(self, labels: Mapping[str, str]) -> bool:
-        """True if an endpoint with these labels meets the condition."""
         match self.operator:
             case Operator.IN:
                 return labels.get(self.key) in self.values
@@ -117,7 +114,7 @@ class Requirement(BaseModel):
 
 
 class LabelSelectorParameters(Parameters):
-    """A Kubernetes label selector. All conditions must hold; an empty one selects everything."""
+    """A Kubernetes label selector; an empty one selects everything."""
 
     match_labels: Annotated[
         Mapping[str, str], Field(alias="matchLabels", default_factory=dict, description="Labels an endpoint must have, with these values.")
@@ -125,7 +122,6 @@ class LabelSelectorParameters(Parameters):
     match_expressions: Annotated[tuple[Requirement, ...], Field(alias="matchExpressions", description="Further conditions on labels.")] = ()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """True if an endpoint with these labels meets all conditions."""
         has_labels = all(labels.get(name) == value for name, value in self.match_labels.items())
         return has_labels and all(requirement.holds_for(labels) for requirement in self.match_expressions)
 
@@ -161,7 +157,6 @@ class ByLabelParameters(Parameters):
         return self
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """True if an endpoint with these labels is kept."""
         value = labels.get(self.label)
         return self.allows_no_label if value is None else value in self.valid_values
 
@@ -218,3 +213,33 @@ class EncodeFilter(RoleFilter):
     """Keeps endpoints that encode: role encode, encode-prefill or encode-prefill-decode."""
 
     roles = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+
+
+HEADER = "test-epp-endpoint-selection"
+
+
+class HeaderBasedTestingFilter(Filter):
+    """Keeps the endpoints listed in the header `test-epp-endpoint-selection`, in its order. For tests only.
+
+    The header is a comma-separated list of `host` (all its ports) or `host:port`. Without the header, or if it names no candidate, none is
+    kept. Not for production: clients could choose their endpoint.
+    """
+
+    def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._named = PerPool(_by_address)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
+        named = self._named.of(endpoints)
+        places = (place.strip().lower() for place in request.headers.get(HEADER, "").split(","))
+        wanted = dict.fromkeys(name for place in places for name in named.get(place, ()))
+        positions = (endpoints.position(name) for name in wanted)
+        return endpoints.take([position for position in positions if position is not None])
+
+
+def _by_address(pool: tuple[Endpoint, ...]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for endpoint in pool:
+        for place in dict.fromkeys((endpoint.address, endpoint.host, f"[{endpoint.host}]")):
+            names.setdefault(place.lower(), []).append(endpoint.name)
+    return names

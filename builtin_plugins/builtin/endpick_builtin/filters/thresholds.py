@@ -1,4 +1,4 @@
-"""`utilization-filter`: drops busy endpoints."""
+"""Filters by load, cached prompt and predicted latency."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from endpick.api import (
     DataKey,
     Endpoints,
     Filter,
+    FloatArray,
     InferenceRequest,
     Parameters,
     PluginContext,
@@ -23,7 +24,15 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
-from endpick.api.keys import INFLIGHT_REQUESTS
+from endpick.api.keys import (
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+    PREDICTED_TTFT,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+)
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:
@@ -92,7 +101,6 @@ class UtilizationFilterParameters(Parameters):
     ] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], float], ...]:
-        """The column and maximum of each condition."""
         producer = self.in_flight_load_producer_name
         return tuple(
             (key.from_producer(producer) if key is INFLIGHT_REQUESTS else key, condition.max_value)
@@ -103,8 +111,7 @@ class UtilizationFilterParameters(Parameters):
 class UtilizationFilter(Filter[UtilizationFilterParameters]):
     """Keeps endpoints with every metric at most `maxValue`.
 
-    A metric that was never reported excludes nothing, as in llm-d, which reads 0. A metric keeps its last value;
-    `silent-endpoint-screener` excludes endpoints that stopped reporting. If no endpoint is left, the profile picks nothing or, with
+    A metric that was never reported excludes nothing, as in llm-d. If no endpoint is left, the profile picks nothing or, with
     `fallbackOnEmpty`, chooses among all.
     """
 
@@ -124,3 +131,147 @@ class UtilizationFilter(Filter[UtilizationFilterParameters]):
         for key, limit in self._limits:
             too_busy |= endpoints[key] > limit  # False for NaN
         return kept_or_all(~too_busy, endpoints, fall_back=self.parameters.fallback_on_empty)
+
+
+MILLISECONDS = 1000.0
+LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that two of them differ by 0
+
+
+class TTFTSource(StrEnum):
+    """The source of the expected time to first token."""
+
+    PREFILL_THROUGHPUT = "prefillThroughput"
+    LATENCY_PREDICTOR = "latencyPredictor"
+
+
+class PrefixCacheAffinityParameters(Parameters):
+    """When a cached prompt binds a request to endpoints."""
+
+    affinity_threshold: Annotated[
+        float, Field(alias="affinityThreshold", le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")
+    ] = 0.80
+    exploration_probability: Annotated[
+        float, Field(alias="explorationProbability", ge=0.0, le=1.0, description="Share of the requests for which all are kept anyway.")
+    ] = 0.0
+    max_ttft_penalty_ms: Annotated[
+        float,
+        Field(
+            alias="maxTTFTPenaltyMs",
+            ge=0.0,
+            description="Extra time to first token tolerated for a cached prompt, in milliseconds; 0: unlimited.",
+        ),
+    ] = 18_000.0
+    ttft_source: Annotated[
+        TTFTSource,
+        Field(
+            alias="ttftSource",
+            description="`prefillThroughput` (tokens in flight by `peakPrefillThroughput`) or `latencyPredictor`.",
+            examples=["latencyPredictor"],
+        ),
+    ] = TTFTSource.PREFILL_THROUGHPUT
+    peak_prefill_throughput: Annotated[
+        float, Field(alias="peakPrefillThroughput", gt=0.0, description="Prompt tokens that one endpoint works on in a second.")
+    ] = 15_928.0
+    prefix_match_info_producer_name: Annotated[
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
+    ] = ""
+    latency_prediction_info_producer_name: Annotated[
+        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
+    ] = ""
+    in_flight_load_producer_name: Annotated[
+        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the tokens in flight; empty for the only one.")
+    ] = ""
+
+
+class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
+    """Keeps the endpoints that have cached most of the prompt, unless others would be much quicker.
+
+    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, with probability
+    `explorationProbability`, and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight /
+    `peakPrefillThroughput`, or the predicted TTFT, infinite without a prediction.
+    """
+
+    @classmethod
+    def subscriptions(cls, parameters: PrefixCacheAffinityParameters) -> Subscriptions:
+        producer = parameters.prefix_match_info_producer_name
+        prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
+        if parameters.ttft_source is TTFTSource.LATENCY_PREDICTOR:
+            return Subscriptions((*prefix, PREDICTED_TTFT.from_producer(parameters.latency_prediction_info_producer_name)))
+        return Subscriptions((*prefix, INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)))
+
+    def __init__(self, name: str, parameters: PrefixCacheAffinityParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._predicted = PREDICTED_TTFT.from_producer(parameters.latency_prediction_info_producer_name)
+        self._tokens = INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
+        parameters, blocks = self.parameters, state.get(self._blocks)
+        if len(endpoints) < 2 or parameters.affinity_threshold <= 0.0 or blocks is None or not blocks.total_blocks:
+            return endpoints
+        if parameters.exploration_probability and self.context.random.random() < parameters.exploration_probability:
+            return endpoints
+        sticky: BoolArray = state.column(self._matches, endpoints) / blocks.total_blocks >= parameters.affinity_threshold
+        count = np.count_nonzero(sticky)
+        if count == 0 or count == len(endpoints):
+            return endpoints
+        if parameters.max_ttft_penalty_ms:
+            times = self._ttft_ms(endpoints, state)
+            if times[sticky].min() - times[~sticky].min() > parameters.max_ttft_penalty_ms:
+                return endpoints
+        return sticky
+
+    def _ttft_ms(self, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        if self.parameters.ttft_source is TTFTSource.LATENCY_PREDICTOR:
+            predicted = state.column(self._predicted, endpoints) * MILLISECONDS
+            return np.where(np.isnan(predicted), LONGEST, predicted)
+        return np.fmax(endpoints[self._tokens], 0.0) * (MILLISECONDS / self.parameters.peak_prefill_throughput)
+
+
+class SLOHeadroomTierParameters(Parameters):
+    """How often to explore the slower tier."""
+
+    epsilon_explore_neg: Annotated[
+        float,
+        Field(
+            alias="epsilonExploreNeg",
+            ge=0.0,
+            le=1.0,
+            description="Share of the requests that go to endpoints expected to be too slow, although others would be quick enough.",
+        ),
+    ] = 0.01
+    latency_prediction_info_producer_name: Annotated[
+        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
+    ] = ""
+
+
+class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
+    """Keeps the endpoints that are expected to meet the request's latency objectives.
+
+    positive = headroom of TTFT and TPOT >= 0; negative = all others. If both tiers have endpoints, the negative one is kept with
+    probability `epsilonExploreNeg`, else the positive one. Candidates without any prediction are all kept.
+    """
+
+    consumes = (TTFT_HEADROOM, TPOT_HEADROOM)
+
+    @classmethod
+    def subscriptions(cls, parameters: SLOHeadroomTierParameters) -> Subscriptions:
+        producer = parameters.latency_prediction_info_producer_name
+        return Subscriptions((TTFT_HEADROOM.from_producer(producer), TPOT_HEADROOM.from_producer(producer)))
+
+    def __init__(self, name: str, parameters: SLOHeadroomTierParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._ttft = TTFT_HEADROOM.from_producer(parameters.latency_prediction_info_producer_name)
+        self._tpot = TPOT_HEADROOM.from_producer(parameters.latency_prediction_info_producer_name)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
+        ttft, tpot = state.column(self._ttft, endpoints), state.column(self._tpot, endpoints)
+        if len(endpoints) < 2:
+            return endpoints
+        worst = np.fmin(ttft, tpot)  # ignores NaN: a missing prediction leaves the other
+        positive: BoolArray = worst >= 0.0
+        count = np.count_nonzero(positive)
+        if count == 0 or count == len(endpoints):
+            return endpoints
+        return ~positive if self.context.random.random() < self.parameters.epsilon_explore_neg else positive

@@ -1,1 +1,1 @@
-"""Policies of flow control: fairness, ordering, usage limits and eviction."""
+"""Policies of flow control."""

@@ -1,4 +1,4 @@
-"""`program-aware-fairness`: serves the program with the least attained service, and considers waiting times."""
+"""`program-aware-fairness`: serves the program with the least attained service."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class _Program:
 class _Ledger:
     """The decaying service of every program.
 
-    All service decays by the same factor. Instead of multiplying it as time passes, the ledger weighs later service higher, and rescales
-    everything once in 500 half-lives.
+    Instead of decaying all service as time passes, later service weighs more; every 500 half-lives everything is rescaled.
     """
 
     def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
@@ -79,7 +78,6 @@ class _Ledger:
         self._origin = now
 
     def seen(self, program_id: str, now: float) -> _Program:
-        """The program, from now on the most recently seen."""
         key = kept_id(program_id)
         program = self.programs.get(key)
         if program is None:
@@ -95,22 +93,18 @@ class _Ledger:
         return program
 
     def scale(self, now: float) -> float:
-        """The weight of a token that is attained now."""
         return float(2.0 ** min((now - self._origin) / self._half_life, 2.0 * _MAX_HALF_LIVES)) if self._half_life else 1.0
 
     def is_worn(self, now: float) -> bool:
-        """True if `rescale` is due."""
         return bool(self._half_life) and now - self._origin > _MAX_HALF_LIVES * self._half_life
 
     def rescale(self, now: float) -> None:
-        """Let the scale start now."""
         factor = 0.5 ** ((now - self._origin) / self._half_life)
         for program in self.programs.values():
             program.service *= factor
         self._origin = now
 
     def forget(self, before: float) -> None:
-        """Drop programs that were last seen before that time."""
         for _ in self.programs.older(lambda program: program.seen_at < before):
             pass
 
@@ -136,7 +130,6 @@ class _Waiting:
         self.service = np.zeros(16)
 
     def put(self, flow: Flow, since: float, service: float) -> None:
-        """Note the new head of a flow."""
         place = self.places.get(flow.id)
         if place is None:
             place = self.places[flow.id] = len(self.flows)
@@ -149,7 +142,6 @@ class _Waiting:
         self.since[place] = since
 
     def drop(self, flow_id: str) -> None:
-        """Remove a flow; the last one takes its place."""
         place = self.places.pop(flow_id, None)
         if place is None:
             return
@@ -161,10 +153,7 @@ class _Waiting:
             self.service[place] = self.service[len(self.flows)]
 
     def best(self, weight_service: float, weight_wait: float) -> Flow | None:
-        """The flow with the highest score; see `ProgramAwareFairness` for the formula.
-
-        Subtracting a column from its bound shifts every score by the same amount, so only the slopes matter.
-        """
+        """The flow with the highest score of `ProgramAwareFairness`; only slopes matter, as bounds shift all scores alike."""
         size = len(self.flows)
         if size < 2:
             return self.flows[0] if size else None
@@ -175,7 +164,6 @@ class _Waiting:
 
 
 def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) -> float:
-    """Score per unit of the column; 0 if all values are equal."""
     width = float(np.maximum.reduce(column) - np.minimum.reduce(column))
     return weight / width if width else 0.0
 
@@ -183,15 +171,13 @@ def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) 
 class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]):
     """Serves the program with the least attained service, weighed against the longest wait.
 
-    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its responses, with a half-life of
-    lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); the highest
-    score is served. norm is min-max over the waiting flows, 0.5 if all are equal. Responses without token counts, and gateways that send no
-    response bodies, add no service. Service is counted at the end of a response, so a program may be served several times before its first
-    response counts. A program without requests for evictionTtlSeconds starts again.
+    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its finished responses, with a half-life
+    of lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm is
+    min-max over the waiting flows, 0.5 if all are equal. Responses without token counts add no service. A program without requests for
+    evictionTtlSeconds is forgotten.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs (truncated to 128 bytes), and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all programs have the same
-    service.
+    the first 1000 programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
@@ -204,11 +190,9 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             context.registry.register(_Gauges(self._ledger, context))
 
     def choose(self, band: Band) -> Flow | None:
-        """See the class."""
         return self._waiting(band).best(self.parameters.las_weight_service, self.parameters.las_weight_head_wait)
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Note the enqueue time of the new head."""
         waiting, head = self._waiting(band), flow.head
         if head is None:
             waiting.drop(flow.id)
@@ -216,7 +200,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             waiting.put(flow, head.enqueued_at, self._service(flow.id))
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """Count the wait."""
         now = self.context.clock()
         program = self._ledger.seen(flow.id, now)
         program.waited += max(0.0, now - waiting.enqueued_at)
@@ -224,7 +207,6 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         self._maintain(now)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Count the tokens of the response."""
         if end.usage is None:
             return
         now = self.context.clock()
@@ -264,20 +246,16 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
 
 
 class _Gauges(Collector):
-    """Computed at each scrape."""
-
     def __init__(self, ledger: _Ledger, context: PluginContext) -> None:
         self._ledger = ledger
         self._clock = context.clock
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples."""
         yield GaugeMetricFamily("llm_d_epp_program_aware_jains_fairness_index", _JAIN)
         yield GaugeMetricFamily("llm_d_epp_program_aware_attained_service_tokens", _SERVICE, labels=("program_id",))
         yield GaugeMetricFamily("llm_d_epp_program_aware_avg_wait_time_milliseconds", _WAIT, labels=("program_id",))
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current values."""
         programs, scale = self._ledger.programs, self._ledger.scale(self._clock())
         jain, service, wait = self.describe()
         jain.add_metric((), jain_index(np.fromiter((program.service / scale for program in programs.values()), np.float64)))

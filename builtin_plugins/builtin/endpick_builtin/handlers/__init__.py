@@ -1,1 +1,1 @@
-"""Profile handlers and deciders: which scheduling profiles run, and how their results become destinations and headers."""
+"""Profile handlers and deciders."""

@@ -1,4 +1,4 @@
-"""`disagg-profile-handler`: one profile per stage of a request: decode, and optionally encode and prefill."""
+"""`disagg-profile-handler`, which runs one profile per stage of a request, and its deciders."""
 
 from __future__ import annotations
 
@@ -19,9 +19,75 @@ from endpick.api import (
     ProfileRunResult,
     RefersTo,
     SchedulingResult,
+    ScoringState,
+    Subscriptions,
 )
-from endpick.api.keys import PEER_ENDPOINT
+from endpick.api.keys import PEER_ENDPOINT, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
 from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, addresses, foreign_headers, picked_by, stage_headers
+
+
+class AlwaysDisaggregate(DisaggregationDecider):
+    """Always disaggregates."""
+
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        return True
+
+
+class DisaggregateMultimodal(DisaggregationDecider):
+    """Disaggregates prompts with an image, a video or audio. Requires a parsed body."""
+
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        return bool(request.prompt.media)
+
+
+class PrefixBasedParameters(Parameters):
+    """Thresholds in prompt tokens."""
+
+    non_cached_tokens: Annotated[
+        int,
+        Field(
+            alias="nonCachedTokens",
+            ge=0,
+            examples=[16],
+            description="Prompt tokens that the decode endpoint lacks in its cache from which on the answer is yes; 0 always answers no.",
+        ),
+    ] = 0
+    prompt_tokens: Annotated[
+        int, Field(alias="promptTokens", ge=0, description="Shorter prompts are answered with no, whatever is cached; 0 sets no limit.")
+    ] = 0
+
+
+class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
+    """Disaggregates if the decode endpoint would have to compute many tokens of the prompt.
+
+    That is: tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`. Tokens of all prompts come from
+    a token producer, or are estimated at four bytes each. Never if `nonCachedTokens` is 0 or no producer knows the endpoint's cache.
+    """
+
+    consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
+    consumes_optional = (TOKENIZED_PROMPT,)
+
+    @classmethod
+    def subscriptions(cls, parameters: PrefixBasedParameters) -> Subscriptions:
+        return Subscriptions(cls.consumes, cls.consumes_optional) if parameters.non_cached_tokens else Subscriptions()
+
+    def __init__(self, name: str, parameters: PrefixBasedParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        if not parameters.non_cached_tokens:
+            context.logger.warning("nonCachedTokens is 0, so that nothing is disaggregated: set it to the tokens that are worth a transfer")
+
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        least = self.parameters.non_cached_tokens
+        blocks = state.get(PREFIX_BLOCKS) if least else None
+        if blocks is None:
+            return False
+        prompts = state.get(TOKENIZED_PROMPT)
+        tokens = request.prompt.estimated_tokens if prompts is None else sum(len(prompt.token_ids) for prompt in prompts)
+        if tokens < max(least, self.parameters.prompt_tokens):
+            return False
+        matched = float(state.column(PREFIX_MATCH_BLOCKS, endpoint)[0])
+        return tokens - matched * blocks.block_size_tokens >= least
+
 
 DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"
 
@@ -67,7 +133,7 @@ _Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
 class DisaggParameters(Parameters):
-    """Stages, order and deciders. The old flat names are accepted if `profiles` and `deciders` are absent."""
+    """Stages, order and deciders, in the current format or the old flat one."""
 
     stage_order: Annotated[
         StageOrder,
@@ -115,26 +181,23 @@ class DisaggParameters(Parameters):
 
     @property
     def profile_names(self) -> StageProfiles:
-        """The profile of each stage, from either format."""
         former = {DECODE: self.decode_profile, PREFILL: self.prefill_profile, ENCODE: self.encode_profile}
         return self.profiles or StageProfiles(**{stage: name for stage, name in former.items() if name})
 
     @property
     def decider_names(self) -> StageDeciders:
-        """The decider of each stage, from either format. An empty name means none."""
         return self.deciders or StageDeciders(prefill=self.prefill_decider or self.decider, encode=self.encode_decider)
 
 
 class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
     """Runs the stages of a request on separate servers: decode always, encode and prefill by decision.
 
-    `decode-first`: decode → encode, if its decider agrees → prefill, if its decider agrees. `prefill-first`: prefill → decode → encode, if
-    its decider agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill and
-    `x-encoder-hosts-ports` all picks of encode; headers of these names from the client are removed. Later profiles find the pick of the
-    first stage under the data key `peer-endpoint`.
+    `decode-first`: decode, then encode and prefill if their deciders agree. `prefill-first`: prefill, decode, then encode if its decider
+    agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill, `x-encoder-hosts-ports` all
+    picks of encode; the client's headers of these names are removed. Later profiles find the first stage's pick under `peer-endpoint`.
 
-    Without a pick of decode the request is refused with 429. If another stage has no pick, no profile or a failing decider, the decode
-    server does its work; `llm_d_epp_disagg_decision_total` counts it accordingly.
+    Without a pick of decode the request is refused with 429. If another stage has no pick or profile, or its decider fails, the decode
+    server does its work. `llm_d_epp_disagg_decision_total` counts decisions.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -205,7 +268,7 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         decode: Endpoints,
         state: CycleState,
     ) -> bool:
-        """True if the stage has not run and its decider agrees. A decider that declines is not asked again."""
+        """True if the stage has not run and its decider agrees."""
         if decider is None or profile in results or profile not in profiles:
             return False
         return decider.disaggregate(request, decode.take([0]), state)

@@ -1,4 +1,4 @@
-"""Turns profile runs into destinations and sidecar headers, and counts disaggregation decisions."""
+"""Destinations and sidecar headers from profile runs. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def picked_by(runs: Runs, profile: str) -> Endpoints | None:
 
 
 def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:
-    """`host:port` of each endpoint with the same port, that of a proxy on the host which forwards to the rank."""
+    """`host:port` with the port of a proxy on the host."""
     return tuple(f"{address.rpartition(':')[0]}:{port}" for address in addresses(picked))
 
 
 def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[str, str]:
-    """Headers for the decode server's sidecar: the first prefill endpoint and all encode endpoints."""
+    """Headers for the decode server's sidecar."""
     headers = {}
     if prefill is not None:
         headers[PREFILL_HEADER] = prefill.members[0].address
@@ -47,7 +47,7 @@ def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[s
 
 
 def foreign_headers(request: InferenceRequest, names: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The headers that the client sent but the decision does not set. They must not reach the sidecar."""
+    """Headers of the client that the decision does not set; they must not reach the sidecar."""
     return tuple(name for name in names if name in request.headers and name not in headers)
 
 
@@ -55,12 +55,12 @@ class Decisions:
     """Counts the stages that requests were sent to, by model."""
 
     def __init__(self, name: str, registry: CollectorRegistry | None) -> None:
-        told = "Decisions about disaggregation, by the stages that found an endpoint."
-        self._counts = Counts(name, told, ("model_name", "decision_type"), registry)
+        text = "Decisions about disaggregation, by the stages that found an endpoint."
+        self._counts = Counts(name, text, ("model_name", "decision_type"), registry)
         self._models = LabelLimit()
 
     def count(self, model: str, *, prefill: bool, encode: bool) -> None:
-        """Count one decision. A stage without an endpoint counts as not used."""
+        """Count one decision."""
         stages = [stage for stage, found in (("encode", encode), ("prefill", prefill)) if found]
         decision = "-".join((*stages, "decode")) if stages else "decode-only"
         self._counts.labels(self._models(model or "unknown"), decision).inc()

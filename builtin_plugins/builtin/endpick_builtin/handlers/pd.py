@@ -34,7 +34,7 @@ from endpick_builtin.handlers.outcome import (
     stage_headers,
 )
 
-_READ_BY_THE_DECIDER = "the decider says whose matches it reads"
+_READ_BY_THE_DECIDER = "the decider selects the matches it reads"
 
 
 class PdParameters(Parameters):
@@ -69,8 +69,8 @@ class PdParameters(Parameters):
 class PdProfileHandler(ProfileHandler[PdParameters]):
     """Runs decode, then prefill if the decider agrees. Needs `disagg-headers-handler` to set the headers.
 
-    Without a pick of decode the request is refused with 429. If prefill has no pick or no profile, the decode server does its work. Counts
-    decisions in `llm_d_epp_pd_decision_total`.
+    Without a pick of decode the request is refused with 429; without one of prefill, the decode server does its work. Counts decisions in
+    `llm_d_epp_pd_decision_total`.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -128,8 +128,8 @@ class DisaggHeadersParameters(Parameters):
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
     """Sets the headers that name the other stages, for handlers that do not set them.
 
-    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`. The header of a stage
-    that did not run is removed from the request.
+    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`; removed if a stage
+    did not run.
     """
 
     aliases = ("prefill-header-handler",)
@@ -138,8 +138,8 @@ class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         parameters = self.parameters
-        told = stage_headers(picked_by(result.runs, parameters.prefill_profile), picked_by(result.runs, parameters.encode_profile))
-        for name, value in told.items():
+        stages = stage_headers(picked_by(result.runs, parameters.prefill_profile), picked_by(result.runs, parameters.encode_profile))
+        for name, value in stages.items():
             headers.set(name, value)
-        for name in foreign_headers(request, STAGE_HEADERS, told):
+        for name in foreign_headers(request, STAGE_HEADERS, stages):
             headers.remove(name)

@@ -1,1 +1,1 @@
-"""Ideas that come as both a filter and a scorer: endpoint attributes, context length, topology, sessions."""
+"""Plugins that come as filter and scorer."""

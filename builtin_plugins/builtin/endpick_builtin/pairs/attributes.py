@@ -40,7 +40,7 @@ ProducerName: TypeAlias = Annotated[str | None, Field(description="Instance that
 
 
 def attribute_key(name: str, producer: str | None) -> DataKey[float]:
-    """The data key of the number, from one producer or the only one."""
+    """The data key of the number; the only producer's by default."""
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
@@ -49,7 +49,7 @@ class _Closed(BaseModel):
 
 
 class Comparison(StrEnum):
-    """How to compare a number with the threshold."""
+    """How to compare with the threshold."""
 
     LESS_THAN = "LessThan"
     LESS_THAN_OR_EQUAL = "LessThanOrEqual"
@@ -96,7 +96,7 @@ class FilterAlgorithm(_Closed):
 
 
 class OnMissing(StrEnum):
-    """The treatment of an endpoint without the number."""
+    """Treatment of endpoints without the number."""
 
     PASS = "Pass"  # noqa: S105 - a word of the configuration
     FAIL = "Fail"
@@ -125,8 +125,8 @@ class EndpointAttributeFilterParameters(Parameters):
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
     """Keeps endpoints by comparing a number with `value`.
 
-    `onMissing` decides about an endpoint that never reported the number. A number keeps its last value. If no endpoint is left, the profile
-    picks nothing or, with `fallbackOnEmpty`, chooses among all.
+    `onMissing` decides about endpoints that never reported the number. If none is left, the profile picks nothing or, with
+    `fallbackOnEmpty`, chooses among all.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -164,7 +164,7 @@ class FixedRange(_Closed):
 
 
 class AdaptiveRange(_Closed):
-    """Scale between the smallest and the largest number among the candidates."""
+    """The candidates' smallest and largest number."""
 
 
 class Normalization(_Closed):
@@ -216,9 +216,8 @@ class EndpointAttributeScorerParameters(Parameters):
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     """Rates endpoints by a number they report.
 
-    score = (number - min) / (max - min), clipped to [0, 1], for `linear_higher_is_better`, and 1 - that for `linear_lower_is_better`. min
-    and max are those of `fixedRange` or of the candidates; in the second case all score 1 if all numbers are equal. An endpoint that never
-    reported the number scores 0. A number keeps its last value.
+    score = (number - min) / (max - min), clipped to [0, 1], for `linear_higher_is_better`; 1 - that for `linear_lower_is_better`. min and
+    max are those of `fixedRange` or of the candidates (all equal: 1). Endpoints that never reported the number score 0.
     """
 
     category = Category.DISTRIBUTION

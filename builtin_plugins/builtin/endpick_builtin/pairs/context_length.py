@@ -42,7 +42,7 @@ class Ranges:
 
 
 def range_of(text: str) -> tuple[int, int] | None:
-    """Both ends of a range such as `0-8192`; None if invalid."""
+    """Both ends of `0-8192`; None if invalid."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None
@@ -69,10 +69,9 @@ class ContextLengthParameters(Parameters):
 class ContextLengthAware(Filter[ContextLengthParameters], Scorer[ContextLengthParameters]):
     """Prefers endpoints meant for prompts of this length, narrowest range first.
 
-    For a prompt of L tokens and a label `min-max` with width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 *
-    (max - L) / width), or 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5;
-    with an invalid one it is 0. A request without tokens has length 0. As a filter it keeps all endpoints unless `enableFiltering` is set;
-    then it may keep none.
+    For L tokens and a label `min-max` with width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max - L) /
+    width), or 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5, with an
+    invalid one 0. A request without tokens has length 0. With `enableFiltering` the filter drops endpoints out of range, possibly all.
     """
 
     consumes = (TOKENIZED_PROMPT,)

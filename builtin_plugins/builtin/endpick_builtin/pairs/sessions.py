@@ -1,7 +1,8 @@
-"""`session-affinity-filter`, `session-affinity-scorer` and `multicluster-session-affinity-filter`: keep a session on its endpoint."""
+"""Session ids, and `session-affinity-*` plugins that keep a session on its endpoint."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from endpick.api import (
     Category,
     CycleState,
     DataKey,
+    DataProducer,
     Endpoints,
     Filter,
     FloatArray,
@@ -24,6 +26,7 @@ from endpick.api import (
     Parameters,
     PluginContext,
     PreRequest,
+    RequestHeaderProcessor,
     ResponseHead,
     ResponseObserver,
     SchedulingResult,
@@ -36,6 +39,79 @@ from endpick.api import (
 )
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick_builtin.recency import Recency, kept_id
+
+SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+
+
+def cookie(header: str, name: str) -> str:
+    """The unquoted value of a cookie; empty if absent."""
+    found = re.search(rf"(?:^|;)\s*{re.escape(name)}\s*=([^;]*)", header)
+    value = found[1].strip() if found else ""
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
+
+
+class SessionIdParameters(Parameters):
+    """Exactly one location."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
+
+    header_name: Annotated[str, Field(alias="headerName", description="Header with the session; case-insensitive.")] = ""
+    cookie_name: Annotated[str, Field(alias="cookieName", description="Cookie with the session; case-sensitive.")] = ""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if bool(self.header_name) == bool(self.cookie_name):
+            raise ValueError("name the session's place: exactly one of headerName and cookieName")
+        return self
+
+
+class SessionIdProducer(DataProducer[SessionIdParameters]):
+    """Reads the client session of a request, for plugins that keep sessions together.
+
+    The value is opaque. A request without it, or with an empty one, has no session.
+    """
+
+    produces = (SESSION_ID,)
+
+    def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
+        if self.parameters.header_name:
+            session = request.headers.get(self.parameters.header_name.lower(), "")
+        else:
+            session = cookie(request.headers.get("cookie", ""), self.parameters.cookie_name)
+        if session:
+            state.put(SESSION_ID, session)
+
+
+class AgentIdentityParameters(Parameters):
+    """Additional headers."""
+
+    additional_session_headers: Annotated[
+        tuple[str, ...],
+        Field(alias="additionalSessionHeaders", max_length=64, description="Headers to look at first, in this order."),
+    ] = ()
+
+
+class AgentIdentity(RequestHeaderProcessor[AgentIdentityParameters]):
+    """Reads the session of a coding agent, which is also the fairness id if the client sent none.
+
+    The first non-empty header counts: those of `additionalSessionHeaders`, then `x-claude-code-session-id`, `x-session-affinity`,
+    `session-id` and `session_id`.
+    """
+
+    produces = (AGENT_IDENTITY,)
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: AgentIdentityParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._headers = (*(header.lower() for header in parameters.additional_session_headers), *SESSION_HEADERS)
+
+    def request_headers(self, request: InferenceRequest, state: CycleState) -> None:
+        for header in self._headers:
+            identity = request.headers.get(header)
+            if identity:
+                state.put(AGENT_IDENTITY, identity)
+                return
+
 
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]
 
@@ -82,7 +158,6 @@ class SessionSource(_Closed):
         return self
 
     def key(self) -> DataKey[str] | None:
-        """The data key; None for a header."""
         if self.attribute is None:
             return None
         named = _BY_OTHER_NAMES.get(self.attribute) or DataKey(
@@ -163,7 +238,7 @@ class Binding:
 
 
 class SessionBindings:
-    """Endpoints by session, least recently seen first; expires and bounds them."""
+    """Endpoints by session, least recently seen first."""
 
     def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:
         self._ttl = ttl_seconds
@@ -177,12 +252,11 @@ class SessionBindings:
         return len(self._bindings)
 
     def endpoint_of(self, session: str) -> str | None:
-        """Endpoint name of the session; None if it has none."""
         binding = self._bindings.get(kept_id(session))
         return None if binding is None or self._clock() - binding.last_seen > self._ttl else binding.endpoint
 
     def bind(self, session: str, endpoint: str) -> int:
-        """Bind a session that was just seen; returns the number of sessions displaced."""
+        """Bind a session; returns the number of sessions displaced."""
         now, key = self._clock(), kept_id(session)
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_every
@@ -193,8 +267,6 @@ class SessionBindings:
 
 
 class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters]):
-    """Finds the endpoint of a session and binds sessions to picks."""
-
     stability = Stability.EXPERIMENTAL
 
     @classmethod
@@ -218,7 +290,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         )
 
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:
-        """Position of the session's endpoint among the candidates; None if it is not one of them."""
+        """Position of the session's endpoint among the candidates, or None."""
         if self._by_id:
             session = self._session(request, state)
             bound = self._bindings.endpoint_of(session) if session else None
@@ -259,9 +331,9 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
     """Keeps only the endpoint that serves the session, if it is a candidate; otherwise all.
 
-    `encoded_endpoint_header`: each response carries a header with the name of its endpoint in base64, and the client returns it with the
-    next request. `session_id`: the client sends an id, and this picker binds it to the picked endpoint until the session was not seen for
-    `evictionTtlSeconds` or its endpoint is no longer a candidate. Requests without a header, or with an unknown endpoint, keep all.
+    `encoded_endpoint_header`: responses carry a header with the base64 name of their endpoint, and the client returns it. `session_id`:
+    the client sends an id that this picker binds to the picked endpoint, until the session is idle for `evictionTtlSeconds` or the
+    endpoint is no longer a candidate.
     """
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
@@ -276,7 +348,7 @@ class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
 class SessionAffinityScorer(_SessionAffinity, Scorer[SessionAffinityParameters]):
     """Prefers the endpoint that serves the session: score = 1 for it, 0 for the others.
 
-    All score 0 if the session has no endpoint. See `session-affinity-filter` for how sessions are identified.
+    Sessions are identified as by `session-affinity-filter`.
     """
 
     category = Category.AFFINITY

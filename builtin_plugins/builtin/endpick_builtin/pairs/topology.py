@@ -49,7 +49,7 @@ class Places:
         self._distances: dict[int, npt.NDArray[np.int8]] = {}
 
     def distances(self, position: int) -> npt.NDArray[np.int8]:
-        """`Distance` of every endpoint of the pool from the one at this position. Cached: requests share few peers."""
+        """`Distance` of every endpoint from the one at this position. Cached: requests share few peers."""
         found = self._distances.get(position)
         if found is None:
             found = np.full(len(self._numbers[0]), Distance.NOTHING_SHARED, dtype=np.int8)
@@ -80,8 +80,6 @@ P = TypeVar("P", bound=TopologyParameters)
 
 
 class _NearPeer(Plugin[P]):
-    """Measures the distance of candidates from the peer."""
-
     @classmethod
     def subscriptions(cls, parameters: P) -> Subscriptions:
         return Subscriptions((), (PEER_ENDPOINT, TOPOLOGY.from_producer(parameters.topology_producer_name)))
@@ -91,7 +89,7 @@ class _NearPeer(Plugin[P]):
         self._topology = TOPOLOGY.from_producer(parameters.topology_producer_name)
 
     def _distances(self, endpoints: Endpoints, state: ScoringState) -> npt.NDArray[np.int8] | None:
-        """`Distance` of each of these endpoints from the peer; None if there is no peer or it has left the pool."""
+        """`Distance` of each endpoint from the peer; None without a peer in the pool."""
         places = endpoints.derived_from_objects(self._topology, Places)
         peer = state.get(PEER_ENDPOINT)
         position = None if peer is None else endpoints.pool_position(peer.name)
@@ -127,10 +125,9 @@ class TopologyFilterParameters(TopologyParameters):
 
 
 class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
-    """Keeps endpoints near the peer, the endpoint of an earlier stage of the request.
+    """Keeps endpoints that share `minAffinity`, or a smaller place, with the endpoint of an earlier stage of the request.
 
-    Keeps endpoints that share `minAffinity`, or a smaller place, with the peer. Unknown places are not shared. All are kept if there is no
-    peer, if its place is unknown, or if no endpoint is near enough.
+    Unknown places are not shared. All are kept if there is no such peer, if its place is unknown, or if no endpoint is near enough.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -152,10 +149,9 @@ _SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SA
 
 
 class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
-    """Prefers endpoints near the peer, the endpoint of an earlier stage of the request.
+    """Prefers endpoints near that of an earlier stage of the request.
 
-    score = 1 on the host of the peer, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, else 0. Unknown places score 0, and so do all
-    endpoints if there is no peer.
+    score = 1 on its host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region; else 0, also without such a peer.
     """
 
     category = Category.AFFINITY

@@ -1,1 +1,1 @@
-"""Data producers, which attach data to a request before it is scheduled."""
+"""Data producers."""

@@ -1,4 +1,4 @@
-"""`inflight-load-producer`: counts the requests and tokens sent to each endpoint that have not come back."""
+"""`inflight-load-producer`: counts the requests and tokens in flight at each endpoint."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ class _LoadLedger:
         self._add(charge, 0, -tokens)
 
     def release(self, charge: _Charge) -> None:
-        """Idempotent."""
         requests, tokens = charge.requests, charge.prompt_tokens + charge.output_tokens
         charge.requests = charge.prompt_tokens = charge.output_tokens = 0
         self._add(charge, -requests, -tokens)
@@ -143,14 +142,14 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens from a token-producer, or a quarter of the prompt's or body's bytes."""
+    """Tokens from a token-producer, or a quarter of the bytes."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
 
 
 def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: FloatArray) -> FloatArray:
-    """Prompt tokens not cached: (total - matched) * block size + max(0, tokens - total * block size)."""
+    """(total - matched) * block size + max(0, tokens - total * block size)."""
     if blocks is None:
         return np.full(len(matched_blocks), float(tokens))
     size, total = blocks.block_size_tokens, blocks.total_blocks
@@ -182,12 +181,11 @@ class InflightLoadParameters(Parameters):
 class InflightLoadProducer(
     DataProducer[InflightLoadParameters], PreRequest[InflightLoadParameters], ResponseObserver[InflightLoadParameters]
 ):
-    """Maintains the columns `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
+    """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
-    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there. With
-    `addEstimatedOutputTokens` it also counts min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The
-    prompt tokens, and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when
-    the request ends. Endpoints without requests have 0.
+    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there and, with
+    `addEstimatedOutputTokens`, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The prompt tokens,
+    and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when the request ends.
 
     Uncached tokens of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix
     producer. t comes from a `token-producer`, or is a quarter of the prompt's bytes.
@@ -198,7 +196,6 @@ class InflightLoadProducer(
 
     @classmethod
     def subscriptions(cls, parameters: InflightLoadParameters) -> Subscriptions:
-        """The prefix matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer), TOKENIZED_PROMPT)
         return Subscriptions((), prefix, cls.produces)
@@ -213,7 +210,6 @@ class InflightLoadProducer(
             context.registry.register(_InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Compute the uncached tokens."""
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -223,7 +219,6 @@ class InflightLoadProducer(
         state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """_Charge the picked endpoints."""
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
@@ -237,7 +232,6 @@ class InflightLoadProducer(
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """Release the prompt tokens, and prefill endpoints."""
         for profile, charge in _charges(state).items():
             if profile == state.private["primary"]:
                 self._ledger.release_prompt(charge)
@@ -245,12 +239,10 @@ class InflightLoadProducer(
                 self._ledger.release(charge)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Release the rest."""
         for charge in _charges(state).values():
             self._ledger.release(charge)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint's load."""
         self._ledger.forget(name)
 
     def _publish(self, load: _Load) -> None:

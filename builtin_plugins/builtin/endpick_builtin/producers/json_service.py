@@ -16,7 +16,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why the URL is unusable, or None; never repeats the URL, which may contain a password."""
+    """Why the URL is unusable, or None; never repeats it, as it may contain a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -33,11 +33,7 @@ def problem_with_url(url: str) -> str | None:
 
 
 async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of a response.
-
-    Raises:
-        ValueError: it is longer than `limit` bytes.
-    """
+    """The body; raises ValueError if it is longer than `limit` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -47,25 +43,22 @@ async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 class JsonService:
-    """One service; `open` and `close` it within the event loop."""
+    """One service; `open` and `close` within the event loop."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Create the connection pool."""
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
 
     async def close(self) -> None:
-        """Close all connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether `post` can be called."""
         return self._session is not None
 
     async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:

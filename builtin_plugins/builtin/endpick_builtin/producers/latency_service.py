@@ -53,11 +53,7 @@ class LatencySettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> LatencySettings:
-        """Read the environment; like llm-d, invalid numbers fall back to the default.
-
-        Raises:
-            ConfigurationError: a URL is invalid.
-        """
+        """Like llm-d, invalid numbers fall back to the default. Raises ConfigurationError for an invalid URL."""
         training = environment.get("TRAINING_SERVER_URL") or cls().training_url
         predictions = environment.get("PREDICTION_SERVER_URL") or cls().prediction_urls[0]
         urls = tuple(url.strip() for url in predictions.split(",") if url.strip())
@@ -84,11 +80,7 @@ class LatencySettings:
 
 
 def predictions_in(answer: object, count: int) -> list[Prediction]:
-    """One prediction per row.
-
-    Raises:
-        Unavailable: the answer is not `{"predictions": [{"ttft_ms": …, "tpot_ms": …}, …]}` with `count` rows of non-negative numbers.
-    """
+    """One prediction per row; raises Unavailable for any other answer."""
     rows = answer.get("predictions") if isinstance(answer, dict) else None
     if not isinstance(rows, list) or len(rows) != count:
         raise Unavailable(f"the predictor's answer does not hold {count} predictions")
@@ -103,7 +95,7 @@ def _seconds(row: object, name: str) -> float:
 
 
 class Predictor:
-    """Asks the predictors; questions within one window are sent as one."""
+    """Asks the predictors; rows of one window are sent together."""
 
     def __init__(self, settings: LatencySettings, random: Random) -> None:
         self._settings = settings
@@ -117,16 +109,13 @@ class Predictor:
 
     @property
     def is_open(self) -> bool:
-        """Whether `predict` can be called."""
         return self._services[0].is_open
 
     def open(self) -> None:
-        """Create the connection pools."""
         for service in self._services:
             service.open()
 
     async def close(self) -> None:
-        """Cancel open questions, and close all connections."""
         if self._window is not None:
             self._window.cancel()
         for task in self._asking:
@@ -136,11 +125,7 @@ class Predictor:
             await service.close()
 
     async def predict(self, rows: Sequence[Features]) -> list[Prediction]:
-        """One prediction per row.
-
-        Raises:
-            Unavailable: the predictor did not answer, or too many rows wait for it.
-        """
+        """One prediction per row; raises Unavailable without an answer, or if too many rows wait."""
         if self._waiting_rows and self._waiting_rows + len(rows) > MAX_WAITING_ROWS:
             raise Unavailable(f"{self._waiting_rows} rows wait for the predictor's answer")
         loop = asyncio.get_running_loop()
@@ -201,11 +186,9 @@ class Trainer:
         self._seen = 0
 
     def open(self) -> None:
-        """Create the connection pool."""
         self._service.open()
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._service.close()
 
     def add(self, sample: Features) -> None:

@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-producer`: estimates each encoder cache from the images, videos and sounds that were sent there."""
+"""`mm-embeddings-cache-producer`: estimates encoder caches from the media that were sent there."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class MediaCacheParameters(Parameters):
 
     @property
     def capacity(self) -> int:
-        """Items per endpoint."""
         given = self.cache_size_in_mb_per_server
         misspelt: int | None = self.__dict__["cache_size_in_mb"]
         if misspelt is not None and "cache_size_in_mb_per_server" not in self.model_fields_set:
@@ -66,7 +65,7 @@ class MediaCacheParameters(Parameters):
 
 
 def media_of(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> Mapping[str, Modality]:
-    """Distinct media, identified by the tokenizer or by content."""
+    """Distinct media by identifier."""
     if tokenized is not None and any(prompt.media for prompt in tokenized):
         return {place.identifier: place.modality for prompt in tokenized for place in prompt.media}
     return {identifier_of(media): media.modality for media in request.prompt.media}
@@ -92,8 +91,8 @@ class _EncoderCacheMetrics:
 class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCacheParameters]):
     """Counts the distinct media of the request that were sent to each candidate before and should still be cached there.
 
-    When a request leaves, its media count as held by the picked endpoint, which holds the last cacheSizeInMBPerServer / 2 (at least one).
-    Media are identified by the token-producer's back end, or by xxh64 of link or content. Without media the count is 0.
+    The endpoint that a request is sent to holds its media, up to the last cacheSizeInMBPerServer / 2. Media are identified by the
+    token-producer, or by xxh64 of link or content.
     """
 
     consumes_optional = (TOKENIZED_PROMPT,)
@@ -108,7 +107,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         self._pool: object = None
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the media up."""
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
             for endpoint in endpoints.pool_members:
@@ -123,7 +121,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         state.put_column(MEDIA_MATCHED, endpoints, matched)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Record the media at the picked endpoint."""
         items: dict[int, Modality] | None = state.private.pop("media", None)  # type: ignore[assignment]
         picked = result.runs[result.primary].picked
         if not items or picked is None:
@@ -140,6 +137,5 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
             held.popitem(last=False)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint."""
         self._held.pop(name, None)
         self._pool = None

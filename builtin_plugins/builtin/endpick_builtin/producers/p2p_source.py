@@ -47,15 +47,9 @@ def fnv32a(text: str) -> int:
 
 
 def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | None:
-    """Draw a source among the endpoints with at most one block less than the longest match, weighted by 1 / (1 + waiting).
+    """Position of a random source among endpoints with at most one block less than the longest match; None if nothing is cached.
 
-    Args:
-        cached: Blocks of the prompt that each endpoint holds, shape `(endpoints,)`; NaN is 0.
-        waiting: Requests in its queue; NaN and negative are 0.
-        draw: Random number in [0, 1).
-
-    Returns:
-        Position of the source; None if nothing is cached.
+    Weighted by 1 / (1 + waiting). `cached` and `waiting` have shape `(endpoints,)`, NaN is 0; `draw` is in [0, 1).
     """
     held = np.fmax(cached, 0.0)
     most = held.max(initial=0.0)
@@ -86,8 +80,8 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
 
     The source is drawn among candidates whose cached prefix is at most one block shorter than the longest, weighted by
     1 / (1 + waiting requests), with FNV-1a-32(request id) / 2**32 as the random number. The header is set if the source holds at least
-    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. Endpoints without a reported queue count as idle. A
-    value sent by the client is cleared, because servers would pull from any address in it.
+    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. A value sent by the client is cleared, because servers
+    would pull from any address in it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -97,7 +91,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
 
     @classmethod
     def subscriptions(cls, parameters: P2PSourceParameters) -> Subscriptions:
-        """The matches of the named producer."""
         producer = parameters.prefix_match_info_producer_name
         matches = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
         return Subscriptions(matches, cls.consumes_optional, cls.produces)
@@ -108,7 +101,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Draw the source."""
         cached = state.column(self._matches, endpoints)
         if not np.fmax.reduce(cached, initial=0.0) > 0:
             return
@@ -120,7 +112,6 @@ class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceP
             state.private["cached"] = float(cached[source])
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Set or clear the header."""
         source = self._worthwhile(result, state)
         if source is not None:
             headers.set(SOURCE_HEADER, source.address)

@@ -1,4 +1,4 @@
-"""`predicted-latency-producer`: asks a predictor how long each endpoint would take, and trains it with measured times."""
+"""`predicted-latency-producer`: asks a predictor for each endpoint's latency, and trains it with measured times."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ from endpick.api.keys import (
     TTFT_HEADROOM,
 )
 from endpick.api.plugin import ignored
-from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
-from endpick_builtin.producers.latency_metrics import LatencyMetrics
+from endpick_builtin.producers.latency_ledger import DecodeLedger, LatencyMetrics, Objectives, Served
 from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
@@ -114,16 +113,14 @@ class PredictedLatencyProducer(
 ):
     """Predicts the time to first token (TTFT) and per output token (TPOT) at each candidate, and the headroom of its objectives.
 
-    One question goes to `PREDICTION_SERVER_URL` for all candidates, with their reported load (0 if unknown), the prompt's tokens and
-    its cached share.
+    Asks `PREDICTION_SERVER_URL` about all candidates, with their reported load (0 if unknown), the prompt's tokens and its cached share.
 
     ttft-headroom = objective (`x-llm-d-slo-ttft-ms`, 0 if absent) - prediction. With `streamingMode`, tpot-headroom =
     min(objective, strictest objective of requests that the endpoint is streaming) * sloBufferFactor - prediction; it is 0 otherwise,
     and for endpoints in the role `prefill`.
 
-    If the predictor does not answer, that is a fault and the request continues without predictions. When a request ends well, its
-    latencies go to `TRAINING_SERVER_URL`; if a profile named `prefill` picked an endpoint, that one is trained with the TTFT and the
-    other one with the TPOT.
+    Without an answer the request continues without predictions. Latencies of successful requests go to `TRAINING_SERVER_URL`; if a profile
+    named `prefill` picked an endpoint, that one is trained with the TTFT and the other with the TPOT.
     """
 
     stability = Stability.STABLE
@@ -133,7 +130,6 @@ class PredictedLatencyProducer(
 
     @classmethod
     def subscriptions(cls, parameters: PredictedLatencyParameters) -> Subscriptions:
-        """The keys of the named producers; media only if they are used."""
         keys = _keys(parameters)
         blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         media = (keys.media, keys.media_matched) if parameters.use_encoder_cache_features else ()
@@ -152,13 +148,11 @@ class PredictedLatencyProducer(
         self._flushing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the connections, and start training."""
         self._predictor.open()
         self._trainer.open()
         self._flushing = asyncio.create_task(self._flush_forever())
 
     async def stop(self) -> None:
-        """Close the connections; unsent samples are lost."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -166,11 +160,6 @@ class PredictedLatencyProducer(
         await self._trainer.close()
 
     async def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Ask the predictor.
-
-        Raises:
-            Unavailable: it does not answer as it should.
-        """
         rows = self._rows(endpoints, state)
         state.private["rows"] = dict(zip((endpoint.name for endpoint in endpoints), rows, strict=True))
         if not self.parameters.predict_in_produce or not self._predictor.is_open:
@@ -202,7 +191,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """Shares are clamped: the predictor refuses a question with one above 1."""
+        """Shares are clamped: the predictor refuses one above 1."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
@@ -231,7 +220,6 @@ class PredictedLatencyProducer(
         ]
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Note the picked endpoint and its prediction."""
         # Popped to free memory: there is a row per endpoint, and requests last for minutes.
         picked, rows = result.runs[result.primary].picked, state.private.pop("rows", None)
         predictions = state.private.pop("predictions", None)
@@ -251,13 +239,11 @@ class PredictedLatencyProducer(
             self._metrics.predicted(request, served.prediction)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        """Record that the answer begins."""
         served = state.private.get("served")
         if isinstance(served, Served):
             self._ledger.decode(served)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Train with the measured latencies."""
         served = state.private.get("served")
         if not isinstance(served, Served):
             return
@@ -273,7 +259,6 @@ class PredictedLatencyProducer(
             self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint's requests."""
         self._ledger.forget(name)
 
     async def _flush_forever(self) -> None:
@@ -297,7 +282,6 @@ def _prefilled_by(result: SchedulingResult) -> str:
 
 
 def _counts(values: FloatArray) -> FloatArray:
-    """Missing and impossible values are 0."""
     return np.fmax(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""`approx-prefix-cache-producer`: estimates each prefix cache from the prompts that were sent there."""
+"""`approx-prefix-cache-producer`: estimates prefix caches from the prompts that were sent there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ _NO_SIZES: Final[Sizes] = (0.0, [])
 
 
 def _sizes(reported: FloatArray) -> Sizes:
-    """Prefers the largest of equally frequent block sizes."""
     usual, counts = np.unique(np.where((reported >= 1) & (reported <= _MAX_BLOCK_TOKENS), reported, 0.0), return_counts=True)
     return float(usual[counts == counts.max()].max()) if len(usual) else 0.0, reported.tolist()
 
@@ -94,8 +93,8 @@ class ApproxPrefixCacheProducer(
 ):
     """Counts the leading blocks of the prompt that were sent to each candidate before and should still be cached there.
 
-    Tokens come from a `token-producer` if there is one; otherwise four bytes of text are one token. They are split into blocks of
-    max(64, block size) tokens. With `autoTune` the block size is the one most candidates report.
+    Tokens come from a `token-producer`, or four bytes of text are one token. They are split into blocks of max(64, block size) tokens; with
+    `autoTune` that is the size most candidates report.
 
     When a request leaves, its blocks count as held by the endpoints that the primary and the `prefill` profile picked; the least
     recently used ones make room. Unlike llm-d, a match ends at the first missing block, an engine's number of blocks is converted to our
@@ -120,7 +119,6 @@ class ApproxPrefixCacheProducer(
             context.logger.warning("blockSize has no effect: give blockSizeTokens, four characters each")
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Look the prompt up."""
         members = endpoints.pool_members
         if members is not self._pool:
             self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
@@ -157,7 +155,6 @@ class ApproxPrefixCacheProducer(
             state.private["found"] = prompts, total, size, here, endpoints, reported[1], held
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Record the prompt at the picked endpoints."""
         found = state.private.get("found")
         if not isinstance(found, tuple):
             return
@@ -181,14 +178,12 @@ class ApproxPrefixCacheProducer(
                 self._index.insert(endpoint.name, prompt, capacity)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
-        """Drop the promise if the picked endpoint did not serve."""
         if self._usage_reported:
             sent = state.private.get("sent")
             if isinstance(sent, _Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
                 del state.private["sent"]
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        """Check the promise."""
         if end.usage is None or end.usage.cached_tokens is None:
             return
         self._usage_reported = True
@@ -199,7 +194,6 @@ class ApproxPrefixCacheProducer(
                 self._purge(sent, sent.promise.found_blocks(end.usage), finding)
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the endpoint."""
         self._index.remove(name)
         if self._check is not None:
             self._check.forget(name)
@@ -217,7 +211,7 @@ class ApproxPrefixCacheProducer(
         return _Sent(Promise(endpoint, matched, total), prompts, uses)
 
     def _purge(self, sent: _Sent, found: int, finding: Finding) -> None:
-        """Drop what was last used before the missing block, as engines do, and the prompt itself if the endpoint is unreliable."""
+        """Drop blocks last used before the missing one, as engines do, and the prompt itself if the endpoint is unreliable."""
         assert self._check is not None
         endpoint = sent.promise.endpoint
         purged = self._index.forget_unused_since(endpoint.name, sent.use_of(found))
@@ -229,9 +223,6 @@ class ApproxPrefixCacheProducer(
 
 
 class MulticlusterApproxPrefixCacheProducer(ApproxPrefixCacheProducer):
-    """The same as `approx-prefix-cache-producer`, for endpoints that are whole clusters.
-
-    A configuration with both selects one for each consumer, as `prefixMatchInfoProducerName`.
-    """
+    """`approx-prefix-cache-producer` for endpoints that are whole clusters; consumers select one by `prefixMatchInfoProducerName`."""
 
     stability = Stability.EXPERIMENTAL

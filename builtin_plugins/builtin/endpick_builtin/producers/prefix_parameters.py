@@ -48,7 +48,6 @@ class ApproxPrefixCacheParameters(Parameters):
         return self
 
     def blocks_to_match(self, block_size_tokens: int) -> int | None:
-        """Maximum blocks matched per request; None for all."""
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // block_size_tokens
         return self.__dict__["max_prefix_blocks_to_match"] or None

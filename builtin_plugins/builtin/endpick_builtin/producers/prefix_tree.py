@@ -1,18 +1,61 @@
-"""Which prompt prefixes were sent to each endpoint: a radix tree of block fingerprints.
-
-Compiled, so it imports no plugin.
-"""
+"""Prompt prefixes that were sent to each endpoint: a radix tree of block fingerprints. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
-from endpick.api.endpoints import FloatArray
-from endpick_builtin.producers.endpoint_slots import ALL_SLOTS, EndpointSlots, credit
+from endpick.api.endpoints import BoolArray, FloatArray
 from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES
+
+ALL_SLOTS: Final = -1
+_MANY: Final = 12
+
+
+class EndpointSlots:
+    """Endpoints as bit positions; a set of them is an integer."""
+
+    def __init__(self) -> None:
+        self.slot_of: dict[str, int] = {}
+        self.count = 0
+        self._free: list[int] = []
+
+    def of(self, name: str) -> int:
+        slot = self.slot_of.get(name)
+        if slot is None:
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self.count
+                self.count += 1
+            self.slot_of[name] = slot
+        return slot
+
+    def release(self, name: str) -> int | None:
+        slot = self.slot_of.pop(name, None)
+        if slot is not None:
+            self._free.append(slot)
+        return slot
+
+
+def credit(counts: FloatArray, slots: int, blocks: float) -> None:
+    """Set `counts` to `blocks` at these slots."""
+    if slots.bit_count() > _MANY:
+        counts[chosen(slots, len(counts))] = blocks
+        return
+    while slots:
+        lowest = slots & -slots
+        counts[lowest.bit_length() - 1] = blocks
+        slots ^= lowest
+
+
+def chosen(slots: int, size: int) -> BoolArray:
+    """A set of slots as a mask of shape `(size,)`."""
+    octets = np.frombuffer(slots.to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(octets, count=size, bitorder="little").view(np.bool_)
 
 
 class _Branch:
@@ -20,7 +63,6 @@ class _Branch:
 
     Attributes:
         blocks: Concatenated fingerprints; empty for the root.
-        children: By their first fingerprint.
         holders: Slots of the endpoints that hold all blocks, as bits.
         partly: Leading blocks held by other endpoints, by slot.
         uses: The last insertion that used the branch, by slot.
@@ -76,10 +118,8 @@ class _Branch:
 class _Holdings:
     """The blocks of one endpoint.
 
-    Attributes:
-        blocks: How many.
-        ends: For each insertion, oldest first, the deepest branch it used last. It also used that branch's ancestors last, up to the
-            first one that a later insertion used.
+    `ends` has for each insertion, oldest first, the deepest branch it used last; it also used that branch's ancestors last, up to the
+    first one that a later insertion used.
     """
 
     __slots__ = ("blocks", "ends")
@@ -92,8 +132,8 @@ class _Holdings:
 class PrefixTree:
     """Prompts by endpoint; a prompt is its concatenated block fingerprints.
 
-    An endpoint that holds a block holds all before it: like engines, the tree drops the least recently used prompt first, from its end.
-    Operations take time per branch, not per block.
+    An endpoint that holds a block holds all before it; the least recently used prompt is dropped first, from its end. Operations take
+    time per branch, not per block.
     """
 
     def __init__(self) -> None:
@@ -104,16 +144,13 @@ class PrefixTree:
 
     @property
     def entries(self) -> int:
-        """Blocks held, counted once per endpoint."""
         return sum([holdings.blocks for holdings in self._holdings.values()])
 
     @property
     def width(self) -> int:
-        """Number of slots."""
         return self._slots.count
 
     def slots(self, names: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """The slots of these endpoints."""
         found = [self._slots.of(name) for name in names]
         for slot in found:
             if slot not in self._holdings:
@@ -196,7 +233,7 @@ class PrefixTree:
         return found
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
-        """Drop blocks last used by this insertion or earlier; returns how many."""
+        """Drop blocks last used by this insertion or earlier; returns their number."""
         slot = self._slots.slot_of.get(name)
         if slot is None:
             return 0
@@ -210,7 +247,7 @@ class PrefixTree:
         return before - holdings.blocks
 
     def forget(self, name: str, prompt: bytes, position: int) -> int:
-        """Drop the blocks of a prompt from this position on, and all after them; returns how many."""
+        """Drop the blocks of a prompt from this position on, and all after them; returns their number."""
         slot = self._slots.slot_of.get(name)
         branch, start, left = self._root, 0, position
         while slot is not None:
@@ -229,7 +266,6 @@ class PrefixTree:
         return 0
 
     def remove(self, name: str) -> None:
-        """Forget an endpoint."""
         slot = self._slots.release(name)
         if slot is not None:
             for branch in list(self._root.children.values()):

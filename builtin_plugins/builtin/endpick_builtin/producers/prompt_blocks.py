@@ -26,13 +26,9 @@ def chain_root(model: str, cache_salt: str) -> int:
 
 
 def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> list[int]:
-    """Chained hash of each block: h(i) = xxh64(block i, seed=h(i - 1)).
+    """Chained hash of each block: h(i) = xxh64(block i, seed=h(i - 1)), h(-1) = `root`.
 
-    Args:
-        text: The prompt as tokens of four bytes, zero-padded at the end; the last block may be short.
-        root: h(-1), see `chain_root`.
-        block_size_tokens: Tokens per block.
-        limit: Maximum number of blocks; None for all.
+    `text` is the prompt as tokens of four bytes, zero-padded at the end; the last block may be short. `limit` None hashes all.
     """
     size = block_size_tokens * BYTES_PER_TOKEN
     length = len(text) if limit is None else min(len(text), limit * size)
@@ -51,9 +47,9 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
 def fingerprints(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> bytes:
     """Fingerprint of each block, `FINGERPRINT_BYTES` each, concatenated; arguments as for `block_hashes`.
 
-    A fingerprint depends on its block only, the first one also on `root`. After 16 blocks, the 32-bit numbers of each block are
-    multiplied by random 64-bit factors and summed modulo 2^64: different blocks collide with probability 2^-33 at most (multilinear
-    hashing, Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014).
+    A fingerprint depends on its block only, the first also on `root`. After 16 blocks, the 32-bit numbers of each block are multiplied by
+    random 64-bit factors and summed modulo 2^64: different blocks collide with probability 2^-33 at most (multilinear hashing, Lemire and
+    Kaser, "Strongly Universal String Hashing is Fast", 2014).
     """
     size = block_size_tokens * BYTES_PER_TOKEN
     length = len(text) if limit is None else min(len(text), limit * size)

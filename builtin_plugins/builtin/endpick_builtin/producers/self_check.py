@@ -61,7 +61,6 @@ class Promise:
     total: int
 
     def found_blocks(self, usage: Usage) -> int:
-        """Blocks that the server had cached."""
         return min(self.total, int(self.total * (usage.cached_tokens or 0) / max(usage.prompt_tokens, 1)))
 
 
@@ -105,7 +104,6 @@ class SelfCheck:
             registry.register(_Records(self._records))
 
     def factors(self, members: Sequence[Endpoint]) -> FloatArray:
-        """Factors of these endpoints, shape `(len(members),)`."""
         known, factors = self._factors
         if known is not members:
             factors = np.array([self._records[one.name].factor if one.name in self._records else 1.0 for one in members])
@@ -113,7 +111,6 @@ class SelfCheck:
         return factors
 
     def judge(self, promise: Promise, usage: Usage | None) -> Finding:
-        """Compare a match with a server's report."""
         if usage is None or usage.cached_tokens is None or usage.prompt_tokens <= 0 or not promise.total:
             return Finding.KEPT
         promised = min(promise.matched / promise.total, 1.0)
@@ -136,12 +133,10 @@ class SelfCheck:
         return Finding.BROKEN_AGAIN if record.factor < UNRELIABLE else Finding.BROKEN
 
     def purged(self, endpoint: Endpoint, blocks: int) -> None:
-        """Count dropped blocks."""
         record = self._records.get(endpoint.name)
         if record is not None:
             record.purged += blocks
 
     def forget(self, name: str) -> None:
-        """Forget an endpoint."""
         self._records.pop(name, None)
         self._factors = (None, self._factors[1])

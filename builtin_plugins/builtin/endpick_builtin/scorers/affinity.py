@@ -33,9 +33,8 @@ FULL = 0.0
 class LoraAffinityScorer(Scorer):
     """Prefers endpoints that run the requested LoRA adapter.
 
-    score = 1 if the requested model is a running adapter; else 0.8 if fewer adapters run and wait than fit; else 0.6 if it is waiting to be
-    loaded; else 0. An endpoint that has not reported adapters scores 0. As in llm-d, a base model is rated the same way: no server lists it
-    as an adapter.
+    score = 1 if the requested model is a running adapter; else 0.8 if fewer adapters run and wait than fit; else 0.6 if it waits to be
+    loaded; else 0. Endpoints that have not reported adapters score 0. As in llm-d, base models are rated the same way.
     """
 
     consumes = (LORA_ADAPTERS,)
@@ -61,7 +60,7 @@ class AdapterIndex:
     """Adapters of the whole pool, by name."""
 
     def __init__(self, reported: Sequence[LoraAdapters | None], previous: AdapterIndex | None) -> None:
-        """Copy `previous` and update the rows that changed: in a large pool some server always reports something new."""
+        """Copies `previous` and updates changed rows: in a large pool some server always reports something new."""
         before = previous if previous is not None and len(previous._reported) == len(reported) else None
         old = [None] * len(reported) if before is None else before._reported
         self._reported: Sequence[LoraAdapters | None] = reported
@@ -76,7 +75,6 @@ class AdapterIndex:
         self._for_others.flags.writeable = False
 
     def scores(self, model: str) -> FloatArray:
-        """Read-only scores of the whole pool."""
         running, waiting = self._running.get(model), self._waiting.get(model)
         if not running and not waiting:
             return self._for_others
@@ -98,7 +96,7 @@ def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
 
 
 def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
-    """Apply (row, had, has) changes. Sets shared with the previous index are replaced, not mutated."""
+    """Apply (row, had, has) changes; sets shared with the previous index are replaced."""
     own: set[str] = set()
     for row, had, has in changes:
         for model in had ^ has:
@@ -120,7 +118,7 @@ _PRODUCERS = "give it to `approx-prefix-cache-producer`"
 
 
 class PrefixCacheParameters(Parameters):
-    """Weights of the match. Producer parameters of older configurations are accepted and ignored."""
+    """Weights of the match; producer parameters of older configurations are ignored."""
 
     prefix_match_info_producer_name: Annotated[
         str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
@@ -147,7 +145,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
     """Prefers endpoints that have cached a long prefix of the prompt.
 
     score = w * min(1, matched tokens / scale)**2 + (1 - w) * matched blocks / all blocks, with w = `matchLengthWeight` and
-    scale = `matchLengthScaleTokens`. Without a prompt, or for an unknown endpoint, the score is 0.
+    scale = `matchLengthScaleTokens`; 0 without a prompt.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -187,10 +185,7 @@ class MediaCacheParameters(Parameters):
 
 
 class MediaCacheScorer(Scorer[MediaCacheParameters]):
-    """Prefers endpoints that have cached the embeddings of the request's media.
-
-    score = matched media / media of the request. Without media, or for an unknown endpoint, the score is 0.
-    """
+    """Prefers endpoints that have cached the embeddings of the request's media: score = matched / all media, 0 without any."""
 
     consumes = (MEDIA_ITEMS, MEDIA_MATCHED)
     category = Category.AFFINITY
@@ -218,10 +213,7 @@ class HeaderLabelAffinityParameters(Parameters):
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
-    """Prefers endpoints with a label equal to a request header: score = 1 if equal, else 0.
-
-    Without the header, or for an endpoint without the label, the score is 0.
-    """
+    """Prefers endpoints with a label equal to a request header: score = 1 if equal, else 0."""
 
     category = Category.AFFINITY
     stability = Stability.EXPERIMENTAL

@@ -76,13 +76,13 @@ class LatencyParameters(Parameters):
 class LatencyScorer(Scorer[LatencyParameters]):
     """Prefers endpoints whose predicted latency suits the request.
 
-    An endpoint is positive if neither headroom is negative; a missing headroom is not negative. The scorer rates one group, and all others
-    score 0: the positive endpoints, if any; else the idle ones; else the first group that is not empty of: TPOT negative, TTFT negative,
-    both. Within the group n = (|headroom| - min) / (max - min) for each latency. A missing headroom is 0. If all are equal, n = 0.5 and the
-    other latency gets the whole weight. c = a * n(TTFT) + b * n(TPOT), with a + b = 1. score = (int(100 * (1 - c)) + 1) / 100 for `least`
-    and for negative groups, (int(100 * c) + 1) / 100 for `most`, at most 1. Without any prediction, score = round(100 * (wkv * (1 - usage)
-    + wq * (longest queue - queue) / longest queue + wp * cached share)) / 100, with the composite weights scaled to a sum of 1 (if all are
-    0: the KV cache alone). A metric that was never reported counts as full.
+    One group is rated, others score 0: endpoints without a negative headroom (a missing one is not negative); else idle ones; else the
+    first non-empty group of: TPOT negative, TTFT negative, both. Within it n = (|headroom| - min) / (max - min) per latency, 0 if missing;
+    if all are equal, n = 0.5 and the other latency gets the whole weight. c = a * n(TTFT) + b * n(TPOT), with a + b = 1.
+    score = (int(100 * (1 - c)) + 1) / 100 for `least` and for negative groups, (int(100 * c) + 1) / 100 for `most`, at most 1.
+
+    Without any prediction, score = round(100 * (wkv * (1 - usage) + wq * (longest queue - queue) / longest queue + wp * cached share)) /
+    100, with the composite weights scaled to a sum of 1 (all 0: the KV cache alone). Metrics never reported count as full.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM, INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)

@@ -1,7 +1,8 @@
-"""Scorers by load: queue, running and open requests, tokens in flight, KV cache."""
+"""Scorers by load; `multicluster-*` scorers rate whole clusters alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -19,10 +20,18 @@ from endpick.api import (
     PluginContext,
     Scorer,
     ScoringState,
+    Stability,
     Subscriptions,
 )
-from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNCACHED_REQUEST_TOKENS
+from endpick.api.keys import (
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+    MULTICLUSTER_KV_CACHE_USAGE,
+    MULTICLUSTER_QUEUE_SIZE,
+    UNCACHED_REQUEST_TOKENS,
+)
 from endpick.api.plugin import ignored
+from endpick_builtin.scorers.affinity import PrefixCacheParameters, PrefixCacheScorer
 
 
 class KVCacheUtilizationScorer(Scorer):
@@ -41,10 +50,7 @@ def share_left(usage: FloatArray) -> FloatArray:
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:
-    """(max - value) / (max - min): 1 for the smallest, 0 for the largest and for NaN, 1 for all if they are equal.
-
-    Columns contain no infinities. `values` must not be empty.
-    """
+    """(max - value) / (max - min); 0 for NaN, 1 for all if they are equal. `values` must not be empty."""
     largest = values[values.argmax()]
     if np.isnan(largest):  # argmax finds NaN first
         return _among_the_known(values)
@@ -53,7 +59,7 @@ def smaller_is_better(values: FloatArray) -> FloatArray:
 
 
 def _among_the_known(values: FloatArray) -> FloatArray:
-    """The same if some are NaN, at twice the cost."""
+    """The same with NaN, at twice the cost."""
     largest = np.fmax.reduce(values)
     spread = largest - np.fmin.reduce(values)
     if spread > 0.0:
@@ -65,8 +71,7 @@ def _among_the_known(values: FloatArray) -> FloatArray:
 class QueueScorer(Scorer):
     """Prefers endpoints with short queues.
 
-    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all if all queues are equal. Endpoints that have not
-    reported score 0.
+    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all if equal, 0 if not reported.
     """
 
     consumes = (WAITING_QUEUE_SIZE,)
@@ -79,7 +84,7 @@ class QueueScorer(Scorer):
 class RunningRequestsScorer(Scorer):
     """Prefers endpoints that run few requests.
 
-    score = (most - running) / (most - fewest) among the candidates; 1 for all if all are equal. Endpoints that have not reported score 0.
+    score = (most - running) / (most - fewest) among the candidates; 1 for all if equal, 0 if not reported.
     """
 
     consumes = (RUNNING_REQUESTS_SIZE,)
@@ -101,10 +106,7 @@ class LoadAwareParameters(Parameters):
 
 
 class LoadAwareScorer(Scorer[LoadAwareParameters]):
-    """Prefers endpoints with a short queue relative to a threshold T.
-
-    score = 0.5 * (1 - min(queue, T) / T), so an empty queue scores 0.5. Endpoints that have not reported score 0.
-    """
+    """Prefers endpoints with a short queue: score = 0.5 * (1 - min(queue, T) / T), 0 if not reported."""
 
     consumes = (WAITING_QUEUE_SIZE,)
     category = Category.DISTRIBUTION
@@ -138,8 +140,7 @@ class ActiveRequestParameters(Parameters):
 class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
     """Prefers endpoints with few open requests of this picker.
 
-    score = 1 up to `idleThreshold` open requests, else (most - open) / most * `maxBusyScore`, with most = the maximum among the candidates.
-    An endpoint without a count has no open requests.
+    score = 1 up to `idleThreshold` open requests, else (most - open) / most * `maxBusyScore`, with most among the candidates.
     """
 
     consumes = (INFLIGHT_REQUESTS,)
@@ -182,10 +183,9 @@ class TokenLoadParameters(Parameters):
 
 
 class TokenLoadScorer(Scorer[TokenLoadParameters]):
-    """Prefers endpoints with few tokens to process, relative to a threshold T.
+    """Prefers endpoints with few tokens to process: score = 1 - min(t, T) / T.
 
-    score = 1 - min(t, T) / T, with t = tokens in flight + tokens of this request that the endpoint has not cached. Unknown numbers count as
-    0.
+    t = tokens in flight + uncached tokens of this request, T = `queueThresholdTokens`; unknown numbers are 0.
     """
 
     consumes = (INFLIGHT_TOKENS,)
@@ -206,3 +206,55 @@ class TokenLoadScorer(Scorer[TokenLoadParameters]):
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         tokens = np.fmax(endpoints[self._in_flight], 0.0) + np.fmax(state.column(self._uncached, endpoints), 0.0)
         return np.maximum(1.0 - tokens / self._threshold, 0.0)
+
+
+PREFIX_PRODUCER = "multicluster-approx-prefix-cache-producer"
+
+
+class MultiClusterQueueScorer(Scorer):
+    """Prefers clusters with short queues.
+
+    score = (longest - queue) / (longest - shortest) among the candidates; 1 for all if equal, 0 if not reported.
+    """
+
+    consumes_optional = (MULTICLUSTER_QUEUE_SIZE,)
+    category = Category.DISTRIBUTION
+    stability = Stability.EXPERIMENTAL
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        return endpoints.derived(MULTICLUSTER_QUEUE_SIZE, smaller_is_better)
+
+
+class MultiClusterKVCacheUtilizationScorer(Scorer):
+    """Prefers clusters with free KV caches: score = 1 - mean usage; 0 if not reported."""
+
+    consumes_optional = (MULTICLUSTER_KV_CACHE_USAGE,)
+    category = Category.DISTRIBUTION
+    stability = Stability.EXPERIMENTAL
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        return endpoints.derived(MULTICLUSTER_KV_CACHE_USAGE, share_left)
+
+
+class MultiClusterPrefixCacheScorer(PrefixCacheScorer):
+    """Prefers clusters that were sent a long prefix of the prompt before.
+
+    Like `prefix-cache-scorer`, by default with matches from `multicluster-approx-prefix-cache-producer`.
+    """
+
+    stability = Stability.EXPERIMENTAL
+
+    @classmethod
+    def subscriptions(cls, parameters: PrefixCacheParameters) -> Subscriptions:
+        own = super().subscriptions(_with_producer(parameters))
+        if parameters.prefix_match_info_producer_name:
+            return own
+        return Subscriptions(tuple(replace(key, default_producer=PREFIX_PRODUCER) for key in own.consumes))  # type: ignore[type-var]
+
+    def __init__(self, name: str, parameters: PrefixCacheParameters, context: PluginContext) -> None:
+        super().__init__(name, _with_producer(parameters), context)
+
+
+def _with_producer(parameters: PrefixCacheParameters) -> PrefixCacheParameters:
+    named = parameters.prefix_match_info_producer_name or PREFIX_PRODUCER
+    return parameters.model_copy(update={"prefix_match_info_producer_name": named})

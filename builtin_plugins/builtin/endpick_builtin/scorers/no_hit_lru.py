@@ -33,7 +33,7 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Remembers in which order endpoints last got a request with an uncached prompt."""
+    """Order in which endpoints last got a request with an uncached prompt."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -42,11 +42,11 @@ class ColdPicks:
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """Sequence number of each endpoint's last cold request; 0 if none. Shape `(len(endpoints),)`."""
+        """Sequence number of each endpoint's last cold request; 0 if none."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
     def touch(self, picked: Endpoints) -> None:
-        """Record a cold request for the first of these endpoints."""
+        """Record a cold request for the first endpoint."""
         name = picked.take([0]).members[0].name
         self._count += 1
         self._counts.use(name, self._count)
@@ -55,7 +55,6 @@ class ColdPicks:
             self._set(picked, oldest, 0)
 
     def forget(self, name: str) -> None:
-        """Forget an endpoint that left."""
         self._counts.pop(name, None)
 
     def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
@@ -89,9 +88,9 @@ class NoHitLRUParameters(Parameters):
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
     """For a prompt that no candidate has cached, prefers the endpoint that got such a prompt least recently.
 
-    A request is cold if no candidate has a block of its prompt cached, or nothing is known. Candidates that never got a cold request come
-    first, in pool order, then the others, least recent first: score = 1 - rank / (candidates - 1), and 1 for a single candidate. If the
-    request is not cold, all score 0.5. A request that was cold in every profile marks the first pick of each profile as used.
+    A request is cold if no candidate is known to have a block of its prompt. Candidates that never got a cold request rank first, in pool
+    order, then the others, least recent first: score = 1 - rank / (candidates - 1), 1 for a single candidate. Other requests score 0.5. A
+    request that was cold in every profile marks the first pick of each profile as used.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS,)

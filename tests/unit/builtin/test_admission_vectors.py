@@ -12,7 +12,7 @@ from endpick.api.access import Access
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
 from endpick.data.table import EndpointTable
 from endpick_builtin.parsers.openai import OpenAIParser
-from unit.builtin.vectors import built, cases
+from unit.builtin.vectors import built, cases, each
 from unit.requests.stage import Stage, admitter_of, detector_of
 from unit.scheduling.workbench import REQUEST, filter_of, instance, names, pool
 
@@ -32,10 +32,10 @@ def view_of(endpoints):
     table = EndpointTable(clock=lambda: now, keys=set(COLUMNS.values()))
     table.replace_all(Endpoint(f"pool/e{row}", "10.0.0.1", 8000 + row) for row in range(len(endpoints)))
     writer = table.writer(None)
-    for each, endpoint in zip(endpoints, table.generation.endpoints, strict=True):
-        now = 100.0 - each.get("age", 0.0)
-        for name in each.keys() & COLUMNS.keys():
-            writer.set(COLUMNS[name], float(each[name]), endpoint)
+    for row, endpoint in zip(endpoints, table.generation.endpoints, strict=True):
+        now = 100.0 - row.get("age", 0.0)
+        for name in row.keys() & COLUMNS.keys():
+            writer.set(COLUMNS[name], float(row[name]), endpoint)
     now = 100.0
     return table.view(Access())
 
@@ -48,8 +48,8 @@ def state_of(endpoints, view):
     return state
 
 
-@pytest.mark.parametrize("case", [case for case in cases("admission") if "detector" in case.id])
-def test_how_full_the_pool_is_and_which_endpoints_are_kept(case):
+@each([case for case in cases("admission") if "detector" in case.id])
+def test_detector_saturation_and_filter(case):
     detector, view, expected = built(case), view_of(case["endpoints"]), case["expect"]
 
     assert detector.plugin.saturation(view) == pytest.approx(expected["saturation"])
@@ -61,8 +61,8 @@ def test_how_full_the_pool_is_and_which_endpoints_are_kept(case):
         assert stale == expected["stale"]
 
 
-@pytest.mark.parametrize("case", [case for case in cases("admission") if "admitter" in case.id])
-def test_who_is_admitted(case, monkeypatch):
+@each([case for case in cases("admission") if "admitter" in case.id])
+def test_admitter_decisions(case, monkeypatch):
     admitter, view, expected = built(case).plugin, view_of(case["endpoints"]), case["expect"]
     monkeypatch.setattr(admitter.context.random, "random", lambda: case["random"])
     request = replace(REQUEST, priority=case["priority"], headers=case.get("headers", {}))
@@ -78,8 +78,8 @@ def test_who_is_admitted(case, monkeypatch):
         assert admitter.probability(sum(full) / len(full)) == pytest.approx(expected["probability"])
 
 
-@pytest.mark.parametrize("case", cases("statuses"))
-def test_what_a_client_is_answered(case):
+@each(cases("statuses"))
+def test_refusal_statuses(case):
     expected = dict(case["expect"])
     stage = Stage(
         table=pool(size=case.get("pool", 3)),

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
 from ruamel.yaml import YAML
 
 from endpick.api import WAITING_QUEUE_SIZE, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult, ScoredEndpoints
@@ -18,7 +17,7 @@ from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
 from endpick.testing.made_up import make_pool
-from unit.builtin.vectors import FOLDER, cases
+from unit.builtin.vectors import FOLDER, cases, each
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 OURS = {"endpick", "endpick-kubernetes", "endpick-kv-events"}
@@ -34,26 +33,27 @@ OF_ONE_TYPE = {
     "uncached_tokens": "inflight-load-producer",
     "output_tokens": "inflight-load-producer",
 }
-"""Files whose cases need not say what they are about."""
-ELSEWHERE = {
+"""Files about one type."""
+TESTED_OTHERWISE = {
     "dcgm-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
     "metrics-data-source": "fetches pages: test_sources_http.py; its collector has vectors",
     "multicluster-metrics-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
     "http-pool-source": "fetches pages: test_pool_data.py",
     "otlp-source": "receives what servers send: test_otlp.py",
     "endpoint-notification-source": "hands events on: test_endpoint_event_sources.py; its collector has vectors",
+    "kubernetes-discovery": "follows an API server: test_kubernetes_objects.py",
     "k8s-notification-source": "delivers nothing",
     "dns-discovery": "asks name servers: test_discovery_dns.py",
     "predicted-latency-producer": "asks a predictor: test_predicted_latency.py holds questions and answers",
 }
-"""Types without vectors, each with what tests it instead."""
+"""Types without vectors, and their tests."""
 
 
 def plugin_class(name):
     return load(INSTALLED[name], Reference(name), ()).loaded.plugin
 
 
-@pytest.mark.parametrize("case", cases("pickers"))
+@each(cases("pickers"))
 def test_picker_vector(case):
     built, shared = instance(plugin_class(case["type"]), **case.get("parameters", {})), access()
     scored = ScoredEndpoints(pool(size=len(case["totals"])).view(shared), np.array(case["totals"], dtype=float))
@@ -67,7 +67,7 @@ def test_picker_vector(case):
             assert set(picked) <= {f"e{position}" for position in case["among"]}
 
 
-@pytest.mark.parametrize("case", cases("prefix_steps"))
+@each(cases("prefix_steps"))
 def test_prefix_vector(case):
     producer, table = instance(plugin_class(case["type"]), autoTune=False, **case.get("parameters", {})), pool(size=3)
     for step in case["steps"]:
@@ -87,7 +87,7 @@ def test_prefix_vector(case):
         producer.plugin.before_request(request, result, HeadersForUpstream({}), state)
 
 
-@pytest.mark.parametrize("case", cases("silent_endpoints"))
+@each(cases("silent_endpoints"))
 def test_silent_endpoint_vector(case):
     clock = [100.0]
     table = make_pool(len(case["ages"]), keys=(WAITING_QUEUE_SIZE,), clock=lambda: clock[0])
@@ -114,18 +114,18 @@ def vectors_by_type() -> Counter[str]:
 def test_every_type_has_vectors_or_a_reason():
     counted = vectors_by_type()
     present = {load(one, Reference(name), ()).loaded.type for name, one in INSTALLED.items()}
-    assert {name for name in present if counted[name] < 2} == ELSEWHERE.keys() & present
+    assert {name for name in present if counted[name] < 2} == TESTED_OTHERWISE.keys() & present
     assert sum(counted.values()) >= 650
 
 
 def test_vectors_are_about_installed_types():
     assert vectors_by_type().keys() - INSTALLED.keys() - {None} == set()
-    assert ELSEWHERE.keys() - INSTALLED.keys() == set()
+    assert TESTED_OTHERWISE.keys() - INSTALLED.keys() == set()
 
 
 def test_tests_named_as_reasons_exist():
     tests = Path(__file__).parents[1]
-    for why in ELSEWHERE.values():
+    for why in TESTED_OTHERWISE.values():
         named = [word.rstrip(";,") for word in why.split() if word.rstrip(";,").endswith(".py")]
         assert named or why == "delivers nothing"
         assert all(list(tests.rglob(name)) for name in named), why

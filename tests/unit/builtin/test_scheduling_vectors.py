@@ -19,11 +19,12 @@ from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
+from unit.builtin.vectors import each
 from unit.scheduling.workbench import access, instance, names, pool
 
 VECTORS = Path(__file__).parents[2] / "fixtures" / "vectors"
 KEYS = {key.name: key for key in vars(keys).values() if isinstance(key, DataKey)}
-CLASSES = {one.type: one for one in discover() if one.is_builtin}
+CLASSES = {one.type: one for one in discover() if one.distribution.startswith("endpick")}
 FIELDS = {"case", "plugin", "parameters", "request", "columns", "labels", "state", "endpoints", "candidates", "used", "producer"}
 
 
@@ -90,8 +91,8 @@ class Scene:
         self.built.plugin.before_request(self.request, result, HeadersForUpstream({}), state)
 
 
-@pytest.mark.parametrize("vector", [*vectors("scorers", "scores"), *vectors("latency_scorer", "scores")])
-def test_scores(vector):
+@each([*vectors("scorers", "scores"), *vectors("latency_scorer", "scores")], "vector")
+def test_scorer_scores(vector):
     scene = Scene(vector)
 
     answer = scene.built.plugin.score(scene.request, scene.endpoints, scene.state)
@@ -99,8 +100,8 @@ def test_scores(vector):
     assert answer.tolist() == pytest.approx(vector["scores"], abs=1e-9)
 
 
-@pytest.mark.parametrize("vector", vectors("filters", "kept"))
-def test_kept(vector):
+@each(vectors("filters", "kept"), "vector")
+def test_filter_keeps(vector):
     scene = Scene(vector)
 
     answer = as_view(scene.endpoints, scene.built.plugin.filter(scene.request, scene.endpoints, scene.state))
@@ -108,13 +109,13 @@ def test_kept(vector):
     assert names(answer) == [f"e{position}" for position in vector["kept"]]
 
 
-@pytest.mark.parametrize("vector", vectors("filters", "refused"))
-def test_parameters_that_make_no_sense_are_refused(vector):
+@each(vectors("filters", "refused"), "vector")
+def test_filter_parameters_refused(vector):
     with pytest.raises(ValidationError, match=vector["refused"]):
         instance(plugin_class(vector["plugin"]), **vector["parameters"])
 
 
-def test_there_are_enough_vectors_and_none_is_forgotten():
+def test_scheduling_vectors_are_complete():
     cases = [one for topic in ("scorers", "latency_scorer", "filters") for one in YAML(typ="safe").load(VECTORS / f"{topic}.yaml")]
 
     assert len(cases) >= 120

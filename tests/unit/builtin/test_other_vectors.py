@@ -34,7 +34,7 @@ from endpick.requests.intake import HeadersForUpstream
 from endpick.testing.made_up import make_pool
 from endpick_builtin.collection.pool_data import JsonDocument
 from endpick_builtin.collection.sources import ModelList, parse_model_list
-from unit.builtin.vectors import built, cases
+from unit.builtin.vectors import built, cases, each
 from unit.scheduling.workbench import REQUEST, names, pool
 
 OFFERED = {one.type: one for one in discover() if one.is_builtin}
@@ -54,8 +54,8 @@ def made(plugin_type: str, parameters: dict, context: PluginContext):
     return plugin(plugin_type, own_model(plugin).model_validate(parameters), context)
 
 
-@pytest.mark.parametrize("case", cases("rollout"))
-def test_what_a_rollout_keeps(case):
+@each(cases("rollout"))
+def test_rollout_screener_keeps(case):
     gating = {"mode": case.get("mode", "sum"), "requireRoles": {"values": case.get("roles", [])}}
     parameters = {"scope": {"labelSelector": {"matchLabels": {"app": "m"}}}, "headerSelectors": [ZONE], "revisionGating": gating}
     screener = built({**case, "parameters": parameters}).plugin
@@ -71,8 +71,8 @@ def test_what_a_rollout_keeps(case):
     assert kept == {tuple(f"e{number}" for number in answer) for answer in case["kept"]}
 
 
-@pytest.mark.parametrize("case", of("reports", "request-attribute-reporter"))
-def test_what_is_told_of_usage(case):
+@each(of("reports", "request-attribute-reporter"))
+def test_attribute_reporter_metadata(case):
     pytest.importorskip("celpy", reason="the extra 'cel' is not installed")
     attribute = {"key": {"name": "n"}, "expression": case["expression"], "condition": case.get("condition", "")}
     reporter = built({**case, "parameters": {"attributes": [attribute]}}).plugin
@@ -82,15 +82,15 @@ def test_what_is_told_of_usage(case):
     assert told == ({"envoy.lb": {"n": case["expect"]}} if "expect" in case else None)
 
 
-@pytest.mark.parametrize("case", of("reports", "destination-endpoint-served-verifier"))
-def test_what_is_told_of_who_served(case):
+@each(of("reports", "destination-endpoint-served-verifier"))
+def test_served_verifier_header(case):
     told = built(case).plugin.response_started(REQUEST, ResponseHead(200, {}, None, case["served"]), CycleState())
 
     assert told == {"x-conformance-test-served-endpoint": case["expect"]}
 
 
-@pytest.mark.parametrize("case", of("reports", "endpoint-load-observer"))
-def test_what_is_read_of_a_servers_load(case):
+@each(of("reports", "endpoint-load-observer"))
+def test_load_observer_columns(case):
     table = make_pool(1, keys=LOAD_KEYS)
     plugin = load(OFFERED[case["type"]], Reference(case["type"]), ()).loaded.plugin
     scope = scope_of("load", plugin.subscriptions(own_model(plugin)()))
@@ -103,8 +103,8 @@ def test_what_is_read_of_a_servers_load(case):
     assert [None if value != value else value for value in known] == case["expect"]
 
 
-@pytest.mark.parametrize("case", cases("discoveries"))
-def test_what_a_discovery_finds(case, tmp_path):
+@each(cases("discoveries"))
+def test_discovery_endpoints(case, tmp_path):
     parameters = {"endpoints": case["endpoints"]}
     if case["type"] != "static-discovery":
         (tmp_path / "endpoints.json").write_text(json.dumps(parameters))
@@ -122,8 +122,8 @@ def test_what_a_discovery_finds(case, tmp_path):
     assert {one.name: one.address for one in table.view()} == case["expect"]
 
 
-@pytest.mark.parametrize("case", of("documents", "models-data-source"))
-def test_what_is_read_of_a_list_of_models(case):
+@each(of("documents", "models-data-source"))
+def test_model_list_parses(case):
     if "unavailable" in case:
         with pytest.raises(Unavailable):
             parse_model_list(case["body"].encode())
@@ -131,8 +131,8 @@ def test_what_is_read_of_a_list_of_models(case):
         assert [[model.id, model.parent] for model in parse_model_list(case["body"].encode())] == case["expect"]
 
 
-@pytest.mark.parametrize("case", of("documents", "models-data-extractor"))
-def test_which_models_are_kept(case):
+@each(of("documents", "models-data-extractor"))
+def test_models_extractor_keeps(case):
     table, endpoint = EndpointTable(lambda: 0.0, (SERVED_MODELS,)), Endpoint("default/a", "10.0.0.1", 8000)
     table.upsert(endpoint)
 
@@ -141,8 +141,8 @@ def test_which_models_are_kept(case):
     assert table.view().objects(SERVED_MODELS) == [tuple(ServedModel(*model) for model in case["expect"])]
 
 
-@pytest.mark.parametrize("case", of("documents", "json-values-extractor"))
-def test_which_values_of_a_document_are_kept(case):
+@each(of("documents", "json-values-extractor"))
+def test_json_values_extractor_keeps(case):
     collector = built({**case, "parameters": {"values": case["values"]}}).plugin
     keys = type(collector).subscriptions(collector.parameters).produces
     table = make_pool(1, keys=keys)
@@ -158,8 +158,8 @@ def test_which_values_of_a_document_are_kept(case):
     assert bool(said) == ("unavailable" in case)
 
 
-@pytest.mark.parametrize("case", cases("stage_headers"))
-def test_what_the_sidecar_is_told(case):
+@each(cases("stage_headers"))
+def test_disagg_headers_are_set(case):
     endpoints = EndpointTable(lambda: 0.0)
     endpoints.replace_all(Endpoint(f"default/e{number}", f"10.0.0.{number + 1}", 8000) for number in range(2))
     view = endpoints.view()
