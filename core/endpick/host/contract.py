@@ -3,21 +3,91 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+import math
+import typing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from endpick.api.data import DataKey
-from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
-from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.api.datalayer import DataCollector, DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
+from endpick.api.discovery import EndpointDiscovery
+from endpick.api.plugin import Parameters, Plugin, RefersTo, Stability
 from endpick.api.request import shown
+from endpick.api.request_control import DataProducer, Parser
+from endpick.api.scheduling import Picker, ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.attributes import class_faults
 from endpick.host.discovery import Candidate
 from endpick.host.kinds import KINDS, kinds_of, parameters_model
-from endpick.host.references import marks_in
 from endpick.host.resolution import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    kind: type[Plugin[Any]]
+    name: str
+    wanted: str
+    fits: Callable[[object], bool]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_duration_or_none(value: object) -> bool:
+    return value is None or value == 0 or _is_positive(value)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+
+
+_ATTRIBUTES = (
+    _Attribute(Plugin, "tolerated_age_seconds", "a number of seconds or None", _is_duration_or_none),
+    _Attribute(PollingSource, "interval_seconds", "a number of seconds or None", _is_duration_or_none),
+    _Attribute(PollingSource, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(PollingSource, "repeats_payload", "True or False", _is_flag),
+    _Attribute(PollingPoolSource, "interval_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(PollingPoolSource, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(DataSource, "default_collectors", "a tuple of names", _are_names),
+    _Attribute(DataCollector, "default_source", "a name or None", lambda value: value is None or isinstance(value, str)),
+    _Attribute(EndpointDiscovery, "publishes_objectives", "True or False", _is_flag),
+    _Attribute(DataProducer, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(Parser, "claims", "a tuple of names", _are_names),
+    _Attribute(Parser, "reads_usage", "True or False", _is_flag),
+    _Attribute(Parser, "usage_mark", "bytes", lambda value: isinstance(value, bytes)),
+    _Attribute(Picker, "uses_scores", "True or False", _is_flag),
+    _Attribute(ProfileHandler, "most_profiles", "a number above 0 or None", lambda value: value is None or _is_positive(value)),
+)
+
+
+def class_faults(plugin: type[Plugin[Any]], whose: str) -> Iterator[str]:
+    """A sentence for each wrong attribute of a class; properties are checked on the instance."""
+    for attribute in _ATTRIBUTES:
+        if issubclass(plugin, attribute.kind):
+            value: object = getattr(plugin, attribute.name)
+            if not hasattr(type(value), "__get__") and not attribute.fits(value):
+                yield f"`{attribute.name}` {whose} is {shown(value)}, not {attribute.wanted}"
+
+
+def instance_fault(plugin: Plugin[Any]) -> str | None:
+    """The first wrong attribute of an instance; None if all are right."""
+    for attribute in _ATTRIBUTES:
+        if isinstance(plugin, attribute.kind):
+            value: object = getattr(plugin, attribute.name)
+            if not attribute.fits(value):
+                return f"its `{attribute.name}` is {shown(value)}, not {attribute.wanted}"
+    return None
+
 
 _API_PACKAGE = "endpick.api."
 _SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
@@ -225,3 +295,32 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
     for message in messages:
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))
+
+
+def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
+    """The marked fields of a model and its nested models, each with its name."""
+    return tuple(_marks(model, set()))
+
+
+def mark_of(field: FieldInfo) -> RefersTo | None:
+    """The field's `RefersTo`, if any."""
+    return next((mark for mark in field.metadata if isinstance(mark, RefersTo)), None)
+
+
+def _marks(model: type[BaseModel], seen: set[type]) -> Iterator[tuple[str, RefersTo]]:
+    if model in seen:
+        return
+    seen.add(model)
+    for name, field in model.model_fields.items():
+        mark = mark_of(field)
+        if mark is not None:
+            yield name, mark
+        for inner in _models_of(field.annotation):
+            yield from _marks(inner, seen)
+
+
+def _models_of(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models_of(argument)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.host.discovery import Candidate, Installed, discover, discover_hook_objects, find_installed, for_endpick
+from endpick.host.discovery import Candidate, Installed, discover, discover_hook_objects, find_installed, for_endpick, unmet_requirements
 from endpick.host.lock import changed_files, check_lock, listed, load_lock
-from endpick.host.requirements import unmet_requirements
 from endpick.host.resolution import Reference, resolve, where
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
 

@@ -15,11 +15,11 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import shown
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.attributes import instance_fault
 from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
+from endpick.host.contract import instance_fault
 from endpick.host.discovery import Candidate
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import attributed, describe, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
+from endpick.host.importing import attributed
 from endpick.host.kinds import Kind, OnFault, default_on_fault
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import ParameterSource
@@ -163,7 +163,7 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
     except ConfigurationError as error:
         return _refusal(loaded, place, f"cannot work with its parameters: {error}", "correct the parameters")
     except PLUGIN_ERRORS as error:
-        return _refusal(loaded, place, f"failed while it was built: {describe(error)}", _blame(loaded), trace_notes(error))
+        return _refusal(loaded, place, f"failed while it was built: {describe_error(error)}", _blame(loaded), trace_notes(error))
     if not isinstance(value, expected):
         return _refusal(loaded, place, f"answered {shown(value)}, not {expected.__name__}", _blame(loaded))
     return value

@@ -13,12 +13,10 @@ from endpick.api.plugin import HAS_NO_EFFECT, Parameters
 from endpick.config.source import SourceMap
 from endpick.config.yaml_values import Json
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import describe, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.loader import LoadedPlugin
 from endpick.host.resolution import Reference
-from endpick.host.schema import Schema, own_model, schema_errors
-from endpick.host.violation import Violation, violations
+from endpick.host.schema import Schema, Violation, own_model, schema_errors, violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +286,7 @@ def _validator_crashed(loaded: LoadedPlugin, place: ParameterSource, error: Base
     plugin = place.reference.plugin(loaded.candidate)
     return Diagnostic(
         Code.E0403,
-        f"{plugin} cannot judge its parameters: {describe(error)}",
+        f"{plugin} cannot judge its parameters: {describe_error(error)}",
         span=place.key_span(()),
         help=f"this is a fault of {loaded.candidate.distribution}; report it to its author",
         notes=trace_notes(error),

@@ -8,10 +8,9 @@ from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, 
 from endpick.api.data import AnyKey
 from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
-from endpick.host.catalog import PluginCatalog
 from endpick.host.kinds import Kind, payload_of
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, look_up_kind, report_wrong_kind
-from endpick.host.planning.instances import add_instance
+from endpick.host.loader import PluginCatalog
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up, look_up_kind, report_wrong_kind
 from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, missing_keys, resolve_subscriptions
 
 METRICS_SOURCE = "metrics-data-source"

@@ -9,10 +9,10 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, Fai
 from endpick.config import FlowControl, PriorityBand
 from endpick.config.shape import show_path
 from endpick.diagnostics import Code, DocumentPath
-from endpick.host.catalog import PluginCatalog
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.builder import PlanBuilder, look_up_kind_at
-from endpick.host.planning.flow_control_settings import (
+from endpick.host.loader import PluginCatalog
+from endpick.host.planning.builder import PlanBuilder, add_instance, look_up_kind_at
+from endpick.host.planning.plan import (
     DEFAULT_BAND_BYTES,
     DEFAULT_BAND_REQUESTS,
     DEFAULT_TTL_SECONDS,
@@ -20,7 +20,6 @@ from endpick.host.planning.flow_control_settings import (
     EvictionSettings,
     FlowControlSettings,
 )
-from endpick.host.planning.instances import add_instance
 
 DEFAULT_FAIRNESS = "global-strict-fairness-policy"
 DEFAULT_ORDERING = "fcfs-ordering-policy"

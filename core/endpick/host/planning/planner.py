@@ -11,20 +11,19 @@ from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
-from endpick.host.catalog import PluginCatalog, policy_of
 from endpick.host.discovery import Candidate, discover_hook_objects
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
+from endpick.host.loader import PluginCatalog, policy_of
 from endpick.host.lock import Lock, LockCheck, check_lock
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, report_same_names
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_flow_control
-from endpick.host.planning.instances import define_instances
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
-from endpick.host.planning.pool import NO_POOL, PoolSettings
+from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
 from endpick.host.planning.profiles import plan_handler, plan_profiles
 from endpick.host.planning.references import References, in_order, plan_references
-from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
+from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_parsers
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
 from endpick.installation import HOST_DISTRIBUTION

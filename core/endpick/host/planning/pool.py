@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from endpick.diagnostics import Code
-from endpick.host.catalog import PluginCatalog
-from endpick.host.planning.builder import DraftInstance, PlanBuilder
-from endpick.host.planning.instances import add_instance
+from endpick.api.discovery import EndpointDiscovery
+from endpick.config import LoadedConfig
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
+from endpick.host.loader import PluginCatalog
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 
+DEFAULT_DISCOVERY = "file-discovery"
 POOL_DISCOVERY = "kubernetes-discovery"
 FOLLOWERS_GATE = "haPopulateNonLeaderDatastore"
 MAX_TARGET_PORTS = 8
@@ -100,3 +102,50 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
         if not (word.isascii() and word.isdigit() and int(word) <= _MAX_PORT):
             raise PoolSettingsError(f"'{word}' in --endpoint-target-ports is no port; write for example 8000,8001")
     return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
+    """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
+    layer = builder.config.data_layer
+    if layer is not None and layer.discovery is not None:
+        if builder.endpoints_file is not None:
+            builder.report(
+                Code.W0204,
+                f"--endpoints has no effect: the configuration names the discovery '{layer.discovery.plugin_ref}'",
+                (*layer.discovery.path, "pluginRef"),
+                help="remove the flag, or the discovery",
+            )
+        named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
+        if named is not None and says_nothing_of_election(pool, named):
+            builder.report(
+                Code.W0204,
+                f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
+                (*layer.discovery.path, "pluginRef"),
+                help=f"write `leaderElection: true` into the parameters of '{named.name}'",
+            )
+        return None if named is None else named.name
+    if builder.loaded.is_damaged(("dataLayer",)):
+        return None
+    if builder.endpoints_file is None:
+        return add_pool_discovery(pool, builder, installed)
+    reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
+    added = add_instance(builder, installed, DEFAULT_DISCOVERY, reason, {"path": str(builder.endpoints_file.absolute()), "watchFile": True})
+    builder.announce(Code.N0501, added.name, f"added discovery '{added.name}': {reason}")
+    return added.name
+
+
+def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
+    """The error for a document without a discovery; None if it has one, or may have lost it to a mistake."""
+    layer = None if loaded.config is None else loaded.config.data_layer
+    damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
+    if damaged or (layer is not None and layer.discovery is not None):
+        return None
+    path: DocumentPath = ("dataLayer",)
+    return Diagnostic(
+        Code.E0806,
+        "the configuration names no endpoint discovery, so there are no endpoints to route to",
+        span=loaded.source.key_span(path) if path in loaded.source else Span.start_of(loaded.path),
+        help="name one at `dataLayer.discovery`, for example file-discovery, or give a file of endpoints with --endpoints",
+        notes=("llm-d finds the endpoints of such a configuration in Kubernetes, by its flags --pool-name or --endpoint-selector",),
+        path=path if path in loaded.source else (),
+    )

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from endpick.api import Parser, SaturationDetector
-from endpick.api.discovery import EndpointDiscovery
-from endpick.config import LoadedConfig, PluginRef
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.catalog import PluginCatalog
+from endpick.config import PluginRef
+from endpick.diagnostics import Code
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up_kind
+from endpick.host.loader import PluginCatalog
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 from endpick.host.planning.data import injects_defaults
-from endpick.host.planning.instances import add_instance
-from endpick.host.planning.pool import PoolSettings, add_pool_discovery, says_nothing_of_election
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_DETECTOR = "utilization-detector"
-DEFAULT_DISCOVERY = "file-discovery"
 DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
 
 
@@ -83,53 +79,6 @@ def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> No
     reason = "a model server that dies keeps its last values, which would go on attracting requests"
     builder.announce(Code.N0501, DEFAULT_CANDIDATE_FILTER, f"added candidate filter '{DEFAULT_CANDIDATE_FILTER}': {reason}")
     add_instance(builder, installed, DEFAULT_CANDIDATE_FILTER, reason)
-
-
-def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
-    """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
-    layer = builder.config.data_layer
-    if layer is not None and layer.discovery is not None:
-        if builder.endpoints_file is not None:
-            builder.report(
-                Code.W0204,
-                f"--endpoints has no effect: the configuration names the discovery '{layer.discovery.plugin_ref}'",
-                (*layer.discovery.path, "pluginRef"),
-                help="remove the flag, or the discovery",
-            )
-        named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
-        if named is not None and says_nothing_of_election(pool, named):
-            builder.report(
-                Code.W0204,
-                f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
-                (*layer.discovery.path, "pluginRef"),
-                help=f"write `leaderElection: true` into the parameters of '{named.name}'",
-            )
-        return None if named is None else named.name
-    if builder.loaded.is_damaged(("dataLayer",)):
-        return None
-    if builder.endpoints_file is None:
-        return add_pool_discovery(pool, builder, installed)
-    reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
-    added = add_instance(builder, installed, DEFAULT_DISCOVERY, reason, {"path": str(builder.endpoints_file.absolute()), "watchFile": True})
-    builder.announce(Code.N0501, added.name, f"added discovery '{added.name}': {reason}")
-    return added.name
-
-
-def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
-    """The error for a document without a discovery; None if it has one, or may have lost it to a mistake."""
-    layer = None if loaded.config is None else loaded.config.data_layer
-    damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
-    if damaged or (layer is not None and layer.discovery is not None):
-        return None
-    path: DocumentPath = ("dataLayer",)
-    return Diagnostic(
-        Code.E0806,
-        "the configuration names no endpoint discovery, so there are no endpoints to route to",
-        span=loaded.source.key_span(path) if path in loaded.source else Span.start_of(loaded.path),
-        help="name one at `dataLayer.discovery`, for example file-discovery, or give a file of endpoints with --endpoints",
-        notes=("llm-d finds the endpoints of such a configuration in Kubernetes, by its flags --pool-name or --endpoint-selector",),
-        path=path if path in loaded.source else (),
-    )
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> DraftInstance | None:
