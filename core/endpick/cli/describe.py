@@ -104,7 +104,7 @@ def _text(loaded: LoadedPlugin) -> str:
     category, payload = _category(loaded), payload_of(plugin)
     lines = [
         ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
-        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
+        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.source_path else "")),
         ("class", f"{candidate.target} in {import_place(candidate.module)}"),
         *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
         ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),

@@ -37,49 +37,35 @@ def normalise(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """An entry point that offers a plugin type or a hook object.
+    """An entry point that offers a plugin type or a hook object."""
 
-    Attributes:
-        type: Name of the entry point; it may be malformed, see `is_valid`.
-        api_major: Number in the name of the entry-point group.
-        target: `module:attribute` as its author wrote it; it may not exist.
-        metadata_path: The distribution's `.dist-info` directory.
-        source_path: Project directory of an editable install, else empty.
-        is_builtin: Part of endpick's own distribution.
-    """
-
-    type: str
-    api_major: int
+    type: str  # name of the entry point; may be malformed, see `is_valid`
+    api_major: int  # from the name of the entry-point group
     distribution: str
     version: str
-    target: str
-    metadata_path: str
-    source_path: str = ""
-    is_builtin: bool = False
-
-    @property
-    def editable(self) -> bool:
-        """True for an editable install."""
-        return bool(self.source_path)
+    target: str  # `module:attribute` as its author wrote it; may not exist
+    metadata_path: str  # the distribution's `.dist-info` directory
+    source_path: str = ""  # project directory of an editable install
+    is_builtin: bool = False  # part of endpick's own distribution
 
     @property
     def is_valid(self) -> bool:
-        """True when the type is well-formed; a configuration cannot use a malformed type."""
+        """True if the type is well-formed."""
         return is_valid_type(self.type)
 
     @property
     def module(self) -> str:
         """The module of the target."""
-        return module_of(self.target)
+        return self.target.partition(":")[0].partition("[")[0].strip()
 
     @property
     def speaks_our_api(self) -> bool:
-        """True when it was written for the API major of this host."""
+        """True if it was written for this API major."""
         return self.api_major == API_MAJOR
 
     @property
     def is_usable(self) -> bool:
-        """True when a configuration can use it."""
+        """True if a configuration can use it."""
         return self.is_valid and self.speaks_our_api
 
     @property
@@ -94,20 +80,16 @@ class Installed:
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
         self._path = Path(str(cast("PathDistribution", distribution)._path))
-
-    @property
-    def path(self) -> str:
-        """The metadata directory."""
-        return str(self._path)
+        self.path = str(self._path)
 
     @property
     def is_empty(self) -> bool:
-        """True for a directory without metadata, as an interrupted uninstall leaves behind."""
+        """True for a directory that an interrupted uninstall left behind."""
         return self._path.is_dir() and not any((self._path / file).exists() for file in ("METADATA", "PKG-INFO"))
 
     @cached_property
     def name(self) -> str:
-        """Name as its author writes it."""
+        """The name as its author writes it."""
         return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
 
     @property
@@ -178,11 +160,6 @@ def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, 
     return tuple(one for one in candidates if one.type == plugin_type and one.is_usable)
 
 
-def module_of(target: str) -> str:
-    """The module of an entry point's target, without attribute and extras."""
-    return target.partition(":")[0].partition("[")[0].strip()
-
-
 def _plugins(copy: Installed) -> Iterator[Candidate]:
     for entry_point in copy.entry_points:
         match = _GROUP.fullmatch(entry_point.group)
@@ -205,17 +182,11 @@ def _candidate(entry_point: EntryPoint, api_major: int, copy: Installed) -> Cand
 
 @dataclass(frozen=True, slots=True)
 class UnmetRequirement:
-    """A requirement that the environment does not meet.
+    """A requirement that the environment does not meet."""
 
-    Attributes:
-        distribution: Canonical name of the required distribution.
-        requirement: Name and versions, without marker and extras.
-        installed: The installed version; empty when there is none.
-    """
-
-    distribution: str
-    requirement: str
-    installed: str = ""
+    distribution: str  # canonical name
+    requirement: str  # name and versions, without marker and extras
+    installed: str = ""  # version
 
     def __str__(self) -> str:
         if not self.installed:
@@ -233,7 +204,8 @@ def requirements_of(distribution: str) -> tuple[str, ...]:
 
 def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
     """Every requirement that the environment does not meet; requirements of extras are skipped."""
-    return tuple(_unmet(map(Requirement, requires)))
+    applying = (one for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""}))
+    return tuple(unmet for one in applying if (unmet := _unmet(one)) is not None)
 
 
 def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
@@ -241,18 +213,13 @@ def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
     return unmet_requirements(requirements_of(distribution))
 
 
-def _unmet(requirements: Iterable[Requirement]) -> Iterator[UnmetRequirement]:
-    for one in requirements:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue
-        name, wanted = normalise(one.name), f"{one.name}{one.specifier}"
-        try:
-            installed = metadata.version(one.name)
-        except metadata.PackageNotFoundError:
-            yield UnmetRequirement(name, wanted)
-            continue
-        if not _allows(one, installed):
-            yield UnmetRequirement(name, wanted, installed)
+def _unmet(requirement: Requirement) -> UnmetRequirement | None:
+    name, wanted = normalise(requirement.name), f"{requirement.name}{requirement.specifier}"
+    try:
+        installed = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return UnmetRequirement(name, wanted)
+    return None if _allows(requirement, installed) else UnmetRequirement(name, wanted, installed)
 
 
 def _allows(requirement: Requirement, version: str) -> bool:

@@ -47,7 +47,7 @@ class HookCall:
     implementation: pluggy.HookImpl
 
     def __call__(self, **offered: object) -> object:
-        """Call it with the hook's arguments it asks for; errors propagate."""
+        """Call it with the arguments it asks for; errors propagate."""
         with attributed(f"{self.reference.type} ({self.candidate.origin})"):
             return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
 
@@ -81,15 +81,15 @@ class HookConfigReport:
         self._source = source
 
     def error(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         self._add(Code.E0511, path, message, help)
 
     def warn(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         self._add(Code.W0503, path, message, help)
 
     def position(self, path: DocumentPath) -> tuple[int, int]:
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         span = self._source.value_span(tuple(path))
         return span.line, span.column
 
@@ -137,7 +137,7 @@ class HookRegistry:
 
     @property
     def files(self) -> dict[str, str]:
-        """Source files of the hook objects; maps each to the object, or to the distribution if several objects share it."""
+        """Hook objects by source file; the distribution if several objects share a file."""
         found: dict[str, str] = {}
         for name, hook_object in self._pluggy.list_name_plugin():
             module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
@@ -145,10 +145,6 @@ class HookRegistry:
             if isinstance(file, str):
                 found[file] = self._known[name][1].origin if file in found else name
         return found
-
-    def implements(self, hook: str) -> bool:
-        """True if any hook object implements a hook."""
-        return any(True for _ in self.calls(hook))
 
     def calls(self, hook: str) -> Iterator[HookCall]:
         """The implementations of a hook in call order."""
@@ -252,14 +248,7 @@ class HookRegistry:
 def load_hooks(
     references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """Load the hook objects of a configuration; objects with mistakes are reported and left out.
-
-    Args:
-        references: The `hooks:` entries in their order; `Reference.type` is the name of the hook object.
-        candidates: From `discover_hook_objects`.
-        policy: The document's `pluginPolicy`.
-        lock: Distributions that differ from it are not imported.
-    """
+    """Load the hook objects of the `hooks:` entries; objects with mistakes are reported and left out."""
     registry = HookRegistry()
     faults: list[Diagnostic] = []
     for reference in reversed(references):
@@ -316,15 +305,12 @@ def hook_faults(reference: Reference, candidate: Candidate, hook_object: object)
         if options is not None:
             implemented = True
             hook = options.get("specname") or name
-            faults.extend(_implementation_faults(reference, candidate, hook, getattr(hook_object, name), is_wrapper=_is_wrapper(options)))
+            is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
+            faults.extend(_implementation_faults(reference, candidate, hook, getattr(hook_object, name), is_wrapper=is_wrapper))
     if not implemented:
         message = "it implements no hook; its methods need the mark `@hookimpl` from endpick.api"
         return (_unloadable(reference, candidate, message),)
     return tuple(faults)
-
-
-def _is_wrapper(options: pluggy.HookimplOpts) -> bool:
-    return bool(options.get("wrapper") or options.get("hookwrapper"))
 
 
 def _implementation_faults(

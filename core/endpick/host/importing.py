@@ -79,7 +79,7 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
     """Import the candidate's module and look its attribute up; what the module raises becomes a diagnostic."""
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
-        return _wrong_module(reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")
+        return _wrong_entry_point(Code.E0303, reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")
     begin = time.perf_counter()
     with attributed(f"{candidate.type} ({candidate.origin})"), captured() as output:
         try:
@@ -90,7 +90,7 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
             value = functools.reduce(getattr, match["attribute"].split(".") if match["attribute"] else (), module)
         except PLUGIN_ERRORS as error:
             if isinstance(error, AttributeError) and not plugin_frames(error):
-                return _wrong_attribute(reference, candidate, match["module"], match["attribute"])
+                return _wrong_entry_point(Code.E0319, reference, candidate, f"module '{match['module']}' has no '{match['attribute']}'")
             return _raised(reference, candidate, error)
     return Imported(value, time.perf_counter() - begin, output)
 
@@ -101,16 +101,8 @@ def _import_failed(reference: Reference, candidate: Candidate, module: str, erro
     missing_itself = module == error.name or module.startswith(error.name + ".")
     if missing_itself and not plugin_frames(error):
         forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
-        return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
+        return _wrong_entry_point(Code.E0303, reference, candidate, f"there is no module '{error.name}'{forgotten}")
     return _missing_dependency(reference, candidate, error, error.name)
-
-
-def _wrong_module(reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:
-    return _wrong_entry_point(Code.E0303, reference, candidate, reason)
-
-
-def _wrong_attribute(reference: Reference, candidate: Candidate, module: str, attribute: str) -> Diagnostic:
-    return _wrong_entry_point(Code.E0319, reference, candidate, f"module '{module}' has no '{attribute}'")
 
 
 def _wrong_entry_point(code: Code, reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:

@@ -30,20 +30,14 @@ _LONGEST_QUOTE = 400
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """A plugin class that passed every check.
-
-    Attributes:
-        type: Name of its entry point; for an alias, the current name of the type.
-        load_seconds: Import time; nearly zero if another plugin had imported the module already.
-        output: Text printed and warnings raised by the import.
-    """
+    """A plugin class that passed every check."""
 
     candidate: Candidate
     plugin: type[Plugin[Parameters]]
-    type: str
+    type: str  # name of its entry point; for an alias, the current name
     kinds: tuple[Kind, ...]
-    load_seconds: float
-    output: str
+    load_seconds: float  # of the import; nearly zero if the module was imported before
+    output: str  # printed text and warnings of the import
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
@@ -97,24 +91,42 @@ def load(
         unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
     host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
     if host is not None:
-        return Loading(None, (_other_endpick(reference, candidate, host),))
+        fault = reference.diagnostic(
+            Code.E0306,
+            f"'{candidate.type}' from {candidate.origin} needs {host.requirement}; this is endpick {__version__}",
+            candidate,
+            help=f"install {host.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
+        )
+        return Loading(None, (fault,))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
-        return Loading(None, (_with_notes(imported, unmet or unmet_of(candidate.distribution)),))
+        notes = (f"unmet requirement: {sentence}" for sentence in unmet or unmet_of(candidate.distribution))
+        return Loading(None, (replace(imported, notes=(*imported.notes, *notes)),))
     faults = check_contract(reference, candidate, imported.value)
     if not faults and unmet:
-        faults = (_requirements_unmet(reference, candidate, unmet),)
+        message = f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}"
+        repair = f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs"
+        faults = (reference.diagnostic(Code.E0317, message, candidate, help=repair),)
     if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
     # The schemas of built-in plugins are checked by tests.
-    fault = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
-    if fault is not None:
-        return Loading(None, (fault,))
+    wrong = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
+    if wrong is not None:
+        return Loading(None, (wrong,))
     name = _current_name(candidate, plugin, offers)
     if name is None:
-        return Loading(None, (_former_name_only(reference, candidate),))
-    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, _transcript(imported.output))
+        fault = reference.diagnostic(
+            Code.E0312,
+            f"'{candidate.type}' is a former name by its class's `aliases`, "
+            f"and {candidate.origin} has no entry point with the current name",
+            candidate,
+            annotation=f"leads to {candidate.target}",
+            help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
+        )
+        return Loading(None, (fault,))
+    transcript = "\n".join([*([imported.output.text.rstrip()] if imported.output.text else []), *_warned(imported.output)])
+    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, transcript)
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 
@@ -150,38 +162,6 @@ def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers
     return next((name for name in current if name not in plugin.aliases), None)
 
 
-def _former_name_only(reference: Reference, candidate: Candidate) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0312,
-        f"'{candidate.type}' is a former name by its class's `aliases`, and {candidate.origin} has no entry point with the current name",
-        candidate,
-        annotation=f"leads to {candidate.target}",
-        help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
-    )
-
-
-def _other_endpick(reference: Reference, candidate: Candidate, unmet: UnmetRequirement) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0306,
-        f"'{candidate.type}' from {candidate.origin} needs {unmet.requirement}; this is endpick {__version__}",
-        candidate,
-        help=f"install {unmet.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
-    )
-
-
-def _with_notes(diagnostic: Diagnostic, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
-    return replace(diagnostic, notes=(*diagnostic.notes, *(f"unmet requirement: {sentence}" for sentence in unmet)))
-
-
-def _requirements_unmet(reference: Reference, candidate: Candidate, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0317,
-        f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}",
-        candidate,
-        help=f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs",
-    )
-
-
 def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:
     candidate, plugin = loaded.candidate, loaded.plugin
     if candidate.type != loaded.type:
@@ -198,13 +178,15 @@ def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput
             candidate,
             help=f"expect it to change; pin {candidate.distribution}",
         )
+    text = output.text.rstrip()
     if output.text:
+        quote = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
         yield reference.diagnostic(
             Code.W0306,
             f"'{loaded.type}' from {candidate.origin} printed something while it was imported",
             candidate,
             help="report it to its author: a plugin should use logging",
-            notes=(f"it printed:\n{_quoted(output.text)}",),
+            notes=(f"it printed:\n{quote}",),
         )
     if output.warnings:
         yield reference.diagnostic(
@@ -219,17 +201,8 @@ def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput
         )
 
 
-def _quoted(text: str) -> str:
-    text = text.rstrip()
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
-
-
 def _warned(output: CapturedOutput) -> tuple[str, ...]:
     return tuple(f"{warning.category.__name__}: {warning.message} ({warning.filename}:{warning.lineno})" for warning in output.warnings)
-
-
-def _transcript(output: CapturedOutput) -> str:
-    return "\n".join([*([output.text.rstrip()] if output.text else []), *_warned(output)])
 
 
 @dataclass

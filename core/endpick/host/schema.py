@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jsonschema import SchemaError, ValidationError
-from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry, Resource
 from referencing.exceptions import NoSuchResource, Unresolvable
@@ -55,7 +54,7 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
 def schema_errors(schema: Schema, block: Mapping[str, object]) -> Iterator[ValidationError]:
     """Everything in a block that violates a schema."""
     instance: Any = dict(block)
-    return iter(_validator(schema)(schema, registry=Registry()).iter_errors(instance))
+    return iter(validator_for(schema, default=Draft202012Validator)(schema, registry=Registry()).iter_errors(instance))
 
 
 def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
@@ -69,7 +68,7 @@ def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Pl
 
 @cache
 def _generated(model: type[Parameters]) -> Schema:
-    """The model's schema. Nested models refuse unknown names too, and durations have defaults as an operator would write them."""
+    """The model's schema; nested models refuse unknown names too, and defaults of durations are Go durations."""
     schema = model.model_json_schema()
     for definition in (schema, *schema.get("$defs", {}).values()):
         if "properties" in definition:
@@ -92,16 +91,12 @@ def _closed_at_top(schema: Schema) -> Schema:
     return schema
 
 
-def _validator(schema: Schema) -> type[Validator]:
-    return validator_for(schema, default=Draft202012Validator)
-
-
 def _schema_fault(reference: Reference, candidate: Candidate, schema: object) -> Diagnostic | None:
     if not isinstance(schema, dict):
         return _invalid(reference, candidate, "is not an object")
     if "$schema" in schema and validator_for(schema, default=None) is None:  # type: ignore[arg-type]
         return _invalid(reference, candidate, f"is written in an unknown dialect, {schema['$schema']!r}")
-    validator: Any = _validator(schema)
+    validator: Any = validator_for(schema, default=Draft202012Validator)
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)  # the format checker finds invalid patterns
     except SchemaError as error:
@@ -167,29 +162,22 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One mistake in a `parameters:` block.
-
-    Attributes:
-        path: Within the block: the unknown key, or the mapping that misses a key.
-        predicate: Follows the parameter's name in messages: `must be an integer, not 'many'`.
-        name: The unknown or missing key.
-    """
+    """One mistake in a `parameters:` block."""
 
     code: Code
-    path: DocumentPath
-    predicate: str
-    name: str | None = None
+    path: DocumentPath  # within the block: the unknown key, or the mapping that misses a key
+    predicate: str  # follows the parameter's name in messages: `must be an integer, not 'many'`
+    name: str | None = None  # the unknown or missing key
     help: str | None = None
 
 
 def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
-    """JSON Schema errors as violations; for `anyOf` and `oneOf` the alternative that its author most likely meant."""
+    """JSON Schema errors as violations; for `anyOf` and `oneOf` of the alternative that was most likely meant."""
     for error in errors:
         yield from _explained(error)
 
 
-def shown(value: object) -> str:
-    """A value as messages quote it: shortened, in the notation of the file."""
+def _shown(value: object) -> str:
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
@@ -205,14 +193,10 @@ def _explained(error: ValidationError) -> Iterator[Violation]:
         return
     worded = _PREDICATES.get(str(error.validator))
     predicate = worded(error.validator_value, error.instance) if worded else f"is not allowed: {error.message}"
-    yield Violation(Code.E0401, path, predicate, help=_close_choice(error))
-
-
-def _close_choice(error: ValidationError) -> str | None:
-    if error.validator != "enum" or not isinstance(error.instance, str):
-        return None
-    choices: Any = error.validator_value
-    return did_you_mean(error.instance, (choice for choice in choices if isinstance(choice, str)))
+    is_choice = error.validator == "enum" and isinstance(error.instance, str)
+    choices: Any = error.validator_value if is_choice else ()
+    close = did_you_mean(str(error.instance), (choice for choice in choices if isinstance(choice, str))) if is_choice else None
+    yield Violation(Code.E0401, path, predicate, help=close)
 
 
 def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
@@ -247,7 +231,7 @@ def _no_choice_fits(error: ValidationError, path: DocumentPath) -> Iterator[Viol
     elif not plausible and branches:
         types: list[Any] = [branch[0].validator_value for branch in branches]
         expected = list(dict.fromkeys(_expected(type_names) for type_names in types))
-        yield Violation(Code.E0401, path, f"must be {_either(expected)}, not {shown(error.instance)}")
+        yield Violation(Code.E0401, path, f"must be {_either(expected)}, not {_shown(error.instance)}")
     elif branches:
         ways = (next(violations([branch[0]])) for branch in plausible)
         predicates = list(dict.fromkeys(way.predicate for way in ways))
@@ -298,9 +282,9 @@ _SPECIAL: Mapping[str, Callable[[ValidationError, DocumentPath], Iterator[Violat
 }
 
 _PREDICATES: Mapping[str, Callable[[Any, Any], str]] = {
-    "type": lambda types, value: f"must be {_expected(types)}, not {shown(value)}",
-    "enum": lambda choices, value: f"must be {_either([shown(choice) for choice in choices])}, not {shown(value)}",
-    "const": lambda only, value: f"must be {shown(only)}, not {shown(value)}",
+    "type": lambda types, value: f"must be {_expected(types)}, not {_shown(value)}",
+    "enum": lambda choices, value: f"must be {_either([_shown(choice) for choice in choices])}, not {_shown(value)}",
+    "const": lambda only, value: f"must be {_shown(only)}, not {_shown(value)}",
     "minimum": lambda least, value: f"must be at least {least}, not {value}",
     "maximum": lambda most, value: f"must be at most {most}, not {value}",
     "exclusiveMinimum": lambda least, value: f"must be greater than {least}, not {value}",
@@ -312,6 +296,6 @@ _PREDICATES: Mapping[str, Callable[[Any, Any], str]] = {
     "maxItems": lambda most, value: f"must have at most {most} items, not {len(value)}",
     "minProperties": lambda least, value: f"must have at least {least} entries, not {len(value)}",
     "maxProperties": lambda most, value: f"must have at most {most} entries, not {len(value)}",
-    "uniqueItems": lambda _, value: f"must not hold the same item twice, as {shown(value)} does",
-    "pattern": lambda pattern, value: f"must match the pattern {pattern}, unlike {shown(value)}",
+    "uniqueItems": lambda _, value: f"must not hold the same item twice, as {_shown(value)} does",
+    "pattern": lambda pattern, value: f"must match the pattern {pattern}, unlike {_shown(value)}",
 }

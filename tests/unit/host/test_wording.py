@@ -126,8 +126,9 @@ def _given(parameters):
         loaded = site.loaded("schema.given").loaded
         reference = site.reference("schema.given", parameters=parameters)
         raw, path = site.source.data["plugins"][0].get("parameters", {}), ("plugins", 0, "parameters")
-        outcome = check_parameters(loaded, raw, site.source, path, reference)
-        return outcome if isinstance(outcome, tuple) else deprecated_parameters(loaded, raw, site.source, path, reference)
+        place = ParameterSource(reference, path, site.source)
+        outcome = check_parameters(loaded, raw, place)
+        return outcome if isinstance(outcome, tuple) else deprecated_parameters(loaded, raw, place)
 
     return case
 
@@ -155,7 +156,7 @@ def _validator_crashes(site):
             raise KeyError("a")
 
     place = site.place()
-    (diagnostic,) = check_parameters(load_class(scorer_class(parameters=Crashing)).loaded, {}, place.source, place.path, place.reference)
+    (diagnostic,) = check_parameters(load_class(scorer_class(parameters=Crashing)).loaded, {}, place)
     return replace(diagnostic, notes=tuple(note.partition("\n")[0] for note in diagnostic.notes))
 
 

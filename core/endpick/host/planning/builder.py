@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
-from endpick.config import ENDPICK, EndpointPickerConfig, LoadedConfig, PluginRef, PluginSpec, SchedulingProfile, SourceMap
+from endpick.config import ENDPICK, EndpointPickerConfig, LoadedConfig, PluginSpec, SchedulingProfile, SourceMap
 from endpick.config.model import ModelSpec, ObjectiveSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, did_you_mean
 from endpick.host.instance import subscriptions_of
@@ -22,27 +22,20 @@ from endpick.host.resolution import Reference
 
 @dataclass(frozen=True, slots=True)
 class DraftInstance:
-    """An instance, complete as far as its mistakes allow.
-
-    Attributes:
-        place: Its entry in the document.
-        loaded: None if the type could not be loaded; its kinds are unknown then and not checked.
-        spec: Its entry under `plugins`; None for an instance that the host added.
-        reason: Why the host added it.
-    """
+    """An instance, complete as far as its mistakes allow."""
 
     name: str
     place: ParameterSource
-    loaded: LoadedPlugin | None = None
+    loaded: LoadedPlugin | None = None  # None: the type could not be loaded; its kinds are unknown and not checked
     parameters: Parameters | None = None
     subscriptions: Subscriptions | None = None
     on_fault: OnFault | None = None
-    spec: PluginSpec | None = None
+    spec: PluginSpec | None = None  # None: the host added it, for this reason
     reason: str = ""
 
     @property
     def type(self) -> str:
-        """The current name of the plugin type, or the name in the document if it could not be loaded."""
+        """The current name of the plugin type, or the document's name if it could not be loaded."""
         return self.place.reference.type if self.loaded is None else self.loaded.type
 
     def is_a(self, kind: Kind) -> bool:
@@ -55,7 +48,7 @@ class DraftInstance:
 
     @property
     def path(self) -> DocumentPath | None:
-        """Of its entry under `plugins`."""
+        """Path of its entry under `plugins`."""
         return None if self.spec is None else self.spec.path
 
     @property
@@ -66,15 +59,11 @@ class DraftInstance:
 
 @dataclass
 class PlanBuilder:
-    """Everything gathered while a plan is made.
-
-    Attributes:
-        used: Instances that some part of the document names.
-        endpoints_file: Read by the default discovery.
-    """
+    """Everything gathered while a plan is made; `used` are the instances that some part of the document names."""
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
+    catalog: PluginCatalog
     instances: dict[str, DraftInstance] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
@@ -83,7 +72,7 @@ class PlanBuilder:
 
     @property
     def source(self) -> SourceMap:
-        """Positions in the document."""
+        """The source map of the document."""
         return self.loaded.source
 
     @property
@@ -117,8 +106,8 @@ class PlanBuilder:
         merged = self.source.labels_for(path)
         self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
 
-    def announce(self, code: Code, subject: str, message: str) -> None:
-        """Add an announcement that something was filled in."""
+    def announce(self, subject: str, message: str, code: Code = Code.N0501) -> None:
+        """Announce that something was filled in."""
         self.announcements.append(Announcement(code, subject, message))
 
     def label(self, path: DocumentPath, message: str) -> Label:
@@ -146,63 +135,45 @@ def report_same_names(
 def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
     """The instance with this name. An unknown name is reported, unless a faulty entry may have defined it."""
     instance = builder.instances.get(name)
-    if instance is None:
-        if not builder.loaded.may_define(name):
-            report_unknown(name, path, builder, code)
-        return None
-    builder.used.add(name)
+    if instance is not None:
+        builder.used.add(name)
+    elif not builder.loaded.may_define(name):
+        defined = list(builder.instances)
+        listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
+        close = did_you_mean(name, defined)
+        builder.report(
+            code,
+            f"'{name}' is not an instance defined under plugins",
+            path,
+            help=close or f"add it under `plugins:`; {listed}",
+            notes=(listed,) if close else (),
+        )
     return instance
 
 
-def look_up_kind(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """Look up a reference at a place that takes one kind only; an instance of unknown kind passes."""
-    return look_up_kind_at(reference.plugin_ref, (*reference.path, "pluginRef"), kind, builder)
-
-
-def look_up_kind_at(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """As `look_up_kind`, for a name at `path`."""
-    instance = look_up(name, path, builder)
-    if instance is not None and not instance.may_be_a(kind):
-        report_wrong_kind(instance, kind, path, builder)
-        return None
-    return instance
-
-
-def report_unknown(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> None:
-    """Report a name that no instance has."""
-    defined = list(builder.instances)
-    listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
-    builder.report(
-        code,
-        f"'{name}' is not an instance defined under plugins",
-        path,
-        help=did_you_mean(name, defined) or f"add it under `plugins:`; {listed}",
-        notes=(listed,) if did_you_mean(name, defined) else (),
-    )
-
-
-def report_wrong_kind(instance: DraftInstance, kind: Kind, path: DocumentPath, builder: PlanBuilder) -> None:
-    """Report an instance of the wrong kind."""
-    assert instance.loaded is not None
+def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
+    """Like `look_up`, at a place that takes one kind only; an instance of unknown kind passes."""
+    instance = look_up(name, path, builder, code)
+    if instance is None or instance.loaded is None or kind in instance.loaded.kinds:
+        return instance
     fitting = [other.name for other in builder.of_kind(kind)]
+    rows = [KINDS[own] for own in instance.loaded.kinds]
     builder.report(
         Code.E0503,
         f"'{instance.name}' is {titles(instance.loaded.kinds)}; {KINDS[kind].title} is needed here",
         path,
         help=f"of that kind are {', '.join(fitting)}" if fitting else f"define {KINDS[kind].title} under `plugins:`",
-        notes=tuple(f"{KINDS[own].title} is named at `{KINDS[own].named_at}`" for own in instance.loaded.kinds if KINDS[own].named_at),
+        notes=tuple(f"{row.title} is named at `{row.named_at}`" for row in rows if row.named_at),
         plugin=instance.plugin,
     )
+    return None
 
 
-_ON_FAULT = {"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}
-
-
-def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
-    """Load every type in the document and read every instance's parameters. A second entry of the same name is checked and left out."""
+def define_instances(builder: PlanBuilder) -> None:
+    """Load every type and read all parameters of the document; a second entry of the same name is checked and left out."""
     for spec in builder.config.plugins:
         place = _place(spec, builder)
-        loading = installed.get(place.reference)
+        loading = builder.catalog.get(place.reference)
         builder.diagnostics.extend(loading.diagnostics)
         raw = None if place.path in builder.loaded.faulty else spec.parameters or {}
         instance = _read(DraftInstance(spec.instance, place, spec=spec), loading, raw, builder)
@@ -214,20 +185,26 @@ def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
 
 
 def add_instance(
-    builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str, parameters: Mapping[str, object] = MappingProxyType({})
+    builder: PlanBuilder, plugin_type: str, reason: str, announced_as: str = "", parameters: Mapping[str, object] = MappingProxyType({})
 ) -> DraftInstance:
-    """Add an instance that the document does not define, named after its type."""
+    """Add an instance that the document does not define, named after its type.
+
+    `announced_as` is its kind in the announcement; without it the caller announces.
+    """
     name = plugin_type
     while name in builder.instances:
         name = f"{name}-default"
+    if announced_as:
+        builder.announce(name, f"added {announced_as} '{name}': {reason}")
     place = ParameterSource(Reference(plugin_type, name, span=builder.source.key_span(())))
-    loading = installed.get(place.reference)
+    loading = builder.catalog.get(place.reference)
     before = len(builder.diagnostics)
     builder.diagnostics.extend(loading.diagnostics)
     instance = _read(DraftInstance(name, place, reason=reason), loading, parameters, builder)
-    builder.diagnostics[before:] = _with_reason(builder.diagnostics[before:], reason)
-    builder.instances[instance.name] = instance
-    builder.used.add(instance.name)
+    note = f"endpick adds this plugin by itself: {reason}"
+    builder.diagnostics[before:] = [replace(one, notes=(*one.notes, note)) for one in builder.diagnostics[before:]]
+    builder.instances[name] = instance
+    builder.used.add(name)
     return instance
 
 
@@ -255,11 +232,11 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         _warn_ignored(raw, instance, loaded, builder)
         raw = {}
     if raw is not None:
-        checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
-        builder.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
+        checked = check_parameters(loaded, raw, place)
+        builder.diagnostics.extend(deprecated_parameters(loaded, raw, place))
         # llm-d ignores such parameters, so a file written for llm-d must load; a file written for endpick must not have them.
         code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
-        builder.diagnostics.extend(ineffective_parameters(loaded, raw, place.source, place.path, place.reference, code=code))
+        builder.diagnostics.extend(ineffective_parameters(loaded, raw, place, code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
         # A parameter that seems to be missing may have been faulty, which is reported already.
@@ -276,7 +253,7 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         loaded=loaded,
         parameters=parameters,
         subscriptions=None if isinstance(declared, Diagnostic) else declared,
-        on_fault=_ON_FAULT[chosen] if chosen else default_on_fault(loaded.kinds),
+        on_fault={"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}[chosen] if chosen else default_on_fault(loaded.kinds),
     )
 
 
@@ -306,8 +283,3 @@ def _same_name(spec: PluginSpec, first: DraftInstance, builder: PlanBuilder) -> 
         labels=[builder.label((*first.spec.path, "name" if first.spec.name else "type"), "first defined here")],
         help="give one of them another name with `name:`",
     )
-
-
-def _with_reason(diagnostics: Iterable[Diagnostic], reason: str) -> list[Diagnostic]:
-    """Add a note that explains why a plugin the operator did not name is used."""
-    return [replace(diagnostic, notes=(*diagnostic.notes, f"endpick adds this plugin by itself: {reason}")) for diagnostic in diagnostics]

@@ -129,8 +129,11 @@ def make_plan(
         check = check_lock(lock, (*candidates, *hook_objects))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
-    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks, pool)
+    catalog = PluginCatalog((*candidates, *offered), policy, check)
+    builder = PlanBuilder(
+        loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file
+    )
+    plan = _plan(builder, hooks, pool)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
@@ -163,22 +166,23 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     """Every mistake that can be found without importing third-party plugins; these are not checked."""
     if loaded.config is None:
         return loaded.diagnostics
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
-    _plan(builder, PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
+    catalog = PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False)
+    builder = PlanBuilder(loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics])
+    _plan(builder, HookRegistry())
     return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
-    define_instances(builder, installed)
-    profiles = plan_profiles(builder, installed)
-    handler = plan_handler(builder, installed)
-    parsers = plan_parsers(builder, installed)
-    detector = plan_detector(builder, installed)
-    flow_control = plan_flow_control(builder, installed)
-    plan_candidate_filters(builder, installed)
-    feeding = plan_sources(builder, installed)
-    discovery = plan_discovery(builder, installed, pool)
-    graph = plan_data(builder, feeding, installed)
+def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
+    define_instances(builder)
+    profiles = plan_profiles(builder)
+    handler = plan_handler(builder)
+    parsers = plan_parsers(builder)
+    detector = plan_detector(builder)
+    flow_control = plan_flow_control(builder)
+    plan_candidate_filters(builder)
+    feeding = plan_sources(builder)
+    discovery = plan_discovery(builder, pool)
+    graph = plan_data(builder, feeding)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     report_same_names(builder.config.models, "models", Code.E0513, builder)

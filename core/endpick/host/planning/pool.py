@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.loader import PluginCatalog
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 
 DEFAULT_DISCOVERY = "file-discovery"
@@ -73,16 +72,15 @@ class PoolSettings:
 NO_POOL = PoolSettings()
 
 
-def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
     """Add the discovery that the flags select; returns its name, or None if they name no pool."""
     if not pool.names_a_pool:
         return None
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
     reason = f"{flag} is given, and dataLayer.discovery names none"
-    builder.announce(Code.N0501, POOL_DISCOVERY, f"added endpoint discovery '{POOL_DISCOVERY}': {reason}")
     # Without leader election the gate has no meaning.
     followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
-    return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters() | followers).name
+    return add_instance(builder, POOL_DISCOVERY, reason, "endpoint discovery", pool.parameters() | followers).name
 
 
 def says_nothing_of_election(pool: PoolSettings, named: DraftInstance) -> bool:
@@ -104,7 +102,7 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
-def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
+def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
     """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
     layer = builder.config.data_layer
     if layer is not None and layer.discovery is not None:
@@ -115,7 +113,8 @@ def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSet
                 (*layer.discovery.path, "pluginRef"),
                 help="remove the flag, or the discovery",
             )
-        named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
+        path = (*layer.discovery.path, "pluginRef")
+        named = look_up_kind(layer.discovery.plugin_ref, path, EndpointDiscovery, builder)
         if named is not None and says_nothing_of_election(pool, named):
             builder.report(
                 Code.W0204,
@@ -127,11 +126,10 @@ def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSet
     if builder.loaded.is_damaged(("dataLayer",)):
         return None
     if builder.endpoints_file is None:
-        return add_pool_discovery(pool, builder, installed)
+        return add_pool_discovery(pool, builder)
     reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
-    added = add_instance(builder, installed, DEFAULT_DISCOVERY, reason, {"path": str(builder.endpoints_file.absolute()), "watchFile": True})
-    builder.announce(Code.N0501, added.name, f"added discovery '{added.name}': {reason}")
-    return added.name
+    parameters = {"path": str(builder.endpoints_file.absolute()), "watchFile": True}
+    return add_instance(builder, DEFAULT_DISCOVERY, reason, "discovery", parameters).name
 
 
 def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:

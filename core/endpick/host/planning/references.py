@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from endpick.diagnostics import Code, DocumentPath
 from endpick.host.contract import mark_of
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_wrong_kind
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.host.planning.subscriptions import toposort
 
 
@@ -118,11 +118,7 @@ def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBui
         if not builder.loaded.may_define(reference.name):
             _report_default(instance, reference, path, builder)
         return None
-    found = look_up(reference.name, path, builder)
-    if found is not None and not found.may_be_a(reference.kind):
-        report_wrong_kind(found, reference.kind, path, builder)
-        return None
-    return found
+    return look_up_kind(reference.name, path, reference.kind, builder)
 
 
 def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:

@@ -6,7 +6,6 @@ from endpick.api import Parser, SaturationDetector
 from endpick.config import PluginRef
 from endpick.diagnostics import Code
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.loader import PluginCatalog
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 from endpick.host.planning.data import injects_defaults
 
@@ -15,10 +14,10 @@ DEFAULT_DETECTOR = "utilization-detector"
 DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
 
 
-def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
+def plan_parsers(builder: PlanBuilder) -> tuple[str, ...]:
     """Parsers in the order in which they are tried: the named ones, or llm-d's defaults as far as they are installed."""
     if builder.config.parser_refs:
-        return _named_parsers(builder, installed)
+        return _named_parsers(builder)
     if builder.loaded.is_damaged(("requestHandler",)) or builder.loaded.is_damaged(("parser",)):
         return ()
     chosen = []
@@ -27,19 +26,18 @@ def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, .
         if defined is not None and defined.may_be_a(Parser):
             builder.used.add(parser)
             chosen.append(parser)
-        elif defined is None and installed.offers(parser):
+        elif defined is None and builder.catalog.offers(parser):
             reason = "requestHandler.parsers names no parser"
-            builder.announce(Code.N0501, parser, f"added parser '{parser}': {reason}")
-            chosen.append(add_instance(builder, installed, parser, reason).name)
+            chosen.append(add_instance(builder, parser, reason, "parser").name)
     return tuple(chosen)
 
 
-def _named_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
+def _named_parsers(builder: PlanBuilder) -> tuple[str, ...]:
     """The named parsers; warns of a second one of a type and of parsers after a fallback, which are never tried."""
     kept: dict[str, str] = {}
     fallback = ""
     for reference in builder.config.parser_refs:
-        instance = _named_or_added(reference, Parser, builder, installed)
+        instance = _named_or_added(reference, Parser, builder)
         if instance is None:
             continue
         if fallback or instance.type in kept:
@@ -54,40 +52,34 @@ def _named_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str,
     return tuple(kept.values())
 
 
-def plan_detector(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def plan_detector(builder: PlanBuilder) -> str | None:
     """The named saturation detector, or llm-d's default if it is installed."""
     reference = builder.config.saturation_detector_ref
     if reference is not None:
-        named = _named_or_added(reference, SaturationDetector, builder, installed)
+        named = _named_or_added(reference, SaturationDetector, builder)
         return None if named is None else named.name
     defined = builder.instances.get(DEFAULT_DETECTOR)
     if defined is not None:
         builder.used.add(DEFAULT_DETECTOR)
         return DEFAULT_DETECTOR if defined.may_be_a(SaturationDetector) else None
-    if not installed.offers(DEFAULT_DETECTOR):
+    if not builder.catalog.offers(DEFAULT_DETECTOR):
         return None
-    reason = "no saturation detector is named"
-    builder.announce(Code.N0501, DEFAULT_DETECTOR, f"added saturation detector '{DEFAULT_DETECTOR}': {reason}")
-    return add_instance(builder, installed, DEFAULT_DETECTOR, reason).name
+    return add_instance(builder, DEFAULT_DETECTOR, "no saturation detector is named", "saturation detector").name
 
 
-def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> None:
+def plan_candidate_filters(builder: PlanBuilder) -> None:
     """Add the filter that excludes silent endpoints, unless the document defines one or forbids additions."""
     taken = any(DEFAULT_CANDIDATE_FILTER in (instance.name, instance.type) for instance in builder.instances.values())
-    if taken or not injects_defaults(builder) or not installed.offers(DEFAULT_CANDIDATE_FILTER):
+    if taken or not injects_defaults(builder) or not builder.catalog.offers(DEFAULT_CANDIDATE_FILTER):
         return
     reason = "a model server that dies keeps its last values, which would go on attracting requests"
-    builder.announce(Code.N0501, DEFAULT_CANDIDATE_FILTER, f"added candidate filter '{DEFAULT_CANDIDATE_FILTER}': {reason}")
-    add_instance(builder, installed, DEFAULT_CANDIDATE_FILTER, reason)
+    add_instance(builder, DEFAULT_CANDIDATE_FILTER, reason, "candidate filter")
 
 
-def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> DraftInstance | None:
+def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
     """The named instance; if there is none but a type has that name, a new instance of it, as in llm-d."""
-    name = reference.plugin_ref
-    if name in builder.instances or not installed.offers(name) or builder.loaded.may_define(name):
-        return look_up_kind(reference, kind, builder)
-    path = (*reference.path, "pluginRef")
-    reason = f"it is named at {builder.source.value_span(path)} and not defined under plugins"
-    builder.announce(Code.N0501, name, f"added {KINDS[kind].noun} '{name}': {reason}")
-    add_instance(builder, installed, name, reason)
-    return look_up_kind(reference, kind, builder)
+    name, path = reference.plugin_ref, (*reference.path, "pluginRef")
+    if name not in builder.instances and builder.catalog.offers(name) and not builder.loaded.may_define(name):
+        reason = f"it is named at {builder.source.value_span(path)} and not defined under plugins"
+        add_instance(builder, name, reason, KINDS[kind].noun)
+    return look_up_kind(name, path, kind, builder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.config import load_config
-from endpick.host import catalog as module
+from endpick.host import loader as module
 from endpick.host.discovery import Candidate
 from endpick.host.loader import PluginCatalog, load
 from endpick.host.lock import Lock
