@@ -1,4 +1,4 @@
-"""Pool flags of `serve`, and the discovery they select if the document names none."""
+"""Resolves endpoint discovery: the document's, or the one that `--endpoints` or the pool flags of `serve` select."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
+from endpick.host.planning.builder import PlanBuilder, add_instance, look_up_kind
 
 DEFAULT_DISCOVERY = "file-discovery"
 POOL_DISCOVERY = "kubernetes-discovery"
@@ -23,25 +23,15 @@ class PoolSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Pool flags, named as in llm-d; empty if not given.
+    """Pool flags, named as in llm-d; empty if not given."""
 
-    Attributes:
-        name: Of the InferencePool.
-        namespace: Of the pool and its Pods.
-        group: API group of the InferencePool.
-        selector: Label selector of the Pods, without a pool.
-        target_ports: Ports of the selected Pods.
-        kubeconfig: Path of a kubeconfig file.
-        leader_election: Elect one serving replica through a Lease.
-    """
-
-    name: str = ""
-    namespace: str = ""
-    group: str = ""
-    selector: str = ""
-    target_ports: tuple[int, ...] = ()
-    kubeconfig: str = ""
-    leader_election: bool = False
+    name: str = ""  # of the InferencePool
+    namespace: str = ""  # of the pool and its Pods
+    group: str = ""  # API group of the InferencePool
+    selector: str = ""  # label selector of the Pods, without a pool
+    target_ports: tuple[int, ...] = ()  # of the selected Pods
+    kubeconfig: str = ""  # path
+    leader_election: bool = False  # elect one serving replica through a Lease
 
     def __post_init__(self) -> None:
         """Raise PoolSettingsError if the flags contradict each other."""
@@ -72,8 +62,7 @@ class PoolSettings:
 NO_POOL = PoolSettings()
 
 
-def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
-    """Add the discovery that the flags select; returns its name, or None if they name no pool."""
+def _add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
     if not pool.names_a_pool:
         return None
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
@@ -81,12 +70,6 @@ def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
     # Without leader election the gate has no meaning.
     followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
     return add_instance(builder, POOL_DISCOVERY, reason, "endpoint discovery", pool.parameters() | followers).name
-
-
-def says_nothing_of_election(pool: PoolSettings, named: DraftInstance) -> bool:
-    """True if flags ask for leader election but the discovery in the document does not set it."""
-    parameters = (None if named.spec is None else named.spec.parameters) or {}
-    return pool.leader_election and named.type == POOL_DISCOVERY and "leaderElection" not in parameters
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:
@@ -115,7 +98,8 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
             )
         path = (*layer.discovery.path, "pluginRef")
         named = look_up_kind(layer.discovery.plugin_ref, path, EndpointDiscovery, builder)
-        if named is not None and says_nothing_of_election(pool, named):
+        is_pool = pool.leader_election and named is not None and named.type == POOL_DISCOVERY
+        if is_pool and named is not None and "leaderElection" not in named.place.block():
             builder.report(
                 Code.W0204,
                 f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
@@ -126,7 +110,7 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
     if builder.loaded.is_damaged(("dataLayer",)):
         return None
     if builder.endpoints_file is None:
-        return add_pool_discovery(pool, builder)
+        return _add_pool_discovery(pool, builder)
     reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
     parameters = {"path": str(builder.endpoints_file.absolute()), "watchFile": True}
     return add_instance(builder, DEFAULT_DISCOVERY, reason, "discovery", parameters).name
