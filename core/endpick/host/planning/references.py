@@ -16,21 +16,13 @@ from endpick.host.planning.subscriptions import toposort
 
 @dataclass(frozen=True, slots=True)
 class NamedInstance:
-    """A parameter's reference to an instance.
-
-    Attributes:
-        name: The instance.
-        kind: The kind it must be of.
-        path: Of the value within the `parameters:` block.
-        parameter: For messages: `deciders.prefill`.
-        is_written: False if the name is the parameter's default.
-    """
+    """A parameter's reference to an instance."""
 
     name: str
-    kind: Kind
-    path: DocumentPath
-    parameter: str
-    is_written: bool
+    kind: Kind  # that the instance must be of
+    path: DocumentPath  # of the value within the `parameters:` block
+    parameter: str  # for messages: `deciders.prefill`
+    is_written: bool  # False if the name is the parameter's default
 
 
 def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:

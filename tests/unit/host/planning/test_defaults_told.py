@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
@@ -12,7 +10,6 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 
-ROOT = Path(__file__).parents[4]
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 NO_PARSER = "requestHandler.parsers names no parser"
 ALWAYS = {

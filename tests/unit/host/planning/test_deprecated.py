@@ -16,7 +16,7 @@ from endpick.host.planning.planner import make_plan
 ROOT = Path(__file__).parents[4]
 ROWS = YAML(typ="safe").load(ROOT / "tests/fixtures/catalogue/deprecated.yaml")
 LLM_D, FORMER, ENDPICK = "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1", "endpick/v1alpha1"
-OF_THE_EXAMPLE = {"W0301", "W0504", "W0505", "W0506", "W0602"}
+OF_THE_EXAMPLE = {"W0301", "W0308", "W0504", "W0505", "W0506", "W0602"}
 """A document of two lines is odd in other ways, too."""
 
 
