@@ -21,7 +21,7 @@ STANDARD_INPUT = "-"
 def read(argument: str | None) -> LoadedConfig:
     """Load a configuration: a file, `-` for standard input, or None for the built-in default."""
     from endpick.config import load_config
-    from endpick.config.source import MAX_BYTES
+    from endpick.config.yaml_nodes import MAX_BYTES
 
     if argument == STANDARD_INPUT:
         return load_config(text=sys.stdin.buffer.read(MAX_BYTES + 1), name="<stdin>")

@@ -14,12 +14,11 @@ from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, table
 from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
-from endpick.host.discovery import discover, normalise
+from endpick.host.discovery import discover, normalise, requirements_of
 from endpick.host.health import import_place
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.parameters import parameters_schema
-from endpick.host.requirements import requirements_of
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import HOST_DISTRIBUTION
 
@@ -105,7 +104,7 @@ def _text(loaded: LoadedPlugin) -> str:
     category, payload = _category(loaded), payload_of(plugin)
     lines = [
         ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
-        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
+        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.source_path else "")),
         ("class", f"{candidate.target} in {import_place(candidate.module)}"),
         *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
         ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),

@@ -9,7 +9,7 @@ import click
 
 from endpick.cli.console import json_text, plan_or_exit, print_diagnostics
 from endpick.diagnostics import Code, Diagnostic, ExitCode
-from endpick.host.planning.data_flow import Picture, dot, mermaid, picture_of
+from endpick.host.planning.document import Picture, dot, mermaid, picture_of
 
 
 @click.command("graph", short_help="Draw which plugin produces data for which other.")

@@ -52,7 +52,7 @@ def _facts(candidate: Candidate, status: str) -> dict[str, object]:
         "api": candidate.api_major,
         "status": status,
         "builtin": candidate.is_builtin,
-        "editable": candidate.editable,
+        "editable": bool(candidate.source_path),
         "sourcePath": candidate.source_path,
         "target": candidate.target,
         "metadataPath": candidate.metadata_path,

@@ -31,7 +31,7 @@ def command(output_file: Path, checks: bool, output: str) -> None:
         raise SystemExit(ExitCode.FAILED) from None
     # Files that differ from their RECORD would be refused by `serve --locked`.
     click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
-    editable = sorted({one.distribution for one in candidates if one.editable})
+    editable = sorted({one.distribution for one in candidates if one.source_path})
     if editable:
         click.echo(f"warning: the source of editable installs is not pinned: {', '.join(editable)}", err=True)
     click.echo(lock.render() if output == "json" else f"{output_file}: {len(lock.pins)} distributions\n", nl=False)

@@ -29,7 +29,7 @@ def extension(name: str) -> click.Command | None:
 def _commands(path: str) -> click.Group:
     from endpick.cli.console import print_diagnostics, read
     from endpick.diagnostics import exit_code_of, has_errors
-    from endpick.host.catalog import policy_of
+    from endpick.host.loader import policy_of
     from endpick.host.planning.planner import load_named_hooks
 
     group = click.Group()

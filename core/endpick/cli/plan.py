@@ -12,8 +12,7 @@ from endpick.api import Parser, ProfileHandler, SaturationDetector
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.planning.document import document_of
-from endpick.host.planning.flow_control_settings import FlowControlSettings
-from endpick.host.planning.plan import Plan, PlannedInstance, PlannedProfile
+from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
 
 NONE = "-"
 

@@ -14,13 +14,11 @@ from endpick.cli.console import print_diagnostics
 from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
-from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
-from endpick.host.catalog import PluginCatalog
+from endpick.diagnostics.render import SCHEMA as DIAGNOSTICS
 from endpick.host.discovery import Candidate, discover
-from endpick.host.loader import LoadedPlugin
+from endpick.host.loader import LoadedPlugin, PluginCatalog
 from endpick.host.parameters import parameters_schema
-from endpick.host.planning.data_flow import Picture
-from endpick.host.planning.document import PlanDocument
+from endpick.host.planning.document import Picture, PlanDocument
 from endpick.host.resolution import Reference
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -15,7 +15,7 @@ from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
 from endpick.host.discovery import Candidate, discover
 from endpick.host.planning.planner import check_statically, make_plan
-from endpick.host.planning.request_plugins import missing_discovery
+from endpick.host.planning.pool import missing_discovery
 from endpick.serve.compile import build_plan
 
 

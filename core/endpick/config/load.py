@@ -25,20 +25,13 @@ _MISREAD = frozenset({Code.E0103, Code.E0104, Code.E0112, Code.E0203, Code.E0207
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A loaded configuration.
+    """A loaded configuration, with its diagnostics in document order."""
 
-    Attributes:
-        config: The document without its faulty parts; None if nothing in the file can be checked.
-        diagnostics: In document order.
-        path: Name of the file, as in every span.
-        faulty: Paths that are missing from `config` because they were faulty.
-    """
-
-    config: EndpointPickerConfig | None
+    config: EndpointPickerConfig | None  # without faulty parts; None if nothing in the file can be checked
     source: SourceMap
     diagnostics: tuple[Diagnostic, ...]
-    path: str
-    faulty: frozenset[DocumentPath] = frozenset()
+    path: str  # name of the file, as in every span
+    faulty: frozenset[DocumentPath] = frozenset()  # missing from `config`
 
     @property
     def has_errors(self) -> bool:

@@ -1,13 +1,10 @@
-"""The configuration document, `EndpointPickerConfig`: every field, its type, its default.
-
-The whole document is the last model; the parts it is made of come before it. Feature gates and quantities follow.
-"""
+"""The configuration document, `EndpointPickerConfig`: every field with its type and default."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -41,7 +38,7 @@ class Deprecated:
 
 
 class Part(BaseModel):
-    """A mapping of the document. Closed and immutable; a field without a value counts as absent, as it does in llm-d."""
+    """A mapping of the document. A field without a value counts as absent, as in llm-d."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel, defer_build=True)
 
@@ -49,7 +46,7 @@ class Part(BaseModel):
 
     @property
     def path(self) -> DocumentPath:
-        """Its path in the document, by which a source map finds its place in the file; empty for a part made by hand."""
+        """Its path in the document; empty for a part made by hand."""
         return self._path
 
     @model_validator(mode="before")
@@ -127,7 +124,6 @@ class PluginSpec(Part):
         "FailClose fails the profile run. Scorers fail open by default, filters, pickers and parsers fail closed. "
         "A request whose parser fails open goes on with a body that no parser has read.",
     )
-
     max_age: Annotated[Duration | None, EndpickOnly()] = Field(
         None,
         description="Data of endpoints and of the pool that was written longer ago is missing for this instance; any age if 0 or omitted.",
@@ -298,8 +294,9 @@ class EndpointPickerConfig(Part):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Every feature gate and whether it is on."""
-        return resolve_gates(self.feature_gates)
+        """Every feature gate and whether it is on; the last entry for a gate wins, unknown ones are ignored."""
+        parsed = (parse_gate(entry) for entry in self.feature_gates)
+        return {**DEFAULT_GATES, **{name: value for name, value in filter(None, parsed) if name in DEFAULT_GATES}}
 
     @property
     def parser_refs(self) -> tuple[PluginRef, ...]:
@@ -327,21 +324,11 @@ _BOOLEANS = {**dict.fromkeys(("1", "t", "true"), True), **dict.fromkeys(("0", "f
 
 
 def parse_gate(entry: str) -> tuple[str, bool] | None:
-    """Name and setting of an entry such as `flowControl` or `flowControl=false`; None when the setting is not a boolean.
-
-    The name is the registered one where only letter case differs, else the name as written.
-    """
+    """Name and setting of an entry such as `flowControl=false`; None if the setting is not a boolean. Letter case is ignored."""
     name, given, setting = (part.strip() for part in entry.partition("="))
     registered = {gate.casefold(): gate for gate in DEFAULT_GATES}
     value = _BOOLEANS.get(setting.casefold()) if given else True
     return None if value is None else (registered.get(name.casefold(), name), value)
-
-
-def resolve_gates(entries: Iterable[str]) -> dict[str, bool]:
-    """Every gate and whether it is on; the last entry for a gate wins, unknown ones are left out."""
-    parsed = (parse_gate(entry) for entry in entries)
-    switched = {name: value for name, value in filter(None, parsed) if name in DEFAULT_GATES}
-    return {**DEFAULT_GATES, **switched}
 
 
 MAX_QUANTITY = 2**63 - 1

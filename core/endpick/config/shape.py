@@ -10,8 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from endpick.config.model import API_VERSIONS, ENDPICK, KIND, LLM_D, EndpointPickerConfig, Part, PluginSpec, part_in
-from endpick.config.source import SourceMap
-from endpick.config.yaml_values import Json, is_number
+from endpick.config.source import Json, SourceMap, is_number
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
 
 _FILLED_IN: Mapping[DocumentPath, Json] = {("apiVersion",): ENDPICK, ("kind",): KIND}
@@ -42,9 +41,9 @@ def check_shape(source: SourceMap) -> Shape:
             config = EndpointPickerConfig.model_validate(_filled_in(remaining, faulty))
         except ValidationError as error:
             details = error.errors(include_url=False)
-            found = [(detail, _path(detail, source.data, faulty)) for detail in details]
+            found = [(detail, original_path(tuple(detail["loc"]), source.data, faulty)) for detail in details]
             misspelt = {meant for detail, path in found if (meant := _meant_field(detail, path)) is not None}
-            fresh = [(detail, path) for detail, path in found if not _is_echo(detail, path, faulty | misspelt)]
+            fresh = [(detail, path) for detail, path in found if detail["type"] != "missing" or path not in faulty | misspelt]
             diagnostics += [diagnose(detail, path, source) for detail, path in fresh]
             removed = {_removed(detail, path) for detail, path in found}
             if () in removed:
@@ -59,21 +58,13 @@ def _of_another_kind(source: SourceMap) -> Diagnostic | None:
     kind = source.data.get("kind") if isinstance(source.data, Mapping) else None
     if not isinstance(kind, str) or not kind or kind == KIND or suggest(kind, (KIND,)) is not None:
         return None
-    return wrong_kind(("kind",), source)
+    return _wrong_kind(("kind",), source)
 
 
 def _filled_in(data: Json, faulty: set[DocumentPath]) -> Json:
     if not isinstance(data, Mapping):
         return data
     return {**data, **{str(path[0]): value for path, value in _FILLED_IN.items() if path in faulty}}
-
-
-def _path(detail: ErrorDetails, data: Json, faulty: set[DocumentPath]) -> DocumentPath:
-    return original_path(tuple(detail["loc"]), data, faulty)
-
-
-def _is_echo(detail: ErrorDetails, path: DocumentPath, known: Collection[DocumentPath]) -> bool:
-    return detail["type"] == "missing" and path in known
 
 
 def _meant_field(detail: ErrorDetails, path: DocumentPath) -> DocumentPath | None:
@@ -100,7 +91,7 @@ def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ())
 
 
 def survivors(length: int, faulty: Collection[DocumentPath], path: DocumentPath) -> list[int]:
-    """Document indices of the items that remain in a list."""
+    """Indices of the items that remain in a list."""
     return [index for index in range(length) if (*path, index) not in faulty]
 
 
@@ -157,7 +148,7 @@ EXPECTED = {
 
 
 def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
-    """The diagnostic for one pydantic error."""
+    """The diagnostic for a pydantic error."""
     kind = detail["type"]
     if kind == "extra_forbidden":
         return _unknown_field(path, source)
@@ -168,7 +159,7 @@ def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Dia
     if path == ("apiVersion",):
         return _unsupported_version(path, source)
     if path == ("kind",):
-        return wrong_kind(path, source)
+        return _wrong_kind(path, source)
     if kind in ("duration", "quantity"):
         return _unreadable_unit(kind, path, source)
     return _wrong_value(detail, path, source)
@@ -197,7 +188,9 @@ def _missing_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
         message, span = f"'{name}' of {show_path(parent)} has no value", source.key_span(path)
     else:
         message, span = f"'{name}' is missing in {show_path(parent)}", _opening(parent, source)
-    return Diagnostic(Code.E0202, message, span, labels=source.labels_for(source.nearest(path)), help=_how_to_give(path), path=path)
+    examples: dict[DocumentPath, str] = {("apiVersion",): f"add 'apiVersion: {LLM_D}'", ("kind",): f"add 'kind: {KIND}'"}
+    advice = examples.get(path, f"add '{name}: ...'")
+    return Diagnostic(Code.E0202, message, span, labels=source.labels_for(source.nearest(path)), help=advice, path=path)
 
 
 def _opening(parent: DocumentPath, source: SourceMap) -> Span:
@@ -206,11 +199,6 @@ def _opening(parent: DocumentPath, source: SourceMap) -> Span:
     children = (path for path in source.places if path[:-1] == parent and path != parent)
     first = next(children, None)
     return source.value_span(parent) if first is None else source.key_span(first)
-
-
-def _how_to_give(path: DocumentPath) -> str:
-    examples: dict[DocumentPath, str] = {("apiVersion",): f"add 'apiVersion: {LLM_D}'", ("kind",): f"add 'kind: {KIND}'"}
-    return examples.get(path, f"add '{path[-1]}: ...'")
 
 
 def _wrong_type(path: DocumentPath, source: SourceMap, expected: str) -> Diagnostic:
@@ -252,7 +240,7 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
 
 def _entry(path: DocumentPath, value: str) -> str | None:
     part = part_at(path)
-    field = None if part is None else first_required_field(part)
+    field = None if part is None else next((name for name, field in fields_of(part).items() if field.is_required()), None)
     return None if field is None else f"{field}: {shorten(value)}"
 
 
@@ -267,8 +255,7 @@ def _unsupported_version(path: DocumentPath, source: SourceMap) -> Diagnostic:
     )
 
 
-def wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
-    """The diagnostic for a wrong `kind`."""
+def _wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
     kind = str(value_at(source.data, path))
     message = f"the kind is '{shorten(kind)}', not {KIND}"
     hint = did_you_mean(kind, (KIND,)) or f"is this the right file? it should say 'kind: {KIND}'"
@@ -290,24 +277,16 @@ def _unreadable_unit(kind: str, path: DocumentPath, source: SourceMap) -> Diagno
 
 def _wrong_value(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
     value = value_at(source.data, path)
+    complaint = detail["msg"].replace("Input should be", "must be").replace("must not be negative", "must be 0 or more")
+    choices = str(detail.get("ctx", {}).get("expected", "")).split("'")[1::2]
     return Diagnostic(
         Code.E0205,
-        f"{show_path(path)} {_complaint(detail)}, not {describe(value)}",
+        f"{show_path(path)} {complaint}, not {describe(value)}",
         source.value_span(path),
         labels=source.labels_for(path),
-        help=_closest_choice(detail, value),
+        help=did_you_mean(value, choices) if isinstance(value, str) else None,
         path=path,
     )
-
-
-def _complaint(detail: ErrorDetails) -> str:
-    message = detail["msg"]
-    return message.replace("Input should be", "must be").replace("must not be negative", "must be 0 or more")
-
-
-def _closest_choice(detail: ErrorDetails, value: Json) -> str | None:
-    choices = str(detail.get("ctx", {}).get("expected", "")).split("'")[1::2]
-    return did_you_mean(value, choices) if isinstance(value, str) else None
 
 
 def value_at(data: Json, path: DocumentPath) -> Json:
@@ -338,11 +317,6 @@ def part_at(path: DocumentPath) -> type[Part] | None:
 def fields_of(part: type[Part]) -> dict[str, FieldInfo]:
     """The fields of a model by their names in the document."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
-
-
-def first_required_field(part: type[Part]) -> str | None:
-    """The first required field of a model."""
-    return next((name for name, field in fields_of(part).items() if field.is_required()), None)
 
 
 def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:

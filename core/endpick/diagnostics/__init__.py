@@ -1,7 +1,6 @@
 """Diagnostics: mistakes as values with code, place and help, and their renderers."""
 
 from endpick.diagnostics.codes import Code, ExitCode, Severity
-from endpick.diagnostics.machine_formats import render_github, render_json
 from endpick.diagnostics.model import (
     Diagnostic,
     DocumentPath,
@@ -14,7 +13,7 @@ from endpick.diagnostics.model import (
     sort_diagnostics,
     suggest,
 )
-from endpick.diagnostics.text import printable, render_text, wants_colour
+from endpick.diagnostics.render import printable, render_github, render_json, render_text, wants_colour
 
 __all__ = (
     "Code",

@@ -22,7 +22,7 @@ from endpick.extproc.request_phase import RequestPhase
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
-from endpick.host.throttle import Throttle
+from endpick.host.telemetry import Throttle
 from endpick.requests.memory import NO_MEMORY, Memory
 from endpick.requests.model import (
     EVICTED,

@@ -11,7 +11,7 @@ from numbers import Real
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, SortKey, UsageLimitPolicy
 from endpick.host.boundary import Fault, Step, bind, bind_wanted
 from endpick.host.instance import Instance
-from endpick.host.planning.flow_control_settings import BandSettings, FlowControlSettings
+from endpick.host.planning.plan import BandSettings, FlowControlSettings
 from endpick.host.telemetry import Telemetry
 
 _LAST: SortKey = (inf,)

@@ -17,15 +17,11 @@ from endpick.host.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A plugin raised, answered something invalid, or was left out; already counted and logged.
-
-    Attributes:
-        refuses: True when `onFault` refuses the request; False to go on without the plugin.
-    """
+    """A plugin raised, answered something invalid, or was left out; already counted and logged."""
 
     instance: str
     problem: str
-    refuses: bool
+    refuses: bool  # `onFault` refuses the request
 
     def __str__(self) -> str:
         return f"plugin '{self.instance}' failed: {self.problem}"
@@ -93,14 +89,6 @@ class Step:
         """Report a call that exceeded its time budget."""
         report_late(self.instance, self.extension_point, seconds, self.telemetry)
 
-    def rendering_failed(self, error: BaseException | str) -> None:
-        """Report a prompt of this parser that failed to render. Raises FaultOfAnother if `onFault` refuses the request."""
-        if isinstance(error, BaseException) and not isinstance(error, PLUGIN_ERRORS):
-            raise error
-        fault = self.fault(error)
-        if fault.refuses:
-            raise FaultOfAnother(fault)
-
     def admitted(self) -> bool:
         """True if the plugin may be called; ask while its circuit is not closed."""
         return admitted(self.instance, self.telemetry) or self.settles
@@ -112,7 +100,7 @@ class Step:
 
 
 def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry, *, settles: bool = False) -> Step:
-    """Make the step of a method. Raises TypeError if the instance is not of this kind; a mistake in the plan."""
+    """The step of a method. Raises TypeError if the instance is not of this kind."""
     if not isinstance(instance.plugin, kind):
         raise TypeError(f"{instance.origin} is not {KINDS[kind].title}")
     return Step(getattr(instance.plugin, method), instance, KINDS[kind].methods[method], telemetry, settles=settles)

@@ -16,7 +16,7 @@ class BreakerState(IntEnum):
 
 
 class BreakerEvent(IntEnum):
-    """The events of `TRANSITIONS`."""
+    """Causes of a transition."""
 
     TRIPPED = 0
     COOLED = 1
@@ -42,17 +42,11 @@ PROBATION_CALLS = 20
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """The limits for all instances of a process.
+    """The limits for all instances of a process."""
 
-    Attributes:
-        budget_seconds: A longer call is late.
-        faults: Number that opens the circuit, if it is `SHARE` of the calls.
-        cool_down_seconds: How long the circuit stays open the first time.
-    """
-
-    budget_seconds: float = 0.05
-    faults: int = 20
-    cool_down_seconds: float = 5.0
+    budget_seconds: float = 0.05  # a longer call is late
+    faults: int = 20  # open the circuit, if they are `SHARE` of the calls
+    cool_down_seconds: float = 5.0  # doubles with each probation that fails
 
 
 DEFAULT_SETTINGS = BreakerSettings()
@@ -78,10 +72,6 @@ class Breaker:
         self._cool_down_seconds = settings.cool_down_seconds
         self._open_until = 0.0
 
-    def twin(self) -> Breaker:
-        """A closed breaker with the same settings."""
-        return Breaker(self._settings, self._clock)
-
     @property
     def seconds_left(self) -> float:
         """How long the circuit stays open; 0 when it is not open."""
@@ -92,16 +82,16 @@ class Breaker:
         if self.state is BreakerState.OPEN:
             if self._clock() < self._open_until:
                 return False
-            self._enter(BreakerEvent.COOLED)
+            self.state = TRANSITIONS[self.state, BreakerEvent.COOLED]
             self.calls = 0
         elif self.state is BreakerState.HALF_OPEN and self.calls >= PROBATION_CALLS:
-            self._enter(BreakerEvent.RECOVERED)
+            self.state = TRANSITIONS[self.state, BreakerEvent.RECOVERED]
             self._cool_down_seconds = self._settings.cool_down_seconds
             self._last_strike_at = float("-inf")
         return True
 
     def failed(self, skips: bool) -> None:
-        """Count a fault. If faults refuse requests (`skips` is False), the circuit stays closed: an open one would refuse them all."""
+        """Count a fault. Unless faults are skipped, the circuit stays closed: an open one would refuse every request."""
         self._strike(0.0)
         self._faults += 1
         if skips and self.state is BreakerState.HALF_OPEN:
@@ -132,10 +122,7 @@ class Breaker:
             return
         if self.state is BreakerState.HALF_OPEN:
             self._cool_down_seconds = min(2.0 * self._cool_down_seconds, LONGEST_COOL_DOWN_SECONDS)
-        self._enter(BreakerEvent.TRIPPED)
+        self.state = TRANSITIONS[self.state, BreakerEvent.TRIPPED]
         self.reason = reason
         self._open_until = self._clock() + self._cool_down_seconds
         self._last_strike_at = float("-inf")
-
-    def _enter(self, event: BreakerEvent) -> None:
-        self.state = TRANSITIONS[self.state, event]

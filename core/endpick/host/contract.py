@@ -3,21 +3,83 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+import math
+import typing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from types import NoneType
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from endpick.api.data import DataKey
-from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
-from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.api.datalayer import DataCollector, DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
+from endpick.api.discovery import EndpointDiscovery
+from endpick.api.plugin import Parameters, Plugin, RefersTo, Stability
 from endpick.api.request import shown
+from endpick.api.request_control import DataProducer, Parser
+from endpick.api.scheduling import Picker, ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.attributes import class_faults
 from endpick.host.discovery import Candidate
 from endpick.host.kinds import KINDS, kinds_of, parameters_model
-from endpick.host.references import marks_in
 from endpick.host.resolution import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    kind: type[Plugin[Any]]
+    name: str
+    wanted: str
+    fits: Callable[[object], bool]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_interval(value: object) -> bool:
+    return value is None or value == 0 or _is_positive(value)
+
+
+def _is_instance(*types: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+
+
+_ATTRIBUTES = (
+    _Attribute(Plugin, "tolerated_age_seconds", "a number of seconds or None", _is_interval),
+    _Attribute(PollingSource, "interval_seconds", "a number of seconds or None", _is_interval),
+    _Attribute(PollingSource, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(PollingSource, "repeats_payload", "True or False", _is_instance(bool)),
+    _Attribute(PollingPoolSource, "interval_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(PollingPoolSource, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(DataSource, "default_collectors", "a tuple of names", _are_names),
+    _Attribute(DataCollector, "default_source", "a name or None", _is_instance(str, NoneType)),
+    _Attribute(EndpointDiscovery, "publishes_objectives", "True or False", _is_instance(bool)),
+    _Attribute(DataProducer, "timeout_seconds", "a number of seconds above 0", _is_positive),
+    _Attribute(Parser, "claims", "a tuple of names", _are_names),
+    _Attribute(Parser, "reads_usage", "True or False", _is_instance(bool)),
+    _Attribute(Parser, "usage_mark", "bytes", _is_instance(bytes)),
+    _Attribute(Picker, "uses_scores", "True or False", _is_instance(bool)),
+    _Attribute(ProfileHandler, "most_profiles", "a number above 0 or None", lambda value: value is None or _is_positive(value)),
+)
+
+
+def instance_fault(plugin: Plugin[Any]) -> str | None:
+    """The first wrong attribute of an instance."""
+    for attribute in _ATTRIBUTES:
+        if isinstance(plugin, attribute.kind):
+            value: object = getattr(plugin, attribute.name)
+            if not attribute.fits(value):
+                return f"its `{attribute.name}` is {shown(value)}, not {attribute.wanted}"
+    return None
+
 
 _API_PACKAGE = "endpick.api."
 _SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
@@ -28,22 +90,13 @@ _METHOD_SIMILARITY = 0.85
 _ATTRIBUTE_SIMILARITY = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureFault:
-    """A method the host cannot call."""
-
-    method: str
-    reason: str
-
-
-def signature_faults(plugin: type) -> tuple[SignatureFault, ...]:
-    """Every method with the wrong signature or a misspelt name."""
-    unfit = (fault for name, base in _contract(plugin) for fault in _method_faults(plugin, name, base))
+def signature_faults(plugin: type) -> tuple[tuple[str, str], ...]:
+    """Every method that the host cannot call, or with a misspelt name, and the reason."""
+    unfit = ((name, reason) for name, base in _contract(plugin) for reason in _method_faults(plugin, name, base))
     return (*unfit, *_misspelt_methods(plugin))
 
 
 def _contract(plugin: type) -> Iterator[tuple[str, type]]:
-    """Public methods and the constructor of the plugin's bases in `endpick.api`, each with the base that defines it."""
     seen: set[str] = set()
     for base in plugin.__mro__:
         if not base.__module__.startswith(_API_PACKAGE):
@@ -55,7 +108,7 @@ def _contract(plugin: type) -> Iterator[tuple[str, type]]:
                 yield name, base
 
 
-def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
+def _misspelt_methods(plugin: type) -> Iterator[tuple[str, str]]:
     contract = dict(_contract(plugin))
     missing = [name for name, base in contract.items() if getattr(plugin, name) is getattr(base, name) and name != "__init__"]
     for klass in plugin.__mro__:
@@ -66,7 +119,7 @@ def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
                 continue
             meant = _meant(name, [one for one in missing if _is_called_alike(member, getattr(plugin, one))], _METHOD_SIMILARITY)
             if meant is not None:
-                yield SignatureFault(name, f"is called by no part of endpick: did you mean '{meant}'?")
+                yield name, f"is called by no part of endpick: did you mean '{meant}'?"
 
 
 def _is_called_alike(method: object, other: object) -> bool:
@@ -80,8 +133,8 @@ def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=similarity)), None)
 
 
-def misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
-    """Class attributes whose name is close to an attribute of `Plugin` or its kinds, each with the name that was meant."""
+def _misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
+    """Class attributes with almost the name of an attribute of `Plugin` or its kinds, and the name that was meant."""
     bases = [base for base in plugin.__mro__ if base.__module__.startswith(_API_PACKAGE)]
     known = {name for base in bases for name in getattr(base, "__annotations__", {})} - {"kind"}
     for klass in plugin.__mro__:
@@ -95,21 +148,21 @@ def misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
                 yield name, meant
 
 
-def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFault]:
+def _method_faults(plugin: type, name: str, base: type) -> Iterator[str]:
     owner = next(klass for klass in plugin.__mro__ if name in vars(klass))
     if owner.__module__.startswith(_API_PACKAGE):
         return
     member, expected = inspect.getattr_static(plugin, name), getattr(base, name)
     if not callable(getattr(plugin, name)):
-        yield SignatureFault(name, "is not a method")
+        yield "is not a method"
         return
     arguments = _arguments(expected, is_bound=isinstance(vars(base)[name], classmethod))
     problem = _cannot_take(getattr(plugin, name), arguments, is_bound=isinstance(member, classmethod | staticmethod))
     if problem:
-        yield SignatureFault(name, f"is called with ({', '.join(arguments)}), but {problem}")
+        yield f"is called with ({', '.join(arguments)}), but {problem}"
     is_async = inspect.iscoroutinefunction(getattr(plugin, name))
     if name not in _SYNC_OR_ASYNC and is_async != inspect.iscoroutinefunction(expected):
-        yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
+        yield "must not be `async def`: the host does not await it" if is_async else "must be `async def`"
 
 
 @cache
@@ -186,10 +239,8 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
             candidate,
             help=_blame(candidate),
         )
-    for fault in signature_faults(plugin):
-        yield reference.diagnostic(
-            Code.E0313, f"`{fault.method}` of the plugin class {name} {fault.reason}", candidate, help=_blame(candidate)
-        )
+    for method, reason in signature_faults(plugin):
+        yield reference.diagnostic(Code.E0313, f"`{method}` of the plugin class {name} {reason}", candidate, help=_blame(candidate))
 
 
 def _unimplemented(plugin: type) -> list[str]:
@@ -221,7 +272,40 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     aliases: object = plugin.aliases
     if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
         messages.append(f"`aliases` {whose} is not a tuple of names")
-    messages += class_faults(plugin, whose)
-    messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
+    for declared in _ATTRIBUTES:
+        value: object = getattr(plugin, declared.name) if issubclass(plugin, declared.kind) else None
+        is_property = hasattr(type(value), "__get__")  # checked on the instance
+        if issubclass(plugin, declared.kind) and not is_property and not declared.fits(value):
+            messages.append(f"`{declared.name}` {whose} is {shown(value)}, not {declared.wanted}")
+    messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in _misspelt_attributes(plugin)]
     for message in messages:
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))
+
+
+def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
+    """The marked fields of a model and its nested models."""
+    return tuple(_marks(model, set()))
+
+
+def mark_of(field: FieldInfo) -> RefersTo | None:
+    """The field's `RefersTo`, if any."""
+    return next((mark for mark in field.metadata if isinstance(mark, RefersTo)), None)
+
+
+def _marks(model: type[BaseModel], seen: set[type]) -> Iterator[tuple[str, RefersTo]]:
+    if model in seen:
+        return
+    seen.add(model)
+    for name, field in model.model_fields.items():
+        mark = mark_of(field)
+        if mark is not None:
+            yield name, mark
+        for inner in _models_of(field.annotation):
+            yield from _marks(inner, seen)
+
+
+def _models_of(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models_of(argument)

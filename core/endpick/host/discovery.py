@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from importlib.metadata import Distribution, EntryPoint, PathDistribution
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
 
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, HOST_DISTRIBUTION, OUR_GROUPS
 
@@ -33,49 +37,35 @@ def normalise(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """An entry point that offers a plugin type or a hook object.
+    """An entry point that offers a plugin type or a hook object."""
 
-    Attributes:
-        type: Name of the entry point; it may be malformed, see `is_valid`.
-        api_major: Number in the name of the entry-point group.
-        target: `module:attribute` as its author wrote it; it may not exist.
-        metadata_path: The distribution's `.dist-info` directory.
-        source_path: Project directory of an editable install, else empty.
-        is_builtin: Part of endpick's own distribution.
-    """
-
-    type: str
-    api_major: int
+    type: str  # name of the entry point; may be malformed, see `is_valid`
+    api_major: int  # from the name of the entry-point group
     distribution: str
     version: str
-    target: str
-    metadata_path: str
-    source_path: str = ""
-    is_builtin: bool = False
-
-    @property
-    def editable(self) -> bool:
-        """True for an editable install."""
-        return bool(self.source_path)
+    target: str  # `module:attribute` as its author wrote it; may not exist
+    metadata_path: str  # the distribution's `.dist-info` directory
+    source_path: str = ""  # project directory of an editable install
+    is_builtin: bool = False  # part of endpick's own distribution
 
     @property
     def is_valid(self) -> bool:
-        """True when the type is well-formed; a configuration cannot use a malformed type."""
+        """True if the type is well-formed."""
         return is_valid_type(self.type)
 
     @property
     def module(self) -> str:
         """The module of the target."""
-        return module_of(self.target)
+        return self.target.partition(":")[0].partition("[")[0].strip()
 
     @property
     def speaks_our_api(self) -> bool:
-        """True when it was written for the API major of this host."""
+        """True if it was written for this API major."""
         return self.api_major == API_MAJOR
 
     @property
     def is_usable(self) -> bool:
-        """True when a configuration can use it."""
+        """True if a configuration can use it."""
         return self.is_valid and self.speaks_our_api
 
     @property
@@ -90,20 +80,16 @@ class Installed:
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
         self._path = Path(str(cast("PathDistribution", distribution)._path))
-
-    @property
-    def path(self) -> str:
-        """The metadata directory."""
-        return str(self._path)
+        self.path = str(self._path)
 
     @property
     def is_empty(self) -> bool:
-        """True for a directory without metadata, as an interrupted uninstall leaves behind."""
+        """True for a directory that an interrupted uninstall left behind."""
         return self._path.is_dir() and not any((self._path / file).exists() for file in ("METADATA", "PKG-INFO"))
 
     @cached_property
     def name(self) -> str:
-        """Name as its author writes it."""
+        """The name as its author writes it."""
         return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
 
     @property
@@ -174,11 +160,6 @@ def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, 
     return tuple(one for one in candidates if one.type == plugin_type and one.is_usable)
 
 
-def module_of(target: str) -> str:
-    """The module of an entry point's target, without attribute and extras."""
-    return target.partition(":")[0].partition("[")[0].strip()
-
-
 def _plugins(copy: Installed) -> Iterator[Candidate]:
     for entry_point in copy.entry_points:
         match = _GROUP.fullmatch(entry_point.group)
@@ -197,3 +178,52 @@ def _candidate(entry_point: EntryPoint, api_major: int, copy: Installed) -> Cand
         source_path=copy.source_path,
         is_builtin=copy.key == HOST_DISTRIBUTION,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetRequirement:
+    """A requirement that the environment does not meet."""
+
+    distribution: str  # canonical name
+    requirement: str  # name and versions, without marker and extras
+    installed: str = ""  # version
+
+    def __str__(self) -> str:
+        if not self.installed:
+            return f"{self.requirement} is not installed"
+        return f"{self.requirement} is needed, {self.distribution} {self.installed} is installed"
+
+
+def requirements_of(distribution: str) -> tuple[str, ...]:
+    """The `Requires-Dist` lines of a distribution; empty when it is not installed."""
+    try:
+        return tuple(metadata.requires(distribution) or ())
+    except metadata.PackageNotFoundError:
+        return ()
+
+
+def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
+    """Every requirement that the environment does not meet; requirements of extras are skipped."""
+    applying = (one for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""}))
+    return tuple(unmet for one in applying if (unmet := _unmet(one)) is not None)
+
+
+def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
+    """The unmet requirements of an installed distribution."""
+    return unmet_requirements(requirements_of(distribution))
+
+
+def _unmet(requirement: Requirement) -> UnmetRequirement | None:
+    name, wanted = normalise(requirement.name), f"{requirement.name}{requirement.specifier}"
+    try:
+        installed = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return UnmetRequirement(name, wanted)
+    return None if _allows(requirement, installed) else UnmetRequirement(name, wanted, installed)
+
+
+def _allows(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:  # a development build may name its version after a commit
+        return True

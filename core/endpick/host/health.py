@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import os
-import site
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.host.discovery import Candidate, Installed, discover, discover_hook_objects, find_installed, for_endpick
-from endpick.host.lock import changed_files, check_lock, listed, load_lock
-from endpick.host.requirements import unmet_requirements
+from endpick.host.discovery import Candidate, Installed, discover, discover_hook_objects, find_installed, for_endpick, unmet_requirements
+from endpick.host.lock import changed_files, listed
 from endpick.host.resolution import Reference, resolve, where
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
-
-LockState = Literal["matches", "differs", "unusable", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """An examined environment; `copies` are the metadata directories of plugin distributions, in import-path order."""
+    """An examined environment."""
 
-    copies: tuple[Installed, ...]
+    copies: tuple[Installed, ...]  # metadata directories of plugin distributions, in import-path order
     candidates: tuple[Candidate, ...]
     hook_objects: tuple[Candidate, ...]
     diagnostics: tuple[Diagnostic, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """Settings outside the configuration that decide which code runs.
-
-    Attributes:
-        safe_path: Python was started with `-P`.
-        python_path: Entries of PYTHONPATH, which precede everything that is installed.
-        user_site: The per-user package directory; empty when Python does not use it.
-        lock: State of the lock file in the working directory.
-    """
-
-    safe_path: bool
-    python_path: tuple[str, ...]
-    user_site: str
-    lock: LockState
 
 
 def examine(path: Sequence[str] | None = None) -> Health:
@@ -66,18 +42,6 @@ def examine(path: Sequence[str] | None = None) -> Health:
     return Health(copies, candidates, hook_objects, findings)
 
 
-def examine_trust(lock_file: Path, candidates: Iterable[Candidate]) -> Trust:
-    """Examine this process and the lock file; `candidates` are plugin types and hook objects."""
-    ignored = sys.flags.ignore_environment
-    given = "" if ignored else os.environ.get("PYTHONPATH", "")
-    return Trust(
-        safe_path=bool(sys.flags.safe_path),
-        python_path=tuple(place or str(Path.cwd()) for place in given.split(os.pathsep)) if given else (),
-        user_site=site.getusersitepackages() if site.ENABLE_USER_SITE else "",
-        lock=_lock_state(lock_file, candidates),
-    )
-
-
 def import_place(module: str) -> str:
     """The file Python would import a module from; empty when there is none. Parent packages are not imported."""
     top, *inner = module.split(".")
@@ -94,29 +58,19 @@ def import_place(module: str) -> str:
 def _copies_findings(copies: Sequence[Installed], counting: Mapping[str, Installed]) -> Iterator[Diagnostic]:
     for copy in sorted(copies, key=lambda one: one.key):
         first = counting[copy.key]
+        used = f"{first.origin} at {first.path} is used"
         if copy.is_empty:
-            yield _leftover(copy, first)
+            message = f"an empty metadata directory was left behind at {copy.path}"
+            yield Diagnostic(Code.W0302, message, help=f"remove it: `rm -r {copy.path}`", notes=(used,))
         elif os.path.realpath(copy.path) != os.path.realpath(first.path):
-            yield _shadowed(copy, first)
-
-
-def _leftover(copy: Installed, first: Installed) -> Diagnostic:
-    return Diagnostic(
-        Code.W0302,
-        f"an empty metadata directory was left behind at {copy.path}",
-        help=f"remove it: `rm -r {copy.path}`",
-        notes=(f"{first.origin} at {first.path} is used",),
-    )
-
-
-def _shadowed(copy: Installed, first: Installed) -> Diagnostic:
-    same = copy.version == first.version
-    return Diagnostic(
-        Code.W0302,
-        f"{first.name} has metadata in two places" if same else f"{first.origin} shadows {copy.origin}, and the code may be of either",
-        help=f"uninstall {first.name} until `pip show {first.name}` finds nothing, then install it once",
-        notes=(f"{first.origin} at {first.path} is used", f"{copy.origin} at {copy.path} is ignored"),
-    )
+            same = copy.version == first.version
+            shadows = f"{first.origin} shadows {copy.origin}, and the code may be of either"
+            yield Diagnostic(
+                Code.W0302,
+                f"{first.name} has metadata in two places" if same else shadows,
+                help=f"uninstall {first.name} until `pip show {first.name}` finds nothing, then install it once",
+                notes=(used, f"{copy.origin} at {copy.path} is ignored"),
+            )
 
 
 def _group_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
@@ -145,20 +99,19 @@ def _requirement_findings(distributions: Iterable[Installed]) -> Iterator[Diagno
 def _type_findings(candidates: Sequence[Candidate]) -> Iterator[Diagnostic]:
     for plugin_type in sorted({candidate.type for candidate in candidates}):
         outcome = resolve(Reference(plugin_type), candidates)
-        if isinstance(outcome, Diagnostic):
-            clash = outcome.code in (Code.E0304, Code.E0315)
-            yield _unused_clash(plugin_type, candidates) if clash else outcome
-
-
-def _unused_clash(plugin_type: str, candidates: Sequence[Candidate]) -> Diagnostic:
-    offers = [one for one in candidates if one.type == plugin_type and one.speaks_our_api]
-    return Diagnostic(
-        Code.W0305,
-        f"{len(offers)} distributions offer the type '{plugin_type}'",
-        help="a configuration that uses it has to say which with `from:`",
-        notes=tuple(where(offer) for offer in offers),
-        plugin=PluginReference(plugin_type),
-    )
+        if not isinstance(outcome, Diagnostic):
+            continue
+        if outcome.code not in (Code.E0304, Code.E0315):
+            yield outcome
+            continue
+        offers = [one for one in candidates if one.type == plugin_type and one.speaks_our_api]
+        yield Diagnostic(
+            Code.W0305,
+            f"{len(offers)} distributions offer the type '{plugin_type}'",
+            help="a configuration that uses it has to say which with `from:`",
+            notes=tuple(where(offer) for offer in offers),
+            plugin=PluginReference(plugin_type),
+        )
 
 
 def _target_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
@@ -181,12 +134,3 @@ def _file_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
                 f"files of {copy.origin} were changed after it was installed: {listed(changed)}",
                 help=f"find out who changed them; `pip install --force-reinstall {copy.name}=={copy.version}` brings them back",
             )
-
-
-def _lock_state(lock_file: Path, candidates: Iterable[Candidate]) -> LockState:
-    if not lock_file.exists():
-        return "missing"
-    lock = load_lock(lock_file)
-    if isinstance(lock, Diagnostic):
-        return "unusable"
-    return "differs" if check_lock(lock, candidates).differences else "matches"

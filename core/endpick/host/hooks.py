@@ -1,4 +1,4 @@
-"""Calls the hook objects of a configuration. Each failure becomes a diagnostic; the other hook objects are called all the same."""
+"""Loads the hook objects of a configuration and calls them. The failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -18,18 +18,18 @@ from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, H
 from endpick.api.plugin import Plugin
 from endpick.api.request import shown
 from endpick.config.source import SourceMap
-from endpick.diagnostics import Code, Diagnostic, DocumentPath
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
 from endpick.host.discovery import Candidate
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.hook_objects import hook_faults, load_hook_object
-from endpick.host.importing import attributed, describe, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
+from endpick.host.importing import attributed, import_target
 from endpick.host.loader import LoadedPlugin
 from endpick.host.lock import LockCheck
-from endpick.host.resolution import Policy, Reference
+from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
 from endpick.installation import API_MAJOR
 
 if TYPE_CHECKING:
     import click
+
 
 DEADLINE_SECONDS = 10.0
 """Time limit for one asynchronous hook implementation."""
@@ -47,14 +47,14 @@ class HookCall:
     implementation: pluggy.HookImpl
 
     def __call__(self, **offered: object) -> object:
-        """Call it with the hook's arguments it asks for; errors propagate."""
+        """Call it with the arguments it asks for; errors propagate."""
         with attributed(f"{self.reference.type} ({self.candidate.origin})"):
             return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
         """A diagnostic for an exception; exceptions meant for the operator are quoted without their class."""
         on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
-        return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe(error)}", error)
+        return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe_error(error)}", error)
 
     def failure_message(self, error: BaseException) -> str:
         """The message of `failure`."""
@@ -81,15 +81,15 @@ class HookConfigReport:
         self._source = source
 
     def error(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         self._add(Code.E0511, path, message, help)
 
     def warn(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         self._add(Code.W0503, path, message, help)
 
     def position(self, path: DocumentPath) -> tuple[int, int]:
-        """See `endpick.api.hooks.ConfigReport`."""
+        """See `ConfigReport`."""
         span = self._source.value_span(tuple(path))
         return span.line, span.column
 
@@ -137,7 +137,7 @@ class HookRegistry:
 
     @property
     def files(self) -> dict[str, str]:
-        """Source files of the hook objects; maps each to the object, or to the distribution if several objects share it."""
+        """Hook objects by source file; the distribution if several objects share a file."""
         found: dict[str, str] = {}
         for name, hook_object in self._pluggy.list_name_plugin():
             module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
@@ -145,10 +145,6 @@ class HookRegistry:
             if isinstance(file, str):
                 found[file] = self._known[name][1].origin if file in found else name
         return found
-
-    def implements(self, hook: str) -> bool:
-        """True if any hook object implements a hook."""
-        return any(True for _ in self.calls(hook))
 
     def calls(self, hook: str) -> Iterator[HookCall]:
         """The implementations of a hook in call order."""
@@ -252,14 +248,7 @@ class HookRegistry:
 def load_hooks(
     references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """Load the hook objects of a configuration; objects with mistakes are reported and left out.
-
-    Args:
-        references: The `hooks:` entries in their order; `Reference.type` is the name of the hook object.
-        candidates: From `discover_hook_objects`.
-        policy: The document's `pluginPolicy`.
-        lock: Distributions that differ from it are not imported.
-    """
+    """Load the hook objects of the `hooks:` entries; objects with mistakes are reported and left out."""
     registry = HookRegistry()
     faults: list[Diagnostic] = []
     for reference in reversed(references):
@@ -281,3 +270,113 @@ def _registered(call: HookCall, plugin_type: object, plugin: object) -> Candidat
     if "<locals>" in plugin.__qualname__:
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
     return replace(call.candidate, type=plugin_type, api_major=API_MAJOR, target=f"{plugin.__module__}:{plugin.__qualname__}")
+
+
+HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
+_AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
+
+
+def load_hook_object(
+    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck
+) -> tuple[Candidate, object] | Diagnostic:
+    """The object that a `hooks:` entry names, with its entry point."""
+    candidate = _resolve(reference, candidates)
+    if isinstance(candidate, Diagnostic):
+        return candidate
+    forbidden = check_distribution(reference, candidate, policy) or lock.fault(reference, candidate)
+    if forbidden is not None:
+        return forbidden
+    imported = import_target(reference, candidate)
+    if isinstance(imported, Diagnostic):
+        return _unloadable(reference, candidate, imported.message, imported.notes)
+    try:
+        return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
+    except PLUGIN_ERRORS as error:
+        return _unloadable(reference, candidate, f"its constructor raised {describe_error(error)}", trace_notes(error))
+
+
+def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
+    """Every implementation that endpick could not call, and an object without implementations."""
+    manager = pluggy.PluginManager(PROJECT_NAME)
+    faults: list[Diagnostic] = []
+    implemented = False
+    for name in dir(hook_object):
+        options = manager.parse_hookimpl_opts(hook_object, name)
+        if options is not None:
+            implemented = True
+            hook = options.get("specname") or name
+            is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
+            faults.extend(_implementation_faults(reference, candidate, hook, getattr(hook_object, name), is_wrapper=is_wrapper))
+    if not implemented:
+        message = "it implements no hook; its methods need the mark `@hookimpl` from endpick.api"
+        return (_unloadable(reference, candidate, message),)
+    return tuple(faults)
+
+
+def _implementation_faults(
+    reference: Reference, candidate: Candidate, hook: str, function: object, *, is_wrapper: bool
+) -> Iterable[Diagnostic]:
+    assert callable(function)
+    if hook not in HOOKS:
+        yield reference.diagnostic(
+            Code.E0701,
+            f"the hook object '{reference.type}' from {candidate.origin} implements `{hook}`, which is no hook",
+            candidate,
+            help=did_you_mean(hook, HOOKS) or f"the hooks are {', '.join(HOOKS)}",
+            notes=(_defined_at(function),),
+        )
+        return
+    problem = _signature_problem(hook, function, is_wrapper=is_wrapper)
+    if problem is not None:
+        wrong, repair = problem
+        yield reference.diagnostic(
+            Code.E0702,
+            f"`{hook}` of the hook object '{reference.type}' from {candidate.origin} {wrong}",
+            candidate,
+            help=repair,
+            notes=(_defined_at(function),),
+        )
+
+
+def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper: bool) -> tuple[str, str] | None:
+    accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
+    unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
+    possible = f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments"
+    if unknown:
+        return f"asks for {', '.join(f'`{name}`' for name in unknown)}", possible
+    if is_wrapper:
+        return "is a wrapper, which endpick does not call", possible
+    if inspect.iscoroutinefunction(function) and hook not in _AWAITED:
+        return "is `async def`, but endpick does not await it", f"write it as a plain `def`; awaited are {', '.join(_AWAITED)}"
+    return None
+
+
+def _defined_at(function: object) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return "defined outside Python code" if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+
+
+def _resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
+    offers = from_distribution(reference, [candidate for candidate in candidates if candidate.type == reference.type])
+    if len(offers) == 1:
+        return offers[0]
+    if offers:
+        choice = " or ".join(f"`from: {offer.distribution}`" for offer in offers)
+        return reference.diagnostic(
+            Code.E0705, f"several distributions offer the hook object '{reference.type}'", help=f"say which one you want with {choice}"
+        )
+    return reference.diagnostic(
+        Code.E0705,
+        f"no installed distribution offers the hook object '{reference.type}'",
+        help=did_you_mean(reference.type, (candidate.type for candidate in candidates)) or "`endpick doctor` lists those installed",
+    )
+
+
+def _unloadable(reference: Reference, candidate: Candidate, reason: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0705,
+        f"the hook object '{reference.type}' from {candidate.origin} cannot be loaded: {reason}",
+        candidate,
+        help=f"this is a fault of {candidate.distribution}; report it to its author, or remove the entry from `hooks:`",
+        notes=notes,
+    )

@@ -6,70 +6,18 @@ import functools
 import importlib
 import io
 import logging
-import os
 import re
-import sysconfig
 import time
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import Candidate
-from endpick.host.failures import PLUGIN_ERRORS
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, plugin_frames, trace_notes
 from endpick.host.resolution import Reference
-
-_HOST_OR_IMPORT_SYSTEM = (
-    str(Path(__file__).resolve().parents[1]) + os.sep,
-    str(Path(importlib.__file__).parent) + os.sep,
-    "<frozen importlib",
-)
-_MOST_FRAMES = 12
-_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
-_INSTALLED = {"site-packages", "dist-packages"}
-
-
-def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
-    """Frames outside endpick's host and the import system, innermost last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return tuple(frame for frame in frames if not frame.filename.startswith(_HOST_OR_IMPORT_SYSTEM))
-
-
-def place(error: BaseException) -> str:
-    """The plugin's own innermost frame as `file:line in function`; empty if no plugin code ran."""
-    frames = plugin_frames(error)
-    called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
-    if called is None:
-        return ""
-    file = Path(called.filename)
-    home = file if file.parent.name in _INSTALLED else file.parent
-    own = next(frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(home))
-    return f"{own.filename}:{own.lineno} in {own.name}"
-
-
-def _is_standard(file: Path) -> bool:
-    return file.is_relative_to(_STANDARD_LIBRARY) and not _INSTALLED & set(file.parts)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line: `ValueError: no such model`."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as one note of a diagnostic; empty if no plugin code ran."""
-    frames = plugin_frames(error)
-    if not frames:
-        return ()
-    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" + (f"\n    {frame.line}" if frame.line else "") for frame in frames]
-    omitted = [f"({len(lines) - _MOST_FRAMES} more frames)"] if len(lines) > _MOST_FRAMES else []
-    return ("\n".join(["raised at, innermost last:", *omitted, *lines[-_MOST_FRAMES:]]),)
-
 
 _origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
 
@@ -131,7 +79,7 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
     """Import the candidate's module and look its attribute up; what the module raises becomes a diagnostic."""
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
-        return _wrong_module(reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")
+        return _wrong_entry_point(Code.E0303, reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")
     begin = time.perf_counter()
     with attributed(f"{candidate.type} ({candidate.origin})"), captured() as output:
         try:
@@ -142,7 +90,7 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
             value = functools.reduce(getattr, match["attribute"].split(".") if match["attribute"] else (), module)
         except PLUGIN_ERRORS as error:
             if isinstance(error, AttributeError) and not plugin_frames(error):
-                return _wrong_attribute(reference, candidate, match["module"], match["attribute"])
+                return _wrong_entry_point(Code.E0319, reference, candidate, f"module '{match['module']}' has no '{match['attribute']}'")
             return _raised(reference, candidate, error)
     return Imported(value, time.perf_counter() - begin, output)
 
@@ -153,16 +101,8 @@ def _import_failed(reference: Reference, candidate: Candidate, module: str, erro
     missing_itself = module == error.name or module.startswith(error.name + ".")
     if missing_itself and not plugin_frames(error):
         forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
-        return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
+        return _wrong_entry_point(Code.E0303, reference, candidate, f"there is no module '{error.name}'{forgotten}")
     return _missing_dependency(reference, candidate, error, error.name)
-
-
-def _wrong_module(reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:
-    return _wrong_entry_point(Code.E0303, reference, candidate, reason)
-
-
-def _wrong_attribute(reference: Reference, candidate: Candidate, module: str, attribute: str) -> Diagnostic:
-    return _wrong_entry_point(Code.E0319, reference, candidate, f"module '{module}' has no '{attribute}'")
 
 
 def _wrong_entry_point(code: Code, reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:
@@ -190,7 +130,7 @@ def _missing_dependency(reference: Reference, candidate: Candidate, error: BaseE
 def _raised(reference: Reference, candidate: Candidate, error: BaseException) -> Diagnostic:
     return reference.diagnostic(
         Code.E0305,
-        f"'{candidate.type}' cannot be imported: {candidate.origin} raised {describe(error)}",
+        f"'{candidate.type}' cannot be imported: {candidate.origin} raised {describe_error(error)}",
         candidate,
         annotation="its import fails",
         help=f"this is a fault of {candidate.distribution}, not of the configuration; report it to its author, or install another release",

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from endpick.api.access import AccessScope
@@ -15,11 +16,11 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import shown
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
-from endpick.host.attributes import instance_fault
 from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
+from endpick.host.contract import instance_fault
 from endpick.host.discovery import Candidate
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import attributed, describe, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
+from endpick.host.importing import attributed
 from endpick.host.kinds import Kind, OnFault, default_on_fault
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import ParameterSource
@@ -33,15 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One built plugin.
-
-    Attributes:
-        scope: The data keys it may access.
-        registry: Its own metrics.
-        place: Its entry in the configuration.
-        candidate: The imported entry point; None if it was built from a class directly.
-        proxy: Passed to plugins whose parameters name this instance; None for kinds that others cannot call.
-    """
+    """One built plugin."""
 
     name: str
     type: str
@@ -51,12 +44,12 @@ class Instance:
     plugin: Plugin[Parameters]
     subscriptions: Subscriptions
     on_fault: OnFault
-    scope: AccessScope
-    registry: CollectorRegistry | None = None
-    place: ParameterSource | None = None
+    scope: AccessScope  # data keys it may access
+    registry: CollectorRegistry | None = None  # its own metrics
+    place: ParameterSource | None = None  # its entry in the configuration
     breaker: Breaker = field(default_factory=lambda: Breaker(DEFAULT_SETTINGS, time.monotonic), compare=False)
-    candidate: Candidate | None = None
-    proxy: Plugin[Parameters] | None = field(default=None, compare=False)
+    candidate: Candidate | None = None  # None if it was built from a class directly
+    proxy: Plugin[Parameters] | None = field(default=None, compare=False)  # for plugins whose parameters name this instance
 
     @property
     def origin(self) -> str:
@@ -76,18 +69,11 @@ def subscriptions_of(loaded: LoadedPlugin, parameters: Parameters, place: Parame
     return _guarded(loaded, place or _nowhere(loaded), lambda: loaded.plugin.subscriptions(parameters), Subscriptions)
 
 
-def required_profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[str, ...] | Diagnostic:
-    """The scheduling profiles a profile handler with these parameters needs."""
+def profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[tuple[str, ...] | Diagnostic, ...]:
+    """The required and the optional scheduling profiles of a profile handler with these parameters."""
     assert issubclass(loaded.plugin, ProfileHandler)
     handler = loaded.plugin
-    return _guarded(loaded, place, lambda: handler.required_profiles(parameters), tuple)
-
-
-def optional_profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[str, ...] | Diagnostic:
-    """The scheduling profiles a profile handler with these parameters runs if they are defined."""
-    assert issubclass(loaded.plugin, ProfileHandler)
-    handler = loaded.plugin
-    return _guarded(loaded, place, lambda: handler.optional_profiles(parameters), tuple)
+    return tuple(_guarded(loaded, place, partial(ask, parameters), tuple) for ask in (handler.required_profiles, handler.optional_profiles))
 
 
 def build(
@@ -163,7 +149,7 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
     except ConfigurationError as error:
         return _refusal(loaded, place, f"cannot work with its parameters: {error}", "correct the parameters")
     except PLUGIN_ERRORS as error:
-        return _refusal(loaded, place, f"failed while it was built: {describe(error)}", _blame(loaded), trace_notes(error))
+        return _refusal(loaded, place, f"failed while it was built: {describe_error(error)}", _blame(loaded), trace_notes(error))
     if not isinstance(value, expected):
         return _refusal(loaded, place, f"answered {shown(value)}, not {expected.__name__}", _blame(loaded))
     return value

@@ -96,31 +96,20 @@ class ExtensionPoint(enum.StrEnum):
     ENDPOINT_REMOVED = "EndpointRemoved"
     METRICS = "Metrics"
     COLLECTION = "Collection"
-    MEMORY = "Memory"
 
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """One row of the table.
-
-    Attributes:
-        api: The class in `endpick.api`.
-        on_fault: Default for `onFault`; a kind that decides who may serve fails closed.
-        methods: Methods called on the request path, with their extension points.
-        named_at: Where the document names instances; empty if an instance takes part because it is defined.
-        at_most: Maximum number of instances where it is named: per profile, or per document.
-        writes: Instances may write data keys.
-        by_reference: Other plugins call it through a parameter; see `RefersTo`.
-    """
+    """One row of the table."""
 
     api: Kind
     layer: Layer
-    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)
-    named_at: str = ""
-    on_fault: OnFault = OnFault.SKIP
-    at_most: int | None = None
-    writes: bool = False
-    by_reference: bool = False
+    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)  # called on the request path
+    named_at: str = ""  # in the document; empty if an instance takes part because it is defined
+    on_fault: OnFault = OnFault.SKIP  # the default; kinds that decide who may serve fail closed
+    at_most: int | None = None  # instances per profile, or per document
+    writes: bool = False  # instances may write data keys
+    by_reference: bool = False  # other plugins call it through a parameter; see `RefersTo`
 
     @property
     def name(self) -> str:
@@ -134,7 +123,7 @@ class KindFacts:
 
     @property
     def on_request(self) -> bool:
-        """True if an instance takes part in every request merely because it is defined."""
+        """True if an instance takes part in every request because it is defined."""
         return bool(self.methods) and not self.named_at and self.at_most is None
 
     @property
@@ -244,12 +233,12 @@ def titles(kinds: Iterable[Kind]) -> str:
 
 
 def parameters_model(plugin: type) -> object:
-    """The model of a plugin's parameters: the generic argument of its kind. The contract checks that it is a `Parameters` class."""
+    """The model of the parameters: the generic argument of the kind. `contract` checks that it is a `Parameters` class."""
     return next(iter(generic_arguments(plugin, Plugin)), Parameters)
 
 
 def payload_of(plugin: type) -> type[object] | None:
-    """Payload type of a data source or collector (its second generic argument); None for any payload and for other kinds."""
+    """Payload type of a source or collector, its second generic argument; None for any payload and for other kinds."""
     base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
     if base is None:
         return None

@@ -1,4 +1,4 @@
-"""Loads plugin classes: imports a candidate, checks the class, and reports every mistake of its author."""
+"""Loads plugin classes: resolves a type, imports it, checks the class, and reports every mistake of its author."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import cast
 
 from endpick import __version__
 from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.config import EndpointPickerConfig
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate, discover
+from endpick.host.discovery import Candidate, UnmetRequirement, discover, find, unmet_of
 from endpick.host.importing import CapturedOutput, import_target
 from endpick.host.kinds import Kind, kinds_of
-from endpick.host.requirements import UnmetRequirement, unmet_of
-from endpick.host.resolution import Reference
+from endpick.host.lock import LockCheck
+from endpick.host.resolution import Policy, Reference, check_policy, resolve
 from endpick.host.schema import Schema, fault_of_schemas, schemas_of
 from endpick.installation import HOST_DISTRIBUTION
 
@@ -29,20 +30,14 @@ _LONGEST_QUOTE = 400
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """A plugin class that passed every check.
-
-    Attributes:
-        type: Name of its entry point; for an alias, the current name of the type.
-        load_seconds: Import time; nearly zero if another plugin had imported the module already.
-        output: Text printed and warnings raised by the import.
-    """
+    """A plugin class that passed every check."""
 
     candidate: Candidate
     plugin: type[Plugin[Parameters]]
-    type: str
+    type: str  # name of its entry point; for an alias, the current name
     kinds: tuple[Kind, ...]
-    load_seconds: float
-    output: str
+    load_seconds: float  # of the import; nearly zero if the module was imported before
+    output: str  # printed text and warnings of the import
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
@@ -96,24 +91,42 @@ def load(
         unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
     host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
     if host is not None:
-        return Loading(None, (_other_endpick(reference, candidate, host),))
+        fault = reference.diagnostic(
+            Code.E0306,
+            f"'{candidate.type}' from {candidate.origin} needs {host.requirement}; this is endpick {__version__}",
+            candidate,
+            help=f"install {host.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
+        )
+        return Loading(None, (fault,))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
-        return Loading(None, (_with_notes(imported, unmet or unmet_of(candidate.distribution)),))
+        notes = (f"unmet requirement: {sentence}" for sentence in unmet or unmet_of(candidate.distribution))
+        return Loading(None, (replace(imported, notes=(*imported.notes, *notes)),))
     faults = check_contract(reference, candidate, imported.value)
     if not faults and unmet:
-        faults = (_requirements_unmet(reference, candidate, unmet),)
+        message = f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}"
+        repair = f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs"
+        faults = (reference.diagnostic(Code.E0317, message, candidate, help=repair),)
     if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
     # The schemas of built-in plugins are checked by tests.
-    fault = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
-    if fault is not None:
-        return Loading(None, (fault,))
+    wrong = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
+    if wrong is not None:
+        return Loading(None, (wrong,))
     name = _current_name(candidate, plugin, offers)
     if name is None:
-        return Loading(None, (_former_name_only(reference, candidate),))
-    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, _transcript(imported.output))
+        fault = reference.diagnostic(
+            Code.E0312,
+            f"'{candidate.type}' is a former name by its class's `aliases`, "
+            f"and {candidate.origin} has no entry point with the current name",
+            candidate,
+            annotation=f"leads to {candidate.target}",
+            help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
+        )
+        return Loading(None, (fault,))
+    transcript = "\n".join([*([imported.output.text.rstrip()] if imported.output.text else []), *_warned(imported.output)])
+    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, transcript)
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 
@@ -149,38 +162,6 @@ def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers
     return next((name for name in current if name not in plugin.aliases), None)
 
 
-def _former_name_only(reference: Reference, candidate: Candidate) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0312,
-        f"'{candidate.type}' is a former name by its class's `aliases`, and {candidate.origin} has no entry point with the current name",
-        candidate,
-        annotation=f"leads to {candidate.target}",
-        help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
-    )
-
-
-def _other_endpick(reference: Reference, candidate: Candidate, unmet: UnmetRequirement) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0306,
-        f"'{candidate.type}' from {candidate.origin} needs {unmet.requirement}; this is endpick {__version__}",
-        candidate,
-        help=f"install {unmet.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
-    )
-
-
-def _with_notes(diagnostic: Diagnostic, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
-    return replace(diagnostic, notes=(*diagnostic.notes, *(f"unmet requirement: {sentence}" for sentence in unmet)))
-
-
-def _requirements_unmet(reference: Reference, candidate: Candidate, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0317,
-        f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}",
-        candidate,
-        help=f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs",
-    )
-
-
 def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:
     candidate, plugin = loaded.candidate, loaded.plugin
     if candidate.type != loaded.type:
@@ -197,13 +178,15 @@ def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput
             candidate,
             help=f"expect it to change; pin {candidate.distribution}",
         )
+    text = output.text.rstrip()
     if output.text:
+        quote = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
         yield reference.diagnostic(
             Code.W0306,
             f"'{loaded.type}' from {candidate.origin} printed something while it was imported",
             candidate,
             help="report it to its author: a plugin should use logging",
-            notes=(f"it printed:\n{_quoted(output.text)}",),
+            notes=(f"it printed:\n{quote}",),
         )
     if output.warnings:
         yield reference.diagnostic(
@@ -218,14 +201,75 @@ def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput
         )
 
 
-def _quoted(text: str) -> str:
-    text = text.rstrip()
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
-
-
 def _warned(output: CapturedOutput) -> tuple[str, ...]:
     return tuple(f"{warning.category.__name__}: {warning.message} ({warning.filename}:{warning.lineno})" for warning in output.warnings)
 
 
-def _transcript(output: CapturedOutput) -> str:
-    return "\n".join([*([output.text.rstrip()] if output.text else []), *_warned(output)])
+@dataclass
+class PluginCatalog:
+    """The installed plugin types, the operator's policy, and the types loaded so far.
+
+    If `imports_third_parties` is False, only built-in types are imported; all others are unknown, without an error.
+    """
+
+    candidates: Sequence[Candidate]
+    policy: Policy = field(default_factory=Policy)
+    lock: LockCheck = field(default_factory=LockCheck)
+    imports_third_parties: bool = True
+    _loadings: dict[Candidate, Loading] = field(default_factory=dict)
+    _reported: set[Candidate] = field(default_factory=set)
+    _unmet: dict[str, tuple[UnmetRequirement, ...]] = field(default_factory=dict)
+
+    def get(self, reference: Reference) -> Loading:
+        """The plugin for a reference. Mistakes of the plugin itself are reported for the first reference only."""
+        candidate = self._load(reference)
+        if isinstance(candidate, Loading):
+            return candidate
+        loading = self._loadings[candidate]
+        if candidate in self._reported:
+            return Loading(loading.loaded)
+        self._reported.add(candidate)
+        return loading
+
+    def peek(self, plugin_type: str) -> LoadedPlugin | None:
+        """The plugin of a type without diagnostics; None if it cannot be loaded."""
+        candidate = self._load(Reference(plugin_type))
+        return None if isinstance(candidate, Loading) else self._loadings[candidate].loaded
+
+    def offers(self, plugin_type: str) -> bool:
+        """True when a distribution offers the type; it may still fail to load."""
+        return bool(find(self.candidates, plugin_type))
+
+    def types_that_produce(self, key: str) -> tuple[str, ...]:
+        """Types that declare to produce a data key, sorted; types that cannot be loaded are left out."""
+        loaded = ((plugin_type, self.peek(plugin_type)) for plugin_type in sorted({one.type for one in self.candidates}))
+        return tuple(
+            plugin_type for plugin_type, one in loaded if one is not None and any(produced.name == key for produced in one.plugin.produces)
+        )
+
+    def _load(self, reference: Reference) -> Candidate | Loading:
+        candidate = resolve(reference, self.candidates)
+        if isinstance(candidate, Diagnostic):
+            return Loading(None, (candidate,))
+        forbidden = check_policy(reference, candidate, self.policy) or self.lock.fault(reference, candidate)
+        if forbidden is not None:
+            return Loading(None, (forbidden,))
+        if not candidate.is_builtin and not self.imports_third_parties:
+            return Loading(None)
+        if candidate not in self._loadings:
+            self._loadings[candidate] = load(candidate, reference, self._unmet_by(candidate), self.candidates)
+        return candidate
+
+    def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...] | None:
+        """Looked up once per distribution; None leaves it to `load`."""
+        if candidate.is_builtin:
+            return None
+        if candidate.distribution not in self._unmet:
+            self._unmet[candidate.distribution] = unmet_of(candidate.distribution)
+        return self._unmet[candidate.distribution]
+
+
+def policy_of(config: EndpointPickerConfig) -> Policy:
+    """The document's `pluginPolicy`."""
+    given = config.plugin_policy
+    return Policy() if given is None else Policy(given.allow_distributions, given.deny_types)

@@ -45,11 +45,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class LockCheck:
-    """How the installed distributions differ from a lock; see `check_lock`.
-
-    Attributes:
-        differences: Message and notes by canonical name of the distribution.
-    """
+    """How the installed distributions differ from a lock: message and notes by canonical name."""
 
     differences: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
@@ -75,7 +71,7 @@ def lock_of(candidates: Iterable[Candidate]) -> Lock:
 
 
 def check_lock(lock: Lock, candidates: Iterable[Candidate]) -> LockCheck:
-    """Compare everything that offers plugin types and hook objects with the lock, and the installed files with their RECORD."""
+    """Compare the distributions of these candidates with the lock, and their files with RECORD."""
     pinned = {normalise(pin.distribution): pin for pin in lock.pins}
     installed = {normalise(one.distribution): one for one in candidates}
     found = {name: _difference(pinned.get(name), one) for name, one in installed.items()}
@@ -139,7 +135,7 @@ def _difference(pin: Pin | None, candidate: Candidate) -> tuple[str, tuple[str, 
     if now.digest != pin.digest:
         note = f"the version is still {now.version}, but other files are installed: the digest was {pin.digest}, now {now.digest}"
         return f"{candidate.distribution} has changed since it was locked", (note,)
-    changed = () if candidate.editable else changed_files(candidate.metadata_path)
+    changed = () if candidate.source_path else changed_files(candidate.metadata_path)
     return (f"files of {candidate.origin} were changed after it was installed: {listed(changed)}", ()) if changed else None
 
 

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import eq
 from typing import cast
 
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from endpick.api.plugin import HAS_NO_EFFECT, Parameters
-from endpick.config.source import SourceMap
-from endpick.config.yaml_values import Json
+from endpick.config.source import Json, SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import describe, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.loader import LoadedPlugin
 from endpick.host.resolution import Reference
-from endpick.host.schema import Schema, own_model, schema_errors
-from endpick.host.violation import Violation, violations
+from endpick.host.schema import Schema, Violation, own_model, schema_errors, violations
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
-    """The place of a `parameters:` block, even if the document has no such block.
+    """The place of a `parameters:` block, even if the document has no such block."""
 
-    Attributes:
-        reference: The entry it belongs to.
-        path: Of the block, such as `("plugins", 0, "parameters")`.
-        source: None for an instance that the host adds by itself.
-    """
-
-    reference: Reference
-    path: DocumentPath = ()
-    source: SourceMap | None = None
+    reference: Reference  # the entry it belongs to
+    path: DocumentPath = ()  # of the block: `("plugins", 0, "parameters")`
+    source: SourceMap | None = None  # None for an instance that the host adds by itself
 
     def value_span(self, inner: DocumentPath) -> Span | None:
         """The value under a path within the block."""
@@ -62,7 +54,7 @@ def parameters_schema(loaded: LoadedPlugin) -> Schema:
     return loaded.schemas[-1]
 
 
-def diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
+def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
     """A violation at its place: unknown keys at the key, missing keys at the enclosing key, values at the value."""
     message, span, annotation = _worded(violation, loaded, place)
     path = (*place.path, *violation.path)
@@ -95,10 +87,10 @@ def _worded(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) 
 def _notes(violation: Violation, loaded: LoadedPlugin, place: ParameterSource, path: DocumentPath) -> tuple[str, ...]:
     schema = parameters_schema(loaded)
     if violation.code is Code.E0402:
-        names = sorted(_properties(described_by(schema, violation.path[:-1])))
+        names = sorted(_properties(_described_by(schema, violation.path[:-1])))
         return () if violation.help or not names else (f"known are {', '.join(names)}",)
     named = violation.path if violation.code is Code.E0401 else (*violation.path, str(violation.name))
-    description = description_of(schema, named) if named else None
+    description = _described_by(schema, named).get("description") if named else None
     surprises = place.source.reading_notes(path, _at(place.source.data, path)) if place.source and violation.path else ()
     return (*surprises, *((f"{_dotted(named)}: {description}",) if description else ()))
 
@@ -114,7 +106,7 @@ def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
+def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
     """The part of a schema that describes a path; empty if that depends on values."""
     definitions = schema.get("$defs", {})
     for segment in path:
@@ -131,12 +123,6 @@ def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) ->
     return {**target, **inner} if isinstance(target, Mapping) else inner
 
 
-def description_of(schema: Mapping[str, object], path: DocumentPath) -> str | None:
-    """The description of the parameter at a path."""
-    description = described_by(schema, path).get("description")
-    return description if isinstance(description, str) else None
-
-
 def _dotted(path: DocumentPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
@@ -148,23 +134,11 @@ class OpenParameters(Parameters):
 
 
 def check_parameters(
-    loaded: LoadedPlugin,
-    raw: Mapping[str, object],
-    source: SourceMap | None = None,
-    path: DocumentPath = (),
-    reference: Reference | None = None,
+    loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource | None = None
 ) -> Parameters | tuple[Diagnostic, ...]:
-    """The typed parameters of one instance, or every mistake in its block.
-
-    Args:
-        loaded: The plugin.
-        raw: The block as plain data.
-        source: The document; None for an instance that the host adds by itself.
-        path: Of the block, even if the document has no such block.
-        reference: The entry the block belongs to.
-    """
-    place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
-    found = list(dict.fromkeys(_by_schema(loaded, raw)))
+    """The typed parameters of one instance, or every mistake in its block `raw`."""
+    place = place or ParameterSource(Reference(loaded.candidate.type))
+    found = list(dict.fromkeys(one for schema in loaded.schemas for one in violations(schema_errors(schema, raw))))
     model = own_model(loaded.plugin) or OpenParameters
     try:
         parameters = model.model_validate(raw)
@@ -172,18 +146,11 @@ def check_parameters(
         found.extend(_not_covered(_by_model(error, raw), found))
     except PLUGIN_ERRORS as error:
         return (_validator_crashed(loaded, place, error),)
-    return tuple(diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
+    return tuple(_diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
 
 
-def deprecated_parameters(
-    loaded: LoadedPlugin,
-    raw: Mapping[str, object],
-    source: SourceMap | None = None,
-    path: DocumentPath = (),
-    reference: Reference | None = None,
-) -> tuple[Diagnostic, ...]:
+def deprecated_parameters(loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource) -> tuple[Diagnostic, ...]:
     """A warning for each given parameter that the schema marks as deprecated, nested ones included."""
-    place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
     return tuple(
         _about_given(Code.W0401, "is deprecated", inner, described.get("description"), loaded, place)
         for inner, described in _given(loaded, raw)
@@ -192,16 +159,9 @@ def deprecated_parameters(
 
 
 def ineffective_parameters(
-    loaded: LoadedPlugin,
-    raw: Mapping[str, object],
-    source: SourceMap | None = None,
-    path: DocumentPath = (),
-    reference: Reference | None = None,
-    *,
-    code: Code = Code.W0402,
+    loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource, code: Code = Code.W0402
 ) -> tuple[Diagnostic, ...]:
     """A diagnostic for each given parameter without effect, nested ones included; see `endpick.api.ignored`."""
-    place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
     return tuple(
         _about_given(code, "has no effect", inner, described[HAS_NO_EFFECT], loaded, place)
         for inner, described in _given(loaded, raw)
@@ -228,7 +188,7 @@ def _given(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[tuple[Do
     if raw:
         schema = parameters_schema(loaded)
         for path in _given_names(raw, ()):
-            yield path, described_by(schema, path)
+            yield path, _described_by(schema, path)
 
 
 def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[DocumentPath]:
@@ -236,11 +196,6 @@ def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[Do
         yield (*path, name)
         if isinstance(value, Mapping):
             yield from _given_names(value, (*path, name))
-
-
-def _by_schema(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[Violation]:
-    for schema in loaded.schemas:
-        yield from violations(schema_errors(schema, raw))
 
 
 def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Violation]:
@@ -252,7 +207,8 @@ def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Vio
             case "extra_forbidden":
                 yield Violation(Code.E0402, path, "is not known", str(detail["loc"][-1]))
             case _:
-                yield Violation(Code.E0401, path, _sentence(detail))
+                cause = detail.get("ctx", {}).get("error")
+                yield Violation(Code.E0401, path, f"is not allowed: {cause if isinstance(cause, Exception) else detail['msg']}")
 
 
 def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
@@ -266,29 +222,19 @@ def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
     return tuple(path)
 
 
-def _sentence(detail: ErrorDetails) -> str:
-    cause = detail.get("ctx", {}).get("error")
-    return f"is not allowed: {cause if isinstance(cause, Exception) else detail['msg']}"
-
-
 def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> Iterator[Violation]:
-    """The model's findings at places where the schema found nothing."""
+    """The model's findings, except at, in or around places that the schema reported."""
     reported = [violation.path for violation in earlier]
     for violation in later:
-        if not any(_overlap(violation.path, path) for path in reported):
+        if not any(all(map(eq, violation.path, path)) for path in reported):
             yield violation
-
-
-def _overlap(one: DocumentPath, other: DocumentPath) -> bool:
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
 
 
 def _validator_crashed(loaded: LoadedPlugin, place: ParameterSource, error: BaseException) -> Diagnostic:
     plugin = place.reference.plugin(loaded.candidate)
     return Diagnostic(
         Code.E0403,
-        f"{plugin} cannot judge its parameters: {describe(error)}",
+        f"{plugin} cannot judge its parameters: {describe_error(error)}",
         span=place.key_span(()),
         help=f"this is a fault of {loaded.candidate.distribution}; report it to its author",
         notes=trace_notes(error),

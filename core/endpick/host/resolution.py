@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,30 +13,23 @@ from endpick.installation import API_MAJOR, SEPARATE_PLUGINS
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One `plugins:` or `hooks:` entry, or a plugin that the host adds by itself.
-
-    Attributes:
-        distribution: The entry's `from:`.
-        span: Of the `type:` value; None when the host adds the plugin.
-        distribution_span: Of the `from:` value.
-        path: Of the `type:` value.
-    """
+    """One `plugins:` or `hooks:` entry, or a plugin that the host adds by itself."""
 
     type: str
     instance: str | None = None
-    distribution: str | None = None
-    span: Span | None = None
-    distribution_span: Span | None = None
-    path: DocumentPath = ()
+    distribution: str | None = None  # the entry's `from:`
+    span: Span | None = None  # of the `type:` value
+    distribution_span: Span | None = None  # of the `from:` value
+    path: DocumentPath = ()  # of the `type:` value
     labels: tuple[Label, ...] = ()
 
     @property
     def owner(self) -> str:
-        """The entry as messages name it: `queue-scorer`, or `busy (queue-scorer)` when it has its own name."""
+        """Its name in messages: `queue-scorer` or `busy (queue-scorer)`."""
         return str(self.plugin())
 
     def plugin(self, candidate: Candidate | None = None) -> PluginReference:
-        """The plugin as a diagnostic names it, with its distribution if that is known."""
+        """The plugin of a diagnostic, with its distribution if that is known."""
         if candidate is None:
             return PluginReference(self.type, self.instance)
         return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
@@ -111,16 +104,12 @@ def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagn
             help=f"ask the author of {malformed[0].distribution} for an entry-point name of lower-case words joined by '-' or '.'",
         )
     separate = SEPARATE_PLUGINS.get(reference.type)
-    close = did_you_mean(reference.type, _usable_types(candidates))
+    close = did_you_mean(reference.type, {candidate.type for candidate in candidates if candidate.is_usable})
     return reference.diagnostic(
         Code.E0301,
         f"no installed plugin offers the type '{reference.type}'",
         help=f"pip install {separate}" if separate else close or "`endpick list` shows what is installed",
     )
-
-
-def _usable_types(candidates: Iterable[Candidate]) -> set[str]:
-    return {candidate.type for candidate in candidates if candidate.is_usable}
 
 
 def _other_api(reference: Reference, foreign: Sequence[Candidate]) -> Diagnostic:
@@ -176,29 +165,15 @@ def _clash(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The document's `pluginPolicy`; the default allows everything that is installed.
+    """The document's `pluginPolicy`; the default allows everything that is installed."""
 
-    Attributes:
-        allow_distributions: None allows all. endpick itself is always allowed.
-        deny_types: Plugin types, or patterns such as `acme.*`.
-    """
-
-    allow_distributions: tuple[str, ...] | None = None
-    deny_types: tuple[str, ...] = ()
-
-    def denies_type(self, plugin_type: str) -> str | None:
-        """The entry of `denyTypes` that matches a type."""
-        return next((pattern for pattern in self.deny_types if fnmatchcase(plugin_type, pattern)), None)
-
-    def allows_distribution(self, candidate: Candidate) -> bool:
-        """True when the candidate's distribution may be imported."""
-        allowed = self.allow_distributions
-        return allowed is None or candidate.is_builtin or normalise(candidate.distribution) in map(normalise, allowed)
+    allow_distributions: tuple[str, ...] | None = None  # None allows all; endpick itself is always allowed
+    deny_types: tuple[str, ...] = ()  # plugin types, or patterns such as `acme.*`
 
 
 def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
     """Why the policy forbids a plugin type; None when it may be imported."""
-    pattern = policy.denies_type(candidate.type)
+    pattern = next((pattern for pattern in policy.deny_types if fnmatchcase(candidate.type, pattern)), None)
     if pattern is not None:
         return reference.diagnostic(
             Code.E0307,
@@ -211,7 +186,8 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
 
 def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
     """Why the policy forbids the distribution of a plugin type or hook object; None when it may be imported."""
-    if policy.allows_distribution(candidate):
+    allowed = policy.allow_distributions
+    if allowed is None or candidate.is_builtin or normalise(candidate.distribution) in map(normalise, allowed):
         return None
     return reference.diagnostic(
         Code.E0307,

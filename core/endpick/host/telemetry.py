@@ -1,8 +1,8 @@
-"""The receiver of timings, faults and requests."""
+"""The receiver of timings, faults and requests, and the limit on repeated log lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from endpick.api.access import AccessScope
@@ -75,3 +75,28 @@ class Telemetry:
 
 class NullTelemetry(Telemetry):
     """For tests, simulations and single decisions."""
+
+
+_MAX_TOPICS = 10_000
+
+
+class Throttle:
+    """Admits each topic once per interval, and counts the suppressed lines."""
+
+    def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
+        """`clock` gives monotonic seconds."""
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def admit(self, topic: str) -> int | None:
+        """The number of lines suppressed since the last admitted one; None to suppress this line too."""
+        now = self._clock()
+        last = self._last.get(topic)
+        if last is not None and now - last[0] < self._interval_seconds:
+            self._last[topic] = (last[0], last[1] + 1)
+            return None
+        if len(self._last) >= _MAX_TOPICS:
+            self._last.clear()
+        self._last[topic] = (now, 0)
+        return 0 if last is None else last[1]

@@ -22,7 +22,7 @@ from endpick.host.hooks import HookRegistry
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.planning.plan import Plan, PlanOutcome
-from endpick.host.planning.request_plugins import missing_discovery
+from endpick.host.planning.pool import missing_discovery
 from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,

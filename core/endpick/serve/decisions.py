@@ -12,7 +12,7 @@ from threading import Thread
 from endpick.api.hooks import Document
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.hooks import HookCall, HookRegistry
-from endpick.host.throttle import Throttle
+from endpick.host.telemetry import Throttle
 from endpick.requests.pipeline import Pipeline
 from endpick.scheduling.trace import DecisionTrace, sampled, to_json
 from endpick.serve.metrics import EndpickMetrics

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.data.table import EndpointTable
-from endpick.host.throttle import Throttle
+from endpick.host.telemetry import Throttle
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.pool")

@@ -20,8 +20,7 @@ from endpick.host.breaker import BreakerState
 from endpick.host.failures import describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.host.telemetry import ResponsePace, Telemetry
-from endpick.host.throttle import Throttle
+from endpick.host.telemetry import ResponsePace, Telemetry, Throttle
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.faults")

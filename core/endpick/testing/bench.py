@@ -23,11 +23,10 @@ from endpick.api.scheduling import DisaggregationDecider, ProfileHandler
 from endpick.api.state import CycleState, ScoringState
 from endpick.data.table import EndpointTable, TableWriter
 from endpick.diagnostics import Diagnostic
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import describe, place
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, place
 from endpick.host.instance import Instance, build, scope_of, subscriptions_of
 from endpick.host.kinds import payload_of
-from endpick.host.references import references_in
+from endpick.host.planning.references import references_in
 from endpick.testing.made_up import is_column, make_pool, make_request, nonsense_of, unprotected, value_of
 from endpick.testing.plugin_under_test import PluginUnderTest
 from endpick.testing.side_effects import Watch, watched
@@ -68,7 +67,7 @@ class Raised:
 
     def __str__(self) -> str:
         where = place(self.problem)
-        return f"{describe(self.problem)} at {where}" if where else describe(self.problem)
+        return f"{describe_error(self.problem)} at {where}" if where else describe_error(self.problem)
 
 
 class Accesses:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.host.discovery import Candidate, discover
-from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.importing import describe, place, trace_notes
+from endpick.host.failures import PLUGIN_ERRORS, describe_error, place, trace_notes
 from endpick.host.kinds import kinds_of
 from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
 from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, flow_control, lifecycle, request_path, scorers
@@ -141,7 +140,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
     except PLUGIN_ERRORS as problem:
         # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
-        findings = (Finding(f"the check ended with {describe(problem)}", notes),)
+        findings = (Finding(f"the check ended with {describe_error(problem)}", notes),)
     if expected is None:
         return CheckOutcome(check, CheckStatus.FAILED if findings else CheckStatus.PASSED, findings)
     return CheckOutcome(check, CheckStatus.EXPECTED if findings else CheckStatus.UNEXPECTED, findings, expected)

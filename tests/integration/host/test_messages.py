@@ -15,7 +15,7 @@ from endpick.config import load_config
 from endpick.diagnostics import render_text
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
-from endpick.host.planning.request_plugins import missing_discovery
+from endpick.host.planning.pool import missing_discovery
 
 GOLDEN = Path(__file__).parent / "golden"
 LLM_D = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

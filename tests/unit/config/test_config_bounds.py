@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.config import load_config, yaml_values
-from endpick.config import source as text_module
-from endpick.config.source import MAX_BYTES
-from endpick.config.yaml_values import MAX_NODES
+from endpick.config import load_config, source
+from endpick.config import yaml_nodes as text_module
+from endpick.config.source import MAX_NODES
+from endpick.config.yaml_nodes import MAX_BYTES
 from endpick.diagnostics import Code, Span
 from unit.config.documents import HEAD, codes_of
 
@@ -35,10 +35,10 @@ def test_limit_of_values_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     # The document itself, its two fields, the list and its two items.
     text = '{"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig", "featureGates": ["flowControl", "flowControl"]}'
 
-    monkeypatch.setattr(yaml_values, "MAX_NODES", 6)
+    monkeypatch.setattr(source, "MAX_NODES", 6)
     assert codes_of(text) == []
 
-    monkeypatch.setattr(yaml_values, "MAX_NODES", 5)
+    monkeypatch.setattr(source, "MAX_NODES", 5)
     (diagnostic,) = load_config(text=text, name="c.yaml").diagnostics
     start = text.rindex('"flowControl"') + 1
     assert (diagnostic.code, diagnostic.path) == (Code.E0104, ("featureGates", 1))

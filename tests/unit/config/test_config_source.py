@@ -87,7 +87,7 @@ def test_a_merged_value_is_where_it_was_written() -> None:
 
     assert source.value_span(("used", "cap")) == source.value_span(("base", "cap"))
     assert source.key_span(("used", "cap")) == source.key_span(("base", "cap"))
-    label = source.label_for_merge(("used", "cap"))
+    (label,) = source.labels_for(("used", "cap"))
     assert label is not None
     assert label.span == Span("c.yaml", 5, 3, 5, 5)
 
@@ -95,8 +95,8 @@ def test_a_merged_value_is_where_it_was_written() -> None:
 def test_values_inside_merges_and_aliases_have_a_label() -> None:
     source = source_of(DOCUMENT)
 
-    merged = source.label_for_merge(("used", "inner", "deep"))
-    aliased = source.label_for_merge(("again", "inner", "deep"))
+    (merged,) = source.labels_for(("used", "inner", "deep"))
+    (aliased,) = source.labels_for(("again", "inner", "deep"))
 
     assert merged is not None
     assert shown(source, merged.span) == "<<"
@@ -107,8 +107,8 @@ def test_values_inside_merges_and_aliases_have_a_label() -> None:
 def test_a_value_in_its_own_place_has_no_label() -> None:
     source = source_of(DOCUMENT)
 
-    assert source.label_for_merge(("used", "own")) is None
-    assert source.label_for_merge(("base", "cap")) is None
+    assert source.labels_for(("used", "own")) == ()
+    assert source.labels_for(("base", "cap")) == ()
     assert source.labels_for(("base",)) == ()
 
 
@@ -122,7 +122,7 @@ def test_merges_reach_through_merges() -> None:
     source = source_of("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n")
 
     assert source.data == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": {"y": 2, "x": 1}}
-    label = source.label_for_merge(("c", "x"))
+    (label,) = source.labels_for(("c", "x"))
     assert label is not None
     assert label.span.line == 3
 

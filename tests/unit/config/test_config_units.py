@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api.duration import parse_duration
-from endpick.config.model import DEFAULT_GATES, MAX_QUANTITY, parse_gate, parse_quantity, resolve_gates
+from endpick.config.model import DEFAULT_GATES, MAX_QUANTITY, EndpointPickerConfig, parse_gate, parse_quantity
 
 
 def test_a_duration_is_read_as_go_reads_it() -> None:
@@ -97,6 +97,9 @@ def test_a_gate_is_a_name_or_a_name_with_a_boolean() -> None:
 
 
 def test_gates_have_defaults_and_the_last_entry_wins() -> None:
-    assert resolve_gates([]) == {"flowControl": False, "haPopulateNonLeaderDatastore": True}
-    assert resolve_gates(["flowControl", "flowControl=false", "unknown", "flowControl=maybe"]) == dict(DEFAULT_GATES)
-    assert resolve_gates(["flowControl"])["flowControl"] is True
+    def gates(*entries: str) -> dict[str, bool]:
+        return EndpointPickerConfig.model_construct(feature_gates=entries).gates
+
+    assert gates() == {"flowControl": False, "haPopulateNonLeaderDatastore": True}
+    assert gates("flowControl", "flowControl=false", "unknown", "flowControl=maybe") == dict(DEFAULT_GATES)
+    assert gates("flowControl")["flowControl"] is True

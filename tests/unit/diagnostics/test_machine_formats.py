@@ -18,7 +18,7 @@ from endpick.diagnostics import (
     render_json,
     sort_diagnostics,
 )
-from endpick.diagnostics.machine_formats import SCHEMA
+from endpick.diagnostics.render import SCHEMA
 
 SCHEMA_FILE = Path(__file__).parents[3] / "schemas" / "diagnostics.v1.json"
 

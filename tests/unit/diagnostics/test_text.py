@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Label, PluginReference, Span, render_text, wants_colour
-from endpick.diagnostics.text import MAX_LINE_LENGTH, printable
+from endpick.diagnostics.render import MAX_LINE_LENGTH, printable
 
 GOLDEN = Path(__file__).parent / "golden"
 

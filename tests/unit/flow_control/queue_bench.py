@@ -18,7 +18,7 @@ from endpick.host.boundary import Step, bind
 from endpick.host.breaker import Breaker, BreakerSettings
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.host.planning.flow_control_settings import BandSettings, FlowControlSettings
+from endpick.host.planning.plan import BandSettings, FlowControlSettings
 from unit.scheduling.workbench import Recording, plugin_of
 
 BAND = BandSettings(1_000_000_000, 5000, "in-turn", "fcfs")

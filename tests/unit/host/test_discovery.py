@@ -48,7 +48,7 @@ def test_editable_install_has_a_source_path(make_distribution):
 
     (candidate,) = found(root)
 
-    assert (candidate.editable, candidate.source_path) == (True, "/src/my eggy")
+    assert candidate.source_path == "/src/my eggy"
 
 
 def test_endpick_is_builtin():

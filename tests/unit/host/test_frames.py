@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from endpick.host.importing import place
+from endpick.host.failures import place
 
 PLUGIN = "import json\n\n\ndef score(library):\n    return helper(library)\n\n\ndef helper(library):\n    return library()\n"
 

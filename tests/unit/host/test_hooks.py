@@ -14,8 +14,7 @@ from endpick.api.hooks import HostServices, HostView, PluginRecord
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
 from endpick.host.discovery import Candidate, discover_hook_objects
-from endpick.host.hook_objects import HOOKS, hook_faults
-from endpick.host.hooks import HookConfigReport, HookRegistry, load_hooks
+from endpick.host.hooks import HOOKS, HookConfigReport, HookRegistry, hook_faults, load_hooks
 from endpick.host.resolution import Policy, Reference
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.metrics import EndpickMetrics

@@ -14,9 +14,8 @@ from endpick import __version__
 from endpick.api import Scorer, Stability
 from endpick.diagnostics import Code
 from endpick.host import loader
-from endpick.host.discovery import Candidate
+from endpick.host.discovery import Candidate, unmet_requirements
 from endpick.host.loader import alias_clashes, load
-from endpick.host.requirements import unmet_requirements
 from endpick.host.resolution import Reference
 from plugin_classes import load_class, scorer_class
 

@@ -14,7 +14,7 @@ from endpick.api import Parameters
 from endpick.api.plugin import ignored
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
-from endpick.host.parameters import check_parameters, deprecated_parameters, ineffective_parameters
+from endpick.host.parameters import ParameterSource, check_parameters, deprecated_parameters, ineffective_parameters
 from endpick.host.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
@@ -74,7 +74,8 @@ def check(block):
     assert mistakes == ()
     raw = source.data["plugins"][0].get("parameters", {})
     reference = Reference("acme.scorer", "busy", span=source.value_span(("plugins", 0, "type")), path=("plugins", 0, "type"))
-    return check_parameters(LOADED, raw, source, PATH, reference), deprecated_parameters(LOADED, raw, source, PATH, reference), text
+    place = ParameterSource(reference, PATH, source)
+    return check_parameters(LOADED, raw, place), deprecated_parameters(LOADED, raw, place), text
 
 
 def under(text, span):
@@ -205,11 +206,13 @@ def test_nested_parameter_without_effect_is_found():
     text = "plugins:\n  - type: acme.scorer\n    parameters: {must: x, inner: {size: 1, tint: red}}\n"
     source, _ = read_source(text.encode(), "c.yaml")
 
-    (warning,) = ineffective_parameters(LOADED, source.data["plugins"][0]["parameters"], source, PATH)
+    (warning,) = ineffective_parameters(
+        LOADED, source.data["plugins"][0]["parameters"], ParameterSource(Reference(LOADED.type), PATH, source)
+    )
 
     assert (warning.code, under(text, warning.span), warning.help) == (Code.W0402, "tint", "name a colour")
     assert "parameter 'inner.tint' of acme.scorer" in warning.message
-    assert ineffective_parameters(LOADED, {"must": "x", "inner": {"size": 1}}) == ()
+    assert ineffective_parameters(LOADED, {"must": "x", "inner": {"size": 1}}, ParameterSource(Reference(LOADED.type))) == ()
 
 
 def test_crashing_validator_is_a_fault_of_the_plugin():
@@ -294,7 +297,7 @@ blocks = st.dictionaries(st.sampled_from([*Model.model_json_schema()["properties
 
 @given(blocks)
 def test_any_block_is_accepted_or_reported_within_it(block):
-    outcome = check_parameters(LOADED, block, path=PATH)
+    outcome = check_parameters(LOADED, block, ParameterSource(Reference(LOADED.type), PATH))
 
     if isinstance(outcome, Parameters):
         assert Model.model_validate(block) == outcome

@@ -43,4 +43,6 @@ def test_other_distributions_are_refused():
 
 
 def test_patterns_match_case():
-    assert Policy(None, ("ACME.*",)).denies_type("acme.scorer") is None
+    candidate = Candidate("acme.scorer", 1, "acme", "1.0", "acme:Scorer", "/site/acme-1.0.dist-info")
+
+    assert check_policy(Reference("acme.scorer"), candidate, Policy(None, ("ACME.*",))) is None

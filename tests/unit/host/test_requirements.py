@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from endpick.host.requirements import requirements_of, unmet_requirements
+from endpick.host.discovery import requirements_of, unmet_requirements
 
 CLICK = metadata.version("click")
 

@@ -17,14 +17,13 @@ from endpick.api.plugin import Parameters
 from endpick.config.source import read_source
 from endpick.diagnostics import Diagnostic, render_text
 from endpick.host import loader
-from endpick.host.discovery import discover, discover_hook_objects
+from endpick.host.discovery import discover, discover_hook_objects, unmet_requirements
 from endpick.host.health import examine
 from endpick.host.hooks import load_hooks
 from endpick.host.instance import subscriptions_of
 from endpick.host.loader import alias_clashes, load
 from endpick.host.lock import Lock, Pin, check_lock, load_lock
 from endpick.host.parameters import ParameterSource, check_parameters, deprecated_parameters
-from endpick.host.requirements import unmet_requirements
 from endpick.host.resolution import Policy, Reference, check_policy, resolve
 from plugin_classes import load_class, scorer_class
 
@@ -127,8 +126,9 @@ def _given(parameters):
         loaded = site.loaded("schema.given").loaded
         reference = site.reference("schema.given", parameters=parameters)
         raw, path = site.source.data["plugins"][0].get("parameters", {}), ("plugins", 0, "parameters")
-        outcome = check_parameters(loaded, raw, site.source, path, reference)
-        return outcome if isinstance(outcome, tuple) else deprecated_parameters(loaded, raw, site.source, path, reference)
+        place = ParameterSource(reference, path, site.source)
+        outcome = check_parameters(loaded, raw, place)
+        return outcome if isinstance(outcome, tuple) else deprecated_parameters(loaded, raw, place)
 
     return case
 
@@ -156,7 +156,7 @@ def _validator_crashes(site):
             raise KeyError("a")
 
     place = site.place()
-    (diagnostic,) = check_parameters(load_class(scorer_class(parameters=Crashing)).loaded, {}, place.source, place.path, place.reference)
+    (diagnostic,) = check_parameters(load_class(scorer_class(parameters=Crashing)).loaded, {}, place)
     return replace(diagnostic, notes=tuple(note.partition("\n")[0] for note in diagnostic.notes))
 
 

@@ -1,45 +1,41 @@
-"""The draft of a plan: instances, diagnostics and announcements gathered so far, and lookup of instances by name."""
+"""The draft of a plan: the instances, diagnostics and announcements gathered so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from endpick.api.data import Subscriptions
-from endpick.api.plugin import Parameters
-from endpick.config import EndpointPickerConfig, LoadedConfig, PluginRef, PluginSpec, SchedulingProfile, SourceMap
+from endpick.api.plugin import Parameters, Plugin
+from endpick.config import ENDPICK, EndpointPickerConfig, LoadedConfig, PluginSpec, SchedulingProfile, SourceMap
 from endpick.config.model import ModelSpec, ObjectiveSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, did_you_mean
-from endpick.host.kinds import KINDS, Kind, OnFault, titles
-from endpick.host.loader import LoadedPlugin
-from endpick.host.parameters import ParameterSource
+from endpick.host.instance import subscriptions_of
+from endpick.host.kinds import KINDS, Kind, OnFault, default_on_fault, titles
+from endpick.host.loader import LoadedPlugin, Loading, PluginCatalog, alias_clashes
+from endpick.host.parameters import ParameterSource, check_parameters, deprecated_parameters, ineffective_parameters
 from endpick.host.planning.plan import Announcement
+from endpick.host.resolution import Reference
 
 
 @dataclass(frozen=True, slots=True)
 class DraftInstance:
-    """An instance, complete as far as its mistakes allow.
-
-    Attributes:
-        place: Its entry in the document.
-        loaded: None if the type could not be loaded; its kinds are unknown then and not checked.
-        spec: Its entry under `plugins`; None for an instance that the host added.
-        reason: Why the host added it.
-    """
+    """An instance, complete as far as its mistakes allow."""
 
     name: str
     place: ParameterSource
-    loaded: LoadedPlugin | None = None
+    loaded: LoadedPlugin | None = None  # None: the type could not be loaded; its kinds are unknown and not checked
     parameters: Parameters | None = None
     subscriptions: Subscriptions | None = None
     on_fault: OnFault | None = None
-    spec: PluginSpec | None = None
+    spec: PluginSpec | None = None  # None: the host added it, for this reason
     reason: str = ""
 
     @property
     def type(self) -> str:
-        """The current name of the plugin type, or the name in the document if it could not be loaded."""
+        """The current name of the plugin type, or the document's name if it could not be loaded."""
         return self.place.reference.type if self.loaded is None else self.loaded.type
 
     def is_a(self, kind: Kind) -> bool:
@@ -52,7 +48,7 @@ class DraftInstance:
 
     @property
     def path(self) -> DocumentPath | None:
-        """Of its entry under `plugins`."""
+        """Path of its entry under `plugins`."""
         return None if self.spec is None else self.spec.path
 
     @property
@@ -63,15 +59,11 @@ class DraftInstance:
 
 @dataclass
 class PlanBuilder:
-    """Everything gathered while a plan is made.
-
-    Attributes:
-        used: Instances that some part of the document names.
-        endpoints_file: Read by the default discovery.
-    """
+    """Everything gathered while a plan is made; `used` are the instances that some part of the document names."""
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
+    catalog: PluginCatalog
     instances: dict[str, DraftInstance] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
@@ -80,7 +72,7 @@ class PlanBuilder:
 
     @property
     def source(self) -> SourceMap:
-        """Positions in the document."""
+        """The source map of the document."""
         return self.loaded.source
 
     @property
@@ -114,8 +106,8 @@ class PlanBuilder:
         merged = self.source.labels_for(path)
         self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
 
-    def announce(self, code: Code, subject: str, message: str) -> None:
-        """Add an announcement that something was filled in."""
+    def announce(self, subject: str, message: str, code: Code = Code.N0501) -> None:
+        """Announce that something was filled in."""
         self.announcements.append(Announcement(code, subject, message))
 
     def label(self, path: DocumentPath, message: str) -> Label:
@@ -143,50 +135,151 @@ def report_same_names(
 def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
     """The instance with this name. An unknown name is reported, unless a faulty entry may have defined it."""
     instance = builder.instances.get(name)
-    if instance is None:
-        if not builder.loaded.may_define(name):
-            report_unknown(name, path, builder, code)
-        return None
-    builder.used.add(name)
+    if instance is not None:
+        builder.used.add(name)
+    elif not builder.loaded.may_define(name):
+        defined = list(builder.instances)
+        listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
+        close = did_you_mean(name, defined)
+        builder.report(
+            code,
+            f"'{name}' is not an instance defined under plugins",
+            path,
+            help=close or f"add it under `plugins:`; {listed}",
+            notes=(listed,) if close else (),
+        )
     return instance
 
 
-def look_up_kind(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """Look up a reference at a place that takes one kind only; an instance of unknown kind passes."""
-    return look_up_kind_at(reference.plugin_ref, (*reference.path, "pluginRef"), kind, builder)
-
-
-def look_up_kind_at(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """As `look_up_kind`, for a name at `path`."""
-    instance = look_up(name, path, builder)
-    if instance is not None and not instance.may_be_a(kind):
-        report_wrong_kind(instance, kind, path, builder)
-        return None
-    return instance
-
-
-def report_unknown(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> None:
-    """Report a name that no instance has."""
-    defined = list(builder.instances)
-    listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
-    builder.report(
-        code,
-        f"'{name}' is not an instance defined under plugins",
-        path,
-        help=did_you_mean(name, defined) or f"add it under `plugins:`; {listed}",
-        notes=(listed,) if did_you_mean(name, defined) else (),
-    )
-
-
-def report_wrong_kind(instance: DraftInstance, kind: Kind, path: DocumentPath, builder: PlanBuilder) -> None:
-    """Report an instance of the wrong kind."""
-    assert instance.loaded is not None
+def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
+    """Like `look_up`, at a place that takes one kind only; an instance of unknown kind passes."""
+    instance = look_up(name, path, builder, code)
+    if instance is None or instance.loaded is None or kind in instance.loaded.kinds:
+        return instance
     fitting = [other.name for other in builder.of_kind(kind)]
+    rows = [KINDS[own] for own in instance.loaded.kinds]
     builder.report(
         Code.E0503,
         f"'{instance.name}' is {titles(instance.loaded.kinds)}; {KINDS[kind].title} is needed here",
         path,
         help=f"of that kind are {', '.join(fitting)}" if fitting else f"define {KINDS[kind].title} under `plugins:`",
-        notes=tuple(f"{KINDS[own].title} is named at `{KINDS[own].named_at}`" for own in instance.loaded.kinds if KINDS[own].named_at),
+        notes=tuple(f"{row.title} is named at `{row.named_at}`" for row in rows if row.named_at),
         plugin=instance.plugin,
+    )
+    return None
+
+
+def define_instances(builder: PlanBuilder) -> None:
+    """Load every type and read all parameters of the document; a second entry of the same name is checked and left out."""
+    for spec in builder.config.plugins:
+        place = _place(spec, builder)
+        loading = builder.catalog.get(place.reference)
+        builder.diagnostics.extend(loading.diagnostics)
+        raw = None if place.path in builder.loaded.faulty else spec.parameters or {}
+        instance = _read(DraftInstance(spec.instance, place, spec=spec), loading, raw, builder)
+        first = builder.instances.setdefault(instance.name, instance)
+        if first is not instance:
+            _same_name(spec, first, builder)
+    loaded = [(instance.place.reference, instance.loaded) for instance in builder.instances.values() if instance.loaded is not None]
+    builder.diagnostics.extend(alias_clashes(loaded))
+
+
+def add_instance(
+    builder: PlanBuilder, plugin_type: str, reason: str, announced_as: str = "", parameters: Mapping[str, object] = MappingProxyType({})
+) -> DraftInstance:
+    """Add an instance that the document does not define, named after its type.
+
+    `announced_as` is its kind in the announcement; without it the caller announces.
+    """
+    name = plugin_type
+    while name in builder.instances:
+        name = f"{name}-default"
+    if announced_as:
+        builder.announce(name, f"added {announced_as} '{name}': {reason}")
+    place = ParameterSource(Reference(plugin_type, name, span=builder.source.key_span(())))
+    loading = builder.catalog.get(place.reference)
+    before = len(builder.diagnostics)
+    builder.diagnostics.extend(loading.diagnostics)
+    instance = _read(DraftInstance(name, place, reason=reason), loading, parameters, builder)
+    note = f"endpick adds this plugin by itself: {reason}"
+    builder.diagnostics[before:] = [replace(one, notes=(*one.notes, note)) for one in builder.diagnostics[before:]]
+    builder.instances[name] = instance
+    builder.used.add(name)
+    return instance
+
+
+def _place(spec: PluginSpec, builder: PlanBuilder) -> ParameterSource:
+    source, path = builder.source, (*spec.path, "type")
+    reference = Reference(
+        type=spec.type,
+        instance=spec.instance,
+        distribution=spec.from_,
+        span=source.value_span(path),
+        distribution_span=source.value_span((*spec.path, "from")) if spec.from_ else None,
+        path=path,
+        labels=source.labels_for(path),
+    )
+    return ParameterSource(reference, (*spec.path, "parameters"), source)
+
+
+def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] | None, builder: PlanBuilder) -> DraftInstance:
+    """The instance with class, parameters and subscriptions; `raw` is None if the block could not be read."""
+    loaded, place = loading.loaded, instance.place
+    if loaded is None:
+        return instance
+    checked: Parameters | tuple[Diagnostic, ...] = ()
+    if raw and loaded.plugin.ignores_parameters and builder.config.api_version != ENDPICK:
+        _warn_ignored(raw, instance, loaded, builder)
+        raw = {}
+    if raw is not None:
+        checked = check_parameters(loaded, raw, place)
+        builder.diagnostics.extend(deprecated_parameters(loaded, raw, place))
+        # llm-d ignores such parameters, so a file written for llm-d must load; a file written for endpick must not have them.
+        code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
+        builder.diagnostics.extend(ineffective_parameters(loaded, raw, place, code))
+    parameters = checked if isinstance(checked, Parameters) else None
+    if not isinstance(checked, Parameters):
+        # A parameter that seems to be missing may have been faulty, which is reported already.
+        incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
+        builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
+    declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
+    if isinstance(declared, Diagnostic):
+        builder.diagnostics.append(declared)
+    elif declared is not None and instance.spec is not None and instance.spec.max_age:
+        declared = declared.no_older_than(instance.spec.max_age)
+    chosen = instance.spec and instance.spec.on_fault
+    return replace(
+        instance,
+        loaded=loaded,
+        parameters=parameters,
+        subscriptions=None if isinstance(declared, Diagnostic) else declared,
+        on_fault={"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}[chosen] if chosen else default_on_fault(loaded.kinds),
+    )
+
+
+def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
+    for name in raw:
+        builder.report(
+            Code.W0402,
+            f"parameter '{name}' has no effect: a {loaded.type} has no parameters",
+            (*instance.place.path, name),
+            at_key=True,
+            help="remove it, or give it to the instance that it is for",
+            plugin=instance.place.reference.plugin(loaded.candidate),
+        )
+
+
+def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
+    overrides = any("subscriptions" in vars(base) for base in loaded.plugin.__mro__ if issubclass(base, Plugin) and base is not Plugin)
+    return None if overrides else Subscriptions(loaded.plugin.consumes, loaded.plugin.consumes_optional, loaded.plugin.produces)
+
+
+def _same_name(spec: PluginSpec, first: DraftInstance, builder: PlanBuilder) -> None:
+    assert first.spec is not None
+    builder.report(
+        Code.E0502,
+        f"two instances are called '{spec.instance}'",
+        (*spec.path, "name" if spec.name else "type"),
+        labels=[builder.label((*first.spec.path, "name" if first.spec.name else "type"), "first defined here")],
+        help="give one of them another name with `name:`",
     )

@@ -8,10 +8,8 @@ from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, 
 from endpick.api.data import AnyKey
 from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
-from endpick.host.catalog import PluginCatalog
 from endpick.host.kinds import Kind, payload_of
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, look_up_kind, report_wrong_kind
-from endpick.host.planning.instances import add_instance
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, missing_keys, resolve_subscriptions
 
 METRICS_SOURCE = "metrics-data-source"
@@ -21,15 +19,15 @@ Feeding = dict[str, list[str]]
 """Collectors by source, both in document order."""
 
 
-def plan_sources(builder: PlanBuilder, installed: PluginCatalog) -> Feeding:
+def plan_sources(builder: PlanBuilder) -> Feeding:
     """The bindings of the document, plus defaults."""
     feeding: Feeding = {}
     for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
-        _feed(spec, feeding, builder, installed)
+        _feed(spec, feeding, builder)
     if injects_defaults(builder) and not builder.loaded.is_damaged(("dataLayer",)):
-        _add_metrics(feeding, builder, installed)
+        _add_metrics(feeding, builder)
     for collector in builder.configured(DataCollector):
-        feed_by_default_source(collector, feeding, builder, installed)
+        feed_by_default_source(collector, feeding, builder)
     return feeding
 
 
@@ -38,7 +36,7 @@ def injects_defaults(builder: PlanBuilder) -> bool:
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
-def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
     """Bind a collector without a source to its default source."""
     if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
         return
@@ -49,30 +47,27 @@ def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: 
     reason = f"no source feeds collector '{collector.name}'"
     source = next((one for one in builder.of_kind(DataSource) if one.loaded and one.loaded.type == wanted), None)
     if source is None:
-        builder.announce(Code.N0501, wanted, f"added data source '{wanted}': {reason}")
-        source = add_instance(builder, installed, wanted, reason)
+        source = add_instance(builder, wanted, reason, "data source")
     else:
-        builder.announce(Code.N0501, source.name, f"bound collector '{collector.name}' to data source '{source.name}': {reason}")
+        builder.announce(source.name, f"bound collector '{collector.name}' to data source '{source.name}': {reason}")
     _bind(source, collector, feeding, builder)
 
 
-def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
     path = (*spec.path, "pluginRef")
-    source = look_up(spec.plugin_ref, path, builder, Code.E0607)
-    if source is not None and not source.may_be_a(DataSource):
-        report_wrong_kind(source, DataSource, path, builder)
-        source = None
+    source = look_up_kind(spec.plugin_ref, path, DataSource, builder, Code.E0607)
     collectors = feeding.setdefault(source.name, []) if source is not None else []
     for reference in spec.collector_refs:
         if source is not None and _hears_anyway(source, reference, builder):
             continue
-        collector = look_up_kind(reference, DataCollector, builder)
+        place = (*reference.path, "pluginRef")
+        collector = look_up_kind(reference.plugin_ref, place, DataCollector, builder)
         if collector is not None and collector.name not in collectors:
             if source is not None:
-                _check_payload(source, collector, builder, (*reference.path, "pluginRef"))
+                _check_payload(source, collector, builder, place)
             collectors.append(collector.name)
     if source is not None and not spec.collector_refs and not builder.loaded.is_damaged(spec.path):
-        _add_collectors(source, feeding, builder, installed)
+        _add_collectors(source, feeding, builder)
 
 
 def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
@@ -97,27 +92,27 @@ def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuil
     return True
 
 
-def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
     plugin = None if source.loaded is None else source.loaded.plugin
     for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
         reason = f"data source '{source.name}' names no collectors"
-        builder.announce(Code.N0501, wanted, f"added collector '{wanted}' to data source '{source.name}': it names none")
-        collector = _of_type(wanted, DataCollector, builder) or add_instance(builder, installed, wanted, reason)
+        builder.announce(wanted, f"added collector '{wanted}' to data source '{source.name}': it names none")
+        collector = _of_type(wanted, DataCollector, builder) or add_instance(builder, wanted, reason)
         _bind(source, collector, feeding, builder)
 
 
-def _add_metrics(feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
     """Add llm-d's default source, unless a source of its type is in use."""
     if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
         return
-    source = _of_type(METRICS_SOURCE, DataSource, builder)
-    collector = _of_type(METRICS_COLLECTOR, DataCollector, builder)
-    if (source is None and not installed.offers(METRICS_SOURCE)) or (collector is None and not installed.offers(METRICS_COLLECTOR)):
+    source, collector = _of_type(METRICS_SOURCE, DataSource, builder), _of_type(METRICS_COLLECTOR, DataCollector, builder)
+    offers = builder.catalog.offers
+    if not (source or offers(METRICS_SOURCE)) or not (collector or offers(METRICS_COLLECTOR)):
         return
     reason = "dataLayer.injectDefaults is not false, and no source collects metrics"
-    builder.announce(Code.N0501, METRICS_SOURCE, f"added data source '{METRICS_SOURCE}' with collector '{METRICS_COLLECTOR}': {reason}")
-    source = source or add_instance(builder, installed, METRICS_SOURCE, reason)
-    collector = collector or add_instance(builder, installed, METRICS_COLLECTOR, reason)
+    builder.announce(METRICS_SOURCE, f"added data source '{METRICS_SOURCE}' with collector '{METRICS_COLLECTOR}': {reason}")
+    source = source or add_instance(builder, METRICS_SOURCE, reason)
+    collector = collector or add_instance(builder, METRICS_COLLECTOR, reason)
     _bind(source, collector, feeding, builder)
 
 
@@ -158,11 +153,11 @@ def _name(payload: type[object]) -> str:
 _PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObserver, DataSource})
 
 
-def plan_data(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> SubscriptionGraph:
+def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
     """The subscription graph; empty if it is inconsistent or cannot be known."""
-    add_default_producers(builder, feeding, installed)
+    add_default_producers(builder, feeding)
     participants = _participants(builder)
-    resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder, installed))
+    resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder))
     # An unknown instance may produce a key that seems to be missing.
     certain = builder.is_complete and len(participants) == len(builder.instances)
     found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
@@ -175,7 +170,7 @@ def plan_data(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) 
     return resolution.graph
 
 
-def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> None:
+def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
     """Add default producers until no missing key has one; an added producer may itself need data."""
     if not builder.is_complete:
         return
@@ -183,7 +178,7 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: Plu
         wanted = [
             (consumer, key)
             for consumer, key in missing_keys(_participants(builder))
-            if key.default_producer and _may_add(key.default_producer, builder, installed)
+            if key.default_producer and _may_add(key.default_producer, builder)
         ]
         if not wanted:
             return
@@ -191,18 +186,18 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: Plu
         producer = key.default_producer
         assert producer is not None
         reason = f"'{consumer.name}' needs '{key.name}' and nothing else produces it"
-        builder.announce(Code.N0601, producer, f"added producer '{producer}': {reason}")
-        feed_by_default_source(add_instance(builder, installed, producer, reason), feeding, builder, installed)
+        builder.announce(producer, f"added producer '{producer}': {reason}", Code.N0601)
+        feed_by_default_source(add_instance(builder, producer, reason), feeding, builder)
 
 
-def _may_add(plugin_type: str, builder: PlanBuilder, installed: PluginCatalog) -> bool:
+def _may_add(plugin_type: str, builder: PlanBuilder) -> bool:
     """True for an installed, unused type; not for collectors if the document forbids adding them."""
     in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in builder.instances.values())
-    if in_use or not installed.offers(plugin_type):
+    if in_use or not builder.catalog.offers(plugin_type):
         return False
     if injects_defaults(builder):
         return True
-    loaded = installed.peek(plugin_type)
+    loaded = builder.catalog.peek(plugin_type)
     return loaded is None or DataCollector not in loaded.kinds
 
 
@@ -225,7 +220,7 @@ def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
     return None if instance.path is None else (*instance.path, "type")
 
 
-def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
+def _advice(key: AnyKey, builder: PlanBuilder) -> str:
     shared, _, wanted = key.name.partition("@")
     if wanted:
         giving = [
@@ -237,11 +232,11 @@ def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
             f"name one of {', '.join(giving)}" if giving else f"define '{wanted}' under `plugins:`"
         )
     default = key.default_producer
-    if default is not None and installed.offers(default) and not injects_defaults(builder):
+    if default is not None and builder.catalog.offers(default) and not injects_defaults(builder):
         return f"remove `injectDefaults: false`, so that endpick adds '{default}', or add a collector that produces it"
-    if default is not None and not installed.offers(default):
+    if default is not None and not builder.catalog.offers(default):
         return f"install a plugin that offers '{default}', its default producer"
-    types = installed.types_that_produce(key.name)
+    types = builder.catalog.types_that_produce(key.name)
     if types:
         return f"add an instance of a type that produces it: {', '.join(types)}"
     return "no installed plugin type produces it; install one that does"

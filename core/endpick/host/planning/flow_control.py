@@ -9,10 +9,9 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, Fai
 from endpick.config import FlowControl, PriorityBand
 from endpick.config.shape import show_path
 from endpick.diagnostics import Code, DocumentPath
-from endpick.host.catalog import PluginCatalog
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.builder import PlanBuilder, look_up_kind_at
-from endpick.host.planning.flow_control_settings import (
+from endpick.host.planning.builder import PlanBuilder, add_instance, look_up_kind
+from endpick.host.planning.plan import (
     DEFAULT_BAND_BYTES,
     DEFAULT_BAND_REQUESTS,
     DEFAULT_TTL_SECONDS,
@@ -20,7 +19,6 @@ from endpick.host.planning.flow_control_settings import (
     EvictionSettings,
     FlowControlSettings,
 )
-from endpick.host.planning.instances import add_instance
 
 DEFAULT_FAIRNESS = "global-strict-fairness-policy"
 DEFAULT_ORDERING = "fcfs-ordering-policy"
@@ -30,7 +28,7 @@ DEFAULT_EVICTION_ORDERING = "priority-then-time-eviction-order-policy"
 _DEFAULTS = {FairnessPolicy: DEFAULT_FAIRNESS, OrderingPolicy: DEFAULT_ORDERING, UsageLimitPolicy: DEFAULT_USAGE_LIMIT}
 
 
-def plan_flow_control(builder: PlanBuilder, installed: PluginCatalog) -> FlowControlSettings | None:
+def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
     """The queue settings; None if the feature gate is off or a policy is missing."""
     section = builder.config.flow_control or FlowControl()
     if not builder.config.gates["flowControl"]:
@@ -38,13 +36,13 @@ def plan_flow_control(builder: PlanBuilder, installed: PluginCatalog) -> FlowCon
         return None
     for template in (section.default_priority_band, section.default_negative_priority_band):
         _warn_of_priority(template, builder)
-    general = _band(section.default_priority_band, builder, installed)
+    general = _band(section.default_priority_band, builder)
     negative = general
     if section.default_negative_priority_band is not None:
-        negative = _band(section.default_negative_priority_band, builder, installed)
-    listed = {band.priority: _band(band, builder, installed) for band in section.priority_bands}
-    usage_limit = _policy(section.usage_limit_policy_plugin_ref, ("flowControl",), UsageLimitPolicy, builder, installed)
-    eviction = _eviction(section, builder, installed)
+        negative = _band(section.default_negative_priority_band, builder)
+    listed = {band.priority: _band(band, builder) for band in section.priority_bands}
+    usage_limit = _policy(section.usage_limit_policy_plugin_ref, ("flowControl",), UsageLimitPolicy, builder)
+    eviction = _eviction(section, builder)
     bands = {priority: band for priority, band in listed.items() if band is not None}
     if general is None or negative is None or usage_limit is None or len(bands) < len(listed):
         return None
@@ -64,58 +62,57 @@ def plan_flow_control(builder: PlanBuilder, installed: PluginCatalog) -> FlowCon
     )
 
 
-def _band(band: PriorityBand | None, builder: PlanBuilder, installed: PluginCatalog) -> BandSettings | None:
+def _band(band: PriorityBand | None, builder: PlanBuilder) -> BandSettings | None:
     given = PriorityBand() if band is None else band
     path: DocumentPath = given.path or ("flowControl", "defaultPriorityBand")
-    fairness = _policy(given.fairness_policy_ref, path, FairnessPolicy, builder, installed)
-    ordering = _policy(given.ordering_policy_ref, path, OrderingPolicy, builder, installed)
+    fairness = _policy(given.fairness_policy_ref, path, FairnessPolicy, builder)
+    ordering = _policy(given.ordering_policy_ref, path, OrderingPolicy, builder)
     if fairness is None or ordering is None:
         return None
     return BandSettings(given.max_bytes or DEFAULT_BAND_BYTES, given.max_requests or DEFAULT_BAND_REQUESTS, fairness, ordering)
 
 
-def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> str | None:
     default = _DEFAULTS[kind]
     field = KINDS[kind].named_at.rpartition(".")[2]
     if name is not None and (name != default or name in builder.instances or builder.loaded.may_define(name)):
-        if name not in builder.instances and installed.offers(name) and not builder.loaded.may_define(name):
+        if name not in builder.instances and builder.catalog.offers(name) and not builder.loaded.may_define(name):
             message = f"'{name}' is a plugin type, and no instance of it is defined under plugins"
             builder.report(Code.E0501, message, (*path, field), help=f"add `- type: {name}` under `plugins:`")
             return None
-        found = look_up_kind_at(name, (*path, field), kind, builder)
+        found = look_up_kind(name, (*path, field), kind, builder)
         return None if found is None else found.name
     where = builder.source.value_span((*path, field)) if name else ""
     why = f"it is named at {where} and not defined under plugins" if name else f"{show_path(path)} has no {field}"
-    return _default(kind, default, why, builder, installed)
+    return _default(kind, default, why, builder)
 
 
-def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder) -> str | None:
     defined = builder.instances.get(plugin_type)
     if defined is not None and defined.may_be_a(kind):
         builder.used.add(plugin_type)
         return plugin_type
-    if not installed.offers(plugin_type):
+    if not builder.catalog.offers(plugin_type):
         return None
-    added = add_instance(builder, installed, plugin_type, reason)
-    builder.announce(Code.N0501, added.name, f"added {KINDS[kind].noun} '{added.name}': {reason}")
+    added = add_instance(builder, plugin_type, reason, KINDS[kind].noun)
     return added.name if added.loaded is not None else None
 
 
-def _eviction(section: FlowControl, builder: PlanBuilder, installed: PluginCatalog) -> EvictionSettings | None:
+def _eviction(section: FlowControl, builder: PlanBuilder) -> EvictionSettings | None:
     """The only defined instance of each eviction kind, or llm-d's default; None if eviction is off or one is missing."""
     if not section.enable_eviction:
         _report_idle((EvictionFilter, EvictionOrderingPolicy), "flowControl.enableEviction is off", builder)
         return None
-    chosen = _only(EvictionFilter, DEFAULT_EVICTION_FILTER, builder, installed)
-    ordering = _only(EvictionOrderingPolicy, DEFAULT_EVICTION_ORDERING, builder, installed)
+    chosen = _only(EvictionFilter, DEFAULT_EVICTION_FILTER, builder)
+    ordering = _only(EvictionOrderingPolicy, DEFAULT_EVICTION_ORDERING, builder)
     return None if chosen is None or ordering is None else EvictionSettings(chosen, ordering)
 
 
-def _only(kind: Kind, default: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def _only(kind: Kind, default: str, builder: PlanBuilder) -> str | None:
     defined = builder.configured(kind)
     if not defined:
         reason = f"flowControl.enableEviction is on, and no {KINDS[kind].noun} is defined"
-        return _default(kind, default, reason, builder, installed) if builder.is_complete else None
+        return _default(kind, default, reason, builder) if builder.is_complete else None
     _report_idle((kind,), f"'{defined[0].name}' is the {KINDS[kind].noun}, and there is one", builder, first=1)
     return defined[0].name
 

@@ -15,8 +15,56 @@ from endpick.host.hooks import HookRegistry
 from endpick.host.kinds import Kind, OnFault
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import ParameterSource
-from endpick.host.planning.flow_control_settings import FlowControlSettings
 from endpick.host.planning.subscriptions import SubscriptionGraph
+
+DEFAULT_TTL_SECONDS = 60.0
+DEFAULT_BAND_BYTES = 1_000_000_000
+DEFAULT_BAND_REQUESTS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class BandSettings:
+    """Limits of waiting requests, and policy instances, of one priority."""
+
+    max_bytes: int  # 1 or more
+    max_requests: int  # 1 or more
+    fairness: str
+    ordering: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionSettings:
+    """The eviction filter and the eviction ordering policy."""
+
+    filter: str
+    ordering: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowControlSettings:
+    """The `flowControl` section with all defaults; policies are instance names. A limit of 0 means no limit."""
+
+    max_bytes: int  # that may wait in all bands
+    max_requests: int  # that may wait in all bands
+    ttl_seconds: float  # maximum wait while the pool has endpoints
+    no_endpoint_ttl_seconds: float  # maximum wait while the pool has none
+    bands: Mapping[int, BandSettings]
+    template: BandSettings  # for unlisted priorities of 0 and above
+    negative_template: BandSettings
+    usage_limit: str
+    eviction: EvictionSettings | None = None
+
+    def band(self, priority: int) -> BandSettings:
+        """Settings for a priority."""
+        listed = self.bands.get(priority)
+        if listed is not None:
+            return listed
+        return self.negative_template if priority < 0 else self.template
+
+    @property
+    def all_bands(self) -> tuple[BandSettings, ...]:
+        """The listed priorities and both templates."""
+        return (*self.bands.values(), self.template, self.negative_template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +78,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PlannedInstance:
-    """One instance to build.
-
-    Attributes:
-        name: Unique in the plan.
-        parameters: Validated.
-        place: Its entry in the document.
-        path: Of its entry under `plugins`; None for an instance that the host added.
-        reason: Why the host added it.
-        refers_to: Instances that its parameters name.
-    """
+    """One instance to build."""
 
     name: str
     loaded: LoadedPlugin
@@ -47,9 +86,9 @@ class PlannedInstance:
     subscriptions: Subscriptions
     on_fault: OnFault
     place: ParameterSource
-    path: DocumentPath | None = None
-    reason: str = ""
-    refers_to: tuple[str, ...] = ()
+    path: DocumentPath | None = None  # of its entry under `plugins`
+    reason: str = ""  # why the host added it
+    refers_to: tuple[str, ...] = ()  # instances that its parameters name
 
     @property
     def type(self) -> str:
@@ -73,16 +112,13 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedProfile:
-    """A scheduling profile; filters and scorers are instance names in execution order.
-
-    `reads` are the data keys that a run needs, directly or through producers; sorted.
-    """
+    """A scheduling profile; filters and scorers are instance names in execution order."""
 
     name: str
     filters: tuple[str, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: str
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # data keys that a run needs, directly or through producers; sorted
 
     @property
     def instances(self) -> tuple[str, ...]:
@@ -101,42 +137,23 @@ class PlannedSource:
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved configuration with all defaults; every name in it is the name of one of `instances`.
-
-    Attributes:
-        config: The document.
-        instances: In document order, then added ones; each comes after the instances its parameters name.
-        profiles: In document order.
-        handler: The profile handler.
-        parsers: In the order in which they are tried.
-        detector: None if no saturation detector is installed.
-        sources: In document order.
-        discovery: None if the configuration names none.
-        on_request: Instances that take part in every request, for every kind whose row has `on_request`: data producers in execution
-            order, others in document order.
-        graph: The data flow.
-        announcements: Parts that the host filled in.
-        hooks: The loaded hook objects.
-        objectives: Priority of each inference objective.
-        models: Model rewrite rules.
-        flow_control: None if the feature gate `flowControl` is off.
-    """
+    """A resolved configuration with all defaults; plugins are named by their instance, in document order."""
 
     config: LoadedConfig
-    instances: tuple[PlannedInstance, ...]
+    instances: tuple[PlannedInstance, ...]  # each after the instances its parameters name
     profiles: tuple[PlannedProfile, ...]
     handler: str
-    parsers: tuple[str, ...]
-    detector: str | None
+    parsers: tuple[str, ...]  # in the order in which they are tried
+    detector: str | None  # None if none is installed
     sources: tuple[PlannedSource, ...]
     discovery: str | None
-    on_request: Mapping[Kind, tuple[str, ...]]
+    on_request: Mapping[Kind, tuple[str, ...]]  # instances that take part in every request; producers in execution order
     graph: SubscriptionGraph
     announcements: tuple[Announcement, ...] = ()
     hooks: HookRegistry = field(default_factory=HookRegistry)
-    objectives: Mapping[str, int] = field(default_factory=dict)
+    objectives: Mapping[str, int] = field(default_factory=dict)  # priorities
     models: tuple[ModelRewrite, ...] = ()
-    flow_control: FlowControlSettings | None = None
+    flow_control: FlowControlSettings | None = None  # None if the feature gate is off
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

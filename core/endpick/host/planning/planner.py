@@ -11,20 +11,19 @@ from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
-from endpick.host.catalog import PluginCatalog, policy_of
 from endpick.host.discovery import Candidate, discover_hook_objects
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
+from endpick.host.loader import PluginCatalog, policy_of
 from endpick.host.lock import Lock, LockCheck, check_lock
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, report_same_names
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_flow_control
-from endpick.host.planning.instances import define_instances
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
-from endpick.host.planning.pool import NO_POOL, PoolSettings
+from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
 from endpick.host.planning.profiles import plan_handler, plan_profiles
 from endpick.host.planning.references import References, in_order, plan_references
-from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
+from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_parsers
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
 from endpick.installation import HOST_DISTRIBUTION
@@ -130,8 +129,11 @@ def make_plan(
         check = check_lock(lock, (*candidates, *hook_objects))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
-    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks, pool)
+    catalog = PluginCatalog((*candidates, *offered), policy, check)
+    builder = PlanBuilder(
+        loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file
+    )
+    plan = _plan(builder, hooks, pool)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
@@ -164,22 +166,23 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     """Every mistake that can be found without importing third-party plugins; these are not checked."""
     if loaded.config is None:
         return loaded.diagnostics
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
-    _plan(builder, PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
+    catalog = PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False)
+    builder = PlanBuilder(loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics])
+    _plan(builder, HookRegistry())
     return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
-    define_instances(builder, installed)
-    profiles = plan_profiles(builder, installed)
-    handler = plan_handler(builder, installed)
-    parsers = plan_parsers(builder, installed)
-    detector = plan_detector(builder, installed)
-    flow_control = plan_flow_control(builder, installed)
-    plan_candidate_filters(builder, installed)
-    feeding = plan_sources(builder, installed)
-    discovery = plan_discovery(builder, installed, pool)
-    graph = plan_data(builder, feeding, installed)
+def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
+    define_instances(builder)
+    profiles = plan_profiles(builder)
+    handler = plan_handler(builder)
+    parsers = plan_parsers(builder)
+    detector = plan_detector(builder)
+    flow_control = plan_flow_control(builder)
+    plan_candidate_filters(builder)
+    feeding = plan_sources(builder)
+    discovery = plan_discovery(builder, pool)
+    graph = plan_data(builder, feeding)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     report_same_names(builder.config.models, "models", Code.E0513, builder)

@@ -1,15 +1,16 @@
-"""Pool flags of `serve`, and the discovery they select if the document names none."""
+"""Resolves endpoint discovery: the document's, or the one that `--endpoints` or the pool flags of `serve` select."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from endpick.diagnostics import Code
-from endpick.host.catalog import PluginCatalog
-from endpick.host.planning.builder import DraftInstance, PlanBuilder
-from endpick.host.planning.instances import add_instance
+from endpick.api.discovery import EndpointDiscovery
+from endpick.config import LoadedConfig
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
+from endpick.host.planning.builder import PlanBuilder, add_instance, look_up_kind
 
+DEFAULT_DISCOVERY = "file-discovery"
 POOL_DISCOVERY = "kubernetes-discovery"
 FOLLOWERS_GATE = "haPopulateNonLeaderDatastore"
 MAX_TARGET_PORTS = 8
@@ -22,25 +23,15 @@ class PoolSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Pool flags, named as in llm-d; empty if not given.
+    """Pool flags, named as in llm-d; empty if not given."""
 
-    Attributes:
-        name: Of the InferencePool.
-        namespace: Of the pool and its Pods.
-        group: API group of the InferencePool.
-        selector: Label selector of the Pods, without a pool.
-        target_ports: Ports of the selected Pods.
-        kubeconfig: Path of a kubeconfig file.
-        leader_election: Elect one serving replica through a Lease.
-    """
-
-    name: str = ""
-    namespace: str = ""
-    group: str = ""
-    selector: str = ""
-    target_ports: tuple[int, ...] = ()
-    kubeconfig: str = ""
-    leader_election: bool = False
+    name: str = ""  # of the InferencePool
+    namespace: str = ""  # of the pool and its Pods
+    group: str = ""  # API group of the InferencePool
+    selector: str = ""  # label selector of the Pods, without a pool
+    target_ports: tuple[int, ...] = ()  # of the selected Pods
+    kubeconfig: str = ""  # path
+    leader_election: bool = False  # elect one serving replica through a Lease
 
     def __post_init__(self) -> None:
         """Raise PoolSettingsError if the flags contradict each other."""
@@ -71,22 +62,14 @@ class PoolSettings:
 NO_POOL = PoolSettings()
 
 
-def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """Add the discovery that the flags select; returns its name, or None if they name no pool."""
+def _add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
     if not pool.names_a_pool:
         return None
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
     reason = f"{flag} is given, and dataLayer.discovery names none"
-    builder.announce(Code.N0501, POOL_DISCOVERY, f"added endpoint discovery '{POOL_DISCOVERY}': {reason}")
     # Without leader election the gate has no meaning.
     followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
-    return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters() | followers).name
-
-
-def says_nothing_of_election(pool: PoolSettings, named: DraftInstance) -> bool:
-    """True if flags ask for leader election but the discovery in the document does not set it."""
-    parameters = (None if named.spec is None else named.spec.parameters) or {}
-    return pool.leader_election and named.type == POOL_DISCOVERY and "leaderElection" not in parameters
+    return add_instance(builder, POOL_DISCOVERY, reason, "endpoint discovery", pool.parameters() | followers).name
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:
@@ -100,3 +83,51 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
         if not (word.isascii() and word.isdigit() and int(word) <= _MAX_PORT):
             raise PoolSettingsError(f"'{word}' in --endpoint-target-ports is no port; write for example 8000,8001")
     return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
+    """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
+    layer = builder.config.data_layer
+    if layer is not None and layer.discovery is not None:
+        if builder.endpoints_file is not None:
+            builder.report(
+                Code.W0204,
+                f"--endpoints has no effect: the configuration names the discovery '{layer.discovery.plugin_ref}'",
+                (*layer.discovery.path, "pluginRef"),
+                help="remove the flag, or the discovery",
+            )
+        path = (*layer.discovery.path, "pluginRef")
+        named = look_up_kind(layer.discovery.plugin_ref, path, EndpointDiscovery, builder)
+        is_pool = pool.leader_election and named is not None and named.type == POOL_DISCOVERY
+        if is_pool and named is not None and "leaderElection" not in named.place.block():
+            builder.report(
+                Code.W0204,
+                f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
+                (*layer.discovery.path, "pluginRef"),
+                help=f"write `leaderElection: true` into the parameters of '{named.name}'",
+            )
+        return None if named is None else named.name
+    if builder.loaded.is_damaged(("dataLayer",)):
+        return None
+    if builder.endpoints_file is None:
+        return _add_pool_discovery(pool, builder)
+    reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
+    parameters = {"path": str(builder.endpoints_file.absolute()), "watchFile": True}
+    return add_instance(builder, DEFAULT_DISCOVERY, reason, "discovery", parameters).name
+
+
+def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
+    """The error for a document without a discovery; None if it has one, or may have lost it to a mistake."""
+    layer = None if loaded.config is None else loaded.config.data_layer
+    damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
+    if damaged or (layer is not None and layer.discovery is not None):
+        return None
+    path: DocumentPath = ("dataLayer",)
+    return Diagnostic(
+        Code.E0806,
+        "the configuration names no endpoint discovery, so there are no endpoints to route to",
+        span=loaded.source.key_span(path) if path in loaded.source else Span.start_of(loaded.path),
+        help="name one at `dataLayer.discovery`, for example file-discovery, or give a file of endpoints with --endpoints",
+        notes=("llm-d finds the endpoints of such a configuration in Kubernetes, by its flags --pool-name or --endpoint-selector",),
+        path=path if path in loaded.source else (),
+    )

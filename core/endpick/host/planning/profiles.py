@@ -1,23 +1,21 @@
-"""Resolves scheduling profiles and the profile handler, with their defaults."""
+"""Resolves scheduling profiles and the profile handler, and warns of profiles that are unlikely to be intended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from endpick.api import Filter, Picker, ProfileHandler, Scorer
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.config import ENDPICK, ProfilePlugin, SchedulingProfile
-from endpick.diagnostics import Code, Diagnostic
-from endpick.host.catalog import PluginCatalog
-from endpick.host.instance import optional_profiles_of, required_profiles_of
+from endpick.diagnostics import Code, Diagnostic, DocumentPath
+from endpick.host.instance import profiles_of
 from endpick.host.kinds import KINDS, titles
 from endpick.host.loader import LoadedPlugin
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
-from endpick.host.planning.degenerate import doubt_decisions
-from endpick.host.planning.instances import add_instance
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up, report_same_names
 from endpick.host.planning.plan import PlannedProfile, WeightedScorer
 
 
-def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: PlanBuilder) -> None:
+def _judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: PlanBuilder) -> None:
     """Report a weight on anything but a scorer, and a weight of 0."""
     if reference.weight is None:
         return
@@ -44,18 +42,7 @@ def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pla
     )
 
 
-def report_repetition(reference: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """Report an instance that a profile names twice."""
-    builder.report(
-        Code.E0510,
-        f"'{reference.plugin_ref}' appears twice in scheduling profile '{profile.name}'",
-        (*reference.path, "pluginRef"),
-        labels=[builder.label((*first.path, "pluginRef"), "first named here")],
-        help="remove one of them; to run a type twice, define a second instance of it with another name",
-    )
-
-
-def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
+def _warn_no_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
     """Warn of an instance that is no filter, scorer or picker; it is idle, as in llm-d."""
     assert instance.loaded is not None
     places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
@@ -69,31 +56,6 @@ def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: Sch
     )
 
 
-def report_second_picker(other: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """Report a second picker in a profile."""
-    builder.report(
-        Code.E0505,
-        f"scheduling profile '{profile.name}' has two pickers, '{first.plugin_ref}' and '{other.plugin_ref}'",
-        (*other.path, "pluginRef"),
-        labels=[builder.label((*first.path, "pluginRef"), "the first picker")],
-        help="remove one of them",
-    )
-
-
-def report_two_pickers(other: DraftInstance, first: DraftInstance, builder: PlanBuilder) -> None:
-    """Report a second picker in a document without profiles."""
-    assert other.spec is not None
-    assert first.spec is not None
-    builder.report(
-        Code.E0505,
-        f"'{other.name}' and '{first.name}' are both pickers, and a scheduling profile has one",
-        (*other.spec.path, "type"),
-        labels=[builder.label((*first.spec.path, "type"), "the first picker")],
-        help="remove one, or say with `schedulingProfiles:` which picker belongs to which profile",
-        plugin=other.plugin,
-    )
-
-
 DEFAULT_PROFILE = "default"
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_WEIGHT = 1.0
@@ -101,40 +63,48 @@ DEFAULT_WEIGHT = 1.0
 _PROFILE_KINDS = tuple(kind for kind, row in KINDS.items() if row.in_profile)
 
 
-def plan_profiles(builder: PlanBuilder, installed: PluginCatalog) -> tuple[PlannedProfile, ...]:
+def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
     """The scheduling profiles, each with a picker."""
     given = builder.config.scheduling_profiles
     if not given and not builder.loaded.is_damaged(("schedulingProfiles",)):
-        return (_default_profile(builder, installed),)
+        return (_default_profile(builder),)
     report_same_names(given, "scheduling profiles", Code.E0508, builder)
-    return tuple(_profile(profile, builder, installed) for profile in given)
+    return tuple(_profile(profile, builder) for profile in given)
 
 
-def _default_profile(builder: PlanBuilder, installed: PluginCatalog) -> PlannedProfile:
+def _default_profile(builder: PlanBuilder) -> PlannedProfile:
     """llm-d's default: one profile with every filter, scorer and picker."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     builder.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "no instance"
     builder.announce(
-        Code.N0501,
         DEFAULT_PROFILE,
         f"added scheduling profile '{DEFAULT_PROFILE}' with {named}: the document has no schedulingProfiles, "
         "so every filter, scorer and picker it defines takes part",
     )
     pickers = [member for member in members if member.is_a(Picker)]
     for other in pickers[1:]:
-        report_two_pickers(other, pickers[0], builder)
+        assert other.path is not None
+        assert pickers[0].path is not None
+        builder.report(
+            Code.E0505,
+            f"'{other.name}' and '{pickers[0].name}' are both pickers, and a scheduling profile has one",
+            (*other.path, "type"),
+            labels=[builder.label((*pickers[0].path, "type"), "the first picker")],
+            help="remove one, or say with `schedulingProfiles:` which picker belongs to which profile",
+            plugin=other.plugin,
+        )
     scorers = [WeightedScorer(member.name, DEFAULT_WEIGHT, weight_given=False) for member in members if member.is_a(Scorer)]
     _announce_weights(DEFAULT_PROFILE, scorers, builder)
     return PlannedProfile(
         DEFAULT_PROFILE,
         tuple(member.name for member in members if member.is_a(Filter)),
         tuple(scorers),
-        pickers[0].name if pickers else _default_picker(DEFAULT_PROFILE, builder, installed),
+        pickers[0].name if pickers else _default_picker(DEFAULT_PROFILE, builder),
     )
 
 
-def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: PluginCatalog) -> PlannedProfile:
+def _profile(profile: SchedulingProfile, builder: PlanBuilder) -> PlannedProfile:
     filters, scorers, pickers = [], [], []
     unknown = False
     seen: dict[str, ProfilePlugin] = {}
@@ -146,11 +116,17 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: Plugin
             continue
         first = seen.setdefault(instance.name, reference)
         if first is not reference:
-            report_repetition(reference, first, profile, builder)
+            builder.report(
+                Code.E0510,
+                f"'{instance.name}' appears twice in scheduling profile '{profile.name}'",
+                path,
+                labels=[builder.label((*first.path, "pluginRef"), "first named here")],
+                help="remove one of them; to run a type twice, define a second instance of it with another name",
+            )
             continue
-        judge_weight(reference, instance, builder)
+        _judge_weight(reference, instance, builder)
         if not any(instance.is_a(kind) for kind in _PROFILE_KINDS):
-            doubt_effect(reference, instance, profile, builder)
+            _warn_no_effect(reference, instance, profile, builder)
         if instance.is_a(Filter):
             filters.append(instance.name)
         if instance.is_a(Scorer):
@@ -159,42 +135,48 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: Plugin
         if instance.is_a(Picker):
             pickers.append(reference)
     for other in pickers[1:]:
-        report_second_picker(other, pickers[0], profile, builder)
+        builder.report(
+            Code.E0505,
+            f"scheduling profile '{profile.name}' has two pickers, '{pickers[0].plugin_ref}' and '{other.plugin_ref}'",
+            (*other.path, "pluginRef"),
+            labels=[builder.label((*pickers[0].path, "pluginRef"), "the first picker")],
+            help="remove one of them",
+        )
     if pickers:
         picker = pickers[0].plugin_ref
     elif unknown or builder.loaded.is_damaged(profile.path):
         picker = ""
     else:
-        picker = _default_picker(profile.name, builder, installed)
+        picker = _default_picker(profile.name, builder)
     _announce_weights(profile.name, scorers, builder)
     planned = PlannedProfile(profile.name, tuple(filters), tuple(scorers), picker)
     if not unknown and not builder.loaded.is_damaged(profile.path):
-        doubt_decisions(planned, (*profile.path, "name"), builder, emptied=not profile.plugins)
+        _warn_odd_profile(planned, (*profile.path, "name"), builder, emptied=not profile.plugins)
     return planned
 
 
-def _default_picker(profile: str, builder: PlanBuilder, installed: PluginCatalog) -> str:
+def _default_picker(profile: str, builder: PlanBuilder) -> str:
     """The first picker in the document, as in llm-d, or `max-score-picker`."""
     pickers = builder.of_kind(Picker)
     if pickers:
         builder.used.add(pickers[0].name)
-        builder.announce(Code.N0501, profile, f"added picker '{pickers[0].name}' to profile '{profile}': the profile names no picker")
+        builder.announce(profile, f"added picker '{pickers[0].name}' to profile '{profile}': the profile names no picker")
         return pickers[0].name
     reason = f"scheduling profile '{profile}' names no picker"
-    builder.announce(Code.N0501, profile, f"added picker '{DEFAULT_PICKER}' to profile '{profile}': no picker is defined")
-    return add_instance(builder, installed, DEFAULT_PICKER, reason).name
+    builder.announce(profile, f"added picker '{DEFAULT_PICKER}' to profile '{profile}': no picker is defined")
+    return add_instance(builder, DEFAULT_PICKER, reason).name
 
 
 def _announce_weights(profile: str, scorers: Iterable[WeightedScorer], builder: PlanBuilder) -> None:
     for scorer in scorers:
         if not scorer.weight_given:
-            builder.announce(Code.N0501, profile, f"weight {scorer.weight:g} for '{scorer.instance}' in profile '{profile}': none is given")
+            builder.announce(profile, f"weight {scorer.weight:g} for '{scorer.instance}' in profile '{profile}': none is given")
 
 
 DEFAULT_HANDLER = "single-profile-handler"
 
 
-def plan_handler(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+def plan_handler(builder: PlanBuilder) -> str | None:
     """The name of the profile handler; None if it is missing or cannot be known."""
     profiles = builder.config.scheduling_profiles
     handlers = builder.of_kind(ProfileHandler)
@@ -202,7 +184,16 @@ def plan_handler(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
     if handlers:
         first, *others = handlers
         for other in others:
-            _report_second(other, first, builder)
+            assert other.path is not None
+            assert first.path is not None
+            builder.report(
+                Code.E0506,
+                f"'{other.name}' and '{first.name}' are both profile handlers, and there can be one",
+                (*other.path, "type"),
+                labels=[builder.label((*first.path, "type"), "the first profile handler")],
+                help="remove one of them",
+                plugin=other.plugin,
+            )
         if first.loaded is not None:
             _judge_number_of_profiles(first, first.loaded, profiles, builder)
             _judge_required_profiles(first, first.loaded, builder)
@@ -210,35 +201,16 @@ def plan_handler(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
     if not builder.is_complete or builder.loaded.is_damaged(("schedulingProfiles",)):
         return None
     if len(profiles) > 1:
-        _report_none(profiles, builder)
+        builder.report(
+            Code.E0506,
+            f"there are {len(profiles)} scheduling profiles ({', '.join(profile.name for profile in profiles)}) "
+            "and no profile handler to choose among them",
+            ("schedulingProfiles",),
+            at_key=True,
+            help="define a profile handler under `plugins:`",
+        )
         return None
-    reason = "there is one scheduling profile and no profile handler"
-    builder.announce(Code.N0501, DEFAULT_HANDLER, f"added profile handler '{DEFAULT_HANDLER}': {reason}")
-    return add_instance(builder, installed, DEFAULT_HANDLER, reason).name
-
-
-def _report_none(profiles: tuple[SchedulingProfile, ...], builder: PlanBuilder) -> None:
-    names = ", ".join(profile.name for profile in profiles)
-    builder.report(
-        Code.E0506,
-        f"there are {len(profiles)} scheduling profiles ({names}) and no profile handler to choose among them",
-        ("schedulingProfiles",),
-        at_key=True,
-        help="define a profile handler under `plugins:`",
-    )
-
-
-def _report_second(other: DraftInstance, first: DraftInstance, builder: PlanBuilder) -> None:
-    assert other.spec is not None
-    assert first.spec is not None
-    builder.report(
-        Code.E0506,
-        f"'{other.name}' and '{first.name}' are both profile handlers, and there can be one",
-        (*other.spec.path, "type"),
-        labels=[builder.label((*first.spec.path, "type"), "the first profile handler")],
-        help="remove one of them",
-        plugin=other.plugin,
-    )
+    return add_instance(builder, DEFAULT_HANDLER, "there is one scheduling profile and no profile handler", "profile handler").name
 
 
 def _judge_number_of_profiles(
@@ -263,8 +235,7 @@ def _judge_number_of_profiles(
 def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
     if handler.spec is None or handler.parameters is None or builder.loaded.is_damaged(("schedulingProfiles",)):
         return
-    required = required_profiles_of(loaded, handler.parameters, handler.place)
-    optional = optional_profiles_of(loaded, handler.parameters, handler.place)
+    required, optional = profiles_of(loaded, handler.parameters, handler.place)
     if isinstance(required, Diagnostic) or isinstance(optional, Diagnostic):
         builder.diagnostics += [one for one in (required, optional) if isinstance(one, Diagnostic)]
         return
@@ -287,3 +258,53 @@ def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, build
                 help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or remove the decider of that stage",
                 plugin=handler.plugin,
             )
+
+
+_LOAD_SCORERS = "queue-scorer or active-request-scorer"
+
+
+def _warn_odd_profile(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder, *, emptied: bool) -> None:
+    """Add at most one warning at `path`: no scorers although some are defined, ignored scores, or scores without load."""
+    picker = builder.instances.get(profile.picker)
+    counting = [builder.instances[scorer.instance] for scorer in profile.scorers if scorer.weight]
+    if picker is None or picker.loaded is None or any(scorer.loaded is None for scorer in counting):
+        return
+    if not _uses_scores(picker):
+        if counting:
+            builder.report(
+                Code.W0506,
+                f"the picker '{picker.name}' of scheduling profile '{profile.name}' ignores the scores of {_listed(counting)}",
+                path,
+                help="use max-score-picker or weighted-random-picker, or remove the scorers",
+            )
+    elif emptied and any(one.name not in builder.used for one in builder.configured(Scorer)):
+        builder.report(
+            Code.W0504,
+            f"scheduling profile '{profile.name}' names no scorer, although some are defined, so '{picker.name}' picks at random",
+            path,
+            help=f"name scorers in the profile, such as {_LOAD_SCORERS}, or random-picker if that is meant",
+        )
+    elif counting and not profile.filters and all(_reads_prefixes(scorer) for scorer in counting):
+        builder.report(
+            Code.W0505,
+            f"scheduling profile '{profile.name}' rates nothing but cached prefixes, so prompts that begin alike all go to one server",
+            path,
+            help=f"add a scorer that looks at load, such as {_LOAD_SCORERS}",
+        )
+
+
+def _uses_scores(picker: DraftInstance) -> bool:
+    assert picker.loaded is not None
+    plugin = picker.loaded.plugin
+    return not issubclass(plugin, Picker) or plugin.uses_scores
+
+
+def _reads_prefixes(scorer: DraftInstance) -> bool:
+    keys = scorer.subscriptions
+    return keys is not None and any(
+        key.name.partition("@")[0] == PREFIX_MATCH_BLOCKS.name for key in (*keys.consumes, *keys.consumes_optional)
+    )
+
+
+def _listed(instances: list[DraftInstance]) -> str:
+    return ", ".join(f"'{instance.name}'" for instance in instances)

@@ -1,14 +1,69 @@
-"""Resolves parameters that name other instances, and orders instances for building."""
+"""Resolves parameters that name other instances (`RefersTo`), and orders instances for building."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from endpick.diagnostics import Code, DocumentPath
-from endpick.host.kinds import KINDS
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_wrong_kind
+from endpick.host.contract import mark_of
+from endpick.host.kinds import KINDS, Kind
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.host.planning.subscriptions import toposort
-from endpick.host.references import NamedInstance, references_in
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInstance:
+    """A parameter's reference to an instance."""
+
+    name: str
+    kind: Kind  # that the instance must be of
+    path: DocumentPath  # of the value within the `parameters:` block
+    parameter: str  # for messages: `deciders.prefill`
+    is_written: bool  # False if the name is the parameter's default
+
+
+def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:
+    """Every instance that validated parameters name, in field order; `block` holds them as written."""
+    return tuple(_in_model(parameters, block, ()))
+
+
+def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[NamedInstance]:
+    written = block if isinstance(block, Mapping) else {}
+    for name, field in type(model).model_fields.items():
+        segment = name if name in written else field.alias or name
+        # `vars`, because pydantic warns when a deprecated attribute is read.
+        value, inner, place = vars(model)[name], written.get(segment), (*path, segment)
+        mark = mark_of(field)
+        if mark is None:
+            yield from _in_value(value, inner, place)
+            continue
+        for each, at in _names(value, place):
+            if each:
+                yield NamedInstance(each, mark.kind, at, ".".join(map(str, at)), inner is not None)
+
+
+def _in_value(value: object, block: object, path: DocumentPath) -> Iterator[NamedInstance]:
+    if isinstance(value, BaseModel):
+        yield from _in_model(value, block, path)
+    elif isinstance(value, list | tuple):
+        items = block if isinstance(block, list | tuple) else ()
+        for position, item in enumerate(value):
+            yield from _in_value(item, items[position] if position < len(items) else None, (*path, position))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _in_value(item, block.get(key) if isinstance(block, Mapping) else None, (*path, key))
+
+
+def _names(value: object, path: DocumentPath) -> Iterator[tuple[str, DocumentPath]]:
+    if isinstance(value, str):
+        yield value, path
+    elif isinstance(value, list | tuple):
+        for position, name in enumerate(value):
+            yield str(name), (*path, position)
+
 
 References = Mapping[str, tuple[str, ...]]
 """The instances that each instance names in its parameters."""
@@ -55,11 +110,7 @@ def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBui
         if not builder.loaded.may_define(reference.name):
             _report_default(instance, reference, path, builder)
         return None
-    found = look_up(reference.name, path, builder)
-    if found is not None and not found.may_be_a(reference.kind):
-        report_wrong_kind(found, reference.kind, path, builder)
-        return None
-    return found
+    return look_up_kind(reference.name, path, reference.kind, builder)
 
 
 def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:

@@ -6,39 +6,28 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from operator import attrgetter
 
 from endpick.api.data import AnyKey, Scope, Subscriptions
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span
 from endpick.host.kinds import Kind, first_write, last_read
 
 
-def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
-    """A required key without a producer."""
-    return Diagnostic(
-        Code.E0601,
-        f"nothing produces '{key.name}', which '{consumer.name}' needs",
-        consumer.span,
-        help=advice,
-        notes=(f"'{key.name}' ({key.scope}): {key.doc}",) if key.doc else (),
-        plugin=consumer.plugin,
-        path=consumer.path,
-    )
+def _missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
+    notes = (f"'{key.name}' ({key.scope}): {key.doc}",) if key.doc else ()
+    return consumer.diagnostic(Code.E0601, f"nothing produces '{key.name}', which '{consumer.name}' needs", advice, notes=notes)
 
 
-def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
-    """A key with a malformed name."""
-    return Diagnostic(
+def _malformed(participant: Participant, key: AnyKey) -> Diagnostic:
+    return participant.diagnostic(
         Code.E0609,
         f"'{participant.name}' declares a data key called '{key.name}', which is not of the form `name` or `vendor/name`",
-        participant.span,
-        help="report it to the plugin's author: names are words of letters and digits joined by one of `-_:.`, such as "
+        "report it to the plugin's author: names are words of letters and digits joined by one of `-_:.`, such as "
         "`acme.example/gpu-temperature`",
-        plugin=participant.plugin,
-        path=participant.path,
     )
 
 
-def between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
+def _between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
     """Every disagreement of producer and consumer about a key."""
     given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)
     if given.type is not wanted.type:
@@ -62,24 +51,20 @@ def between(producer: Participant, consumer: Participant, key: str) -> Iterable[
         )
 
 
-def two_producers(key: str, first: Participant, second: Participant, readers: Iterable[Participant]) -> Diagnostic:
-    """A key with two producers."""
+def _two_producers(key: str, first: Participant, second: Participant, readers: Iterable[Participant]) -> Diagnostic:
     if second.span is None:
         first, second = second, first
     named = "".join(f", '{reader.name}' reads it" for reader in readers)
-    return Diagnostic(
+    return second.diagnostic(
         Code.E0605,
         f"'{second.name}' and '{first.name}' both produce '{key}'{named}",
-        second.span,
+        "remove one of them, or name the one to read from in the parameters of each consumer, where those allow it",
         labels=_label(first, f"'{first.name}' produces it as well"),
-        help="remove one of them, or name the one to read from in the parameters of each consumer, where those allow it",
-        plugin=second.plugin,
-        path=second.path,
     )
 
 
-def cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
-    """A cycle of instances; `members[i]` waits for `keys[i]` of the next member."""
+def _cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
+    """`members[i]` waits for `keys[i]` of the next member."""
     first, followers = members[0], (*members[1:], members[0])
     path = " → ".join(member.name for member in (*members, first))
     if len(members) == 1:
@@ -90,31 +75,24 @@ def cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
         advice = "remove one of them, or make one stop consuming what the next one produces"
     place = next((member for member in members if member.span is not None), first)
     others = [member for member in members if member is not place]
-    return Diagnostic(
+    needs = zip(members, keys, followers, strict=True)
+    return place.diagnostic(
         Code.E0603,
         message,
-        place.span,
+        advice,
         labels=tuple(label for member in others for label in _label(member, f"'{member.name}' is part of the circle")),
-        help=advice,
-        notes=tuple(
-            f"'{member.name}' needs '{key}' from '{follower.name}'" for member, key, follower in zip(members, keys, followers, strict=True)
-        ),
-        plugin=place.plugin,
-        path=place.path,
+        notes=tuple(f"'{member.name}' needs '{key}' from '{follower.name}'" for member, key, follower in needs),
     )
 
 
 def _disagreement(code: Code, producer: Participant, consumer: Participant, message: str) -> Diagnostic:
     origin = "" if producer.plugin is None else f" ({producer.plugin})"
-    return Diagnostic(
+    return consumer.diagnostic(
         code,
         message,
-        consumer.span,
+        f"use versions of '{consumer.type}' and '{producer.type}' that were made for each other",
         labels=_label(producer, f"'{producer.name}' produces it"),
-        help=f"use versions of '{consumer.type}' and '{producer.type}' that were made for each other",
         notes=(f"the data comes from '{producer.name}'{origin}",),
-        plugin=consumer.plugin,
-        path=consumer.path,
     )
 
 
@@ -138,6 +116,10 @@ class Participant:
     plugin: PluginReference | None = None
     path: DocumentPath = ()
 
+    def diagnostic(self, code: Code, message: str, advice: str, labels: tuple[Label, ...] = (), notes: tuple[str, ...] = ()) -> Diagnostic:
+        """A diagnostic at its place."""
+        return Diagnostic(code, message, self.span, labels, advice, notes, self.plugin, self.path)
+
     @property
     def produced(self) -> Mapping[str, AnyKey]:
         """Keys it writes, by name, and by the qualified name `key@instance`."""
@@ -154,9 +136,9 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Toposort:
-    """All names, each after the names it waits for, and the cycles that were cut.
+    """All names, each after the names it waits for, and the cycles that were cut; they share no member.
 
-    A cycle `(a, b)` means: a waits for b, and b for a. It begins with its smallest name. Cycles share no member.
+    A cycle `(a, b)` means that a waits for b, and b for a. It begins with its smallest name.
     """
 
     order: tuple[str, ...]
@@ -211,19 +193,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGraph:
-    """A consistent set of subscriptions.
+    """A consistent set of subscriptions."""
 
-    Attributes:
-        order: Every producer, each after the producers it reads from.
-        subscriptions: Sorted by consumer and key.
-        unmet: Optional keys without a producer.
-        unread: Producers without a reader.
-    """
-
-    order: tuple[str, ...] = ()
-    subscriptions: tuple[Subscription, ...] = ()
-    unmet: tuple[Need, ...] = ()
-    unread: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()  # every producer, each after the producers it reads from
+    subscriptions: tuple[Subscription, ...] = ()  # sorted by consumer and key
+    unmet: tuple[Need, ...] = ()  # optional keys without a producer
+    unread: tuple[str, ...] = ()  # producers without a reader
 
     def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
         """The producers these instances depend on, directly or indirectly, in order."""
@@ -252,7 +227,7 @@ class Resolution:
 
 def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
     """Required keys without a producer, each with its consumer; sorted."""
-    ordered = sorted(participants, key=_name)
+    ordered = sorted(participants, key=attrgetter("name"))
     produced = {name for participant in ordered for name in participant.produced}
     return tuple(
         (participant, key) for participant in ordered for key, required in participant.consumed if required and key.name not in produced
@@ -262,23 +237,18 @@ def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant
 def resolve_subscriptions(
     participants: Iterable[Participant], help_for_missing: Callable[[AnyKey], str] = lambda _: "add an instance that produces it"
 ) -> Resolution:
-    """Build the subscription graph. The result does not depend on the order of participants.
-
-    Args:
-        participants: Every instance of the plan; names are unique.
-        help_for_missing: Advice for a required key without a producer.
-    """
-    by_name = {participant.name: participant for participant in sorted(participants, key=_name)}
+    """Build the subscription graph of all instances; it does not depend on their order."""
+    by_name = {participant.name: participant for participant in sorted(participants, key=attrgetter("name"))}
     producers = _producers(by_name.values())
     subscriptions = tuple(_subscriptions(by_name.values(), producers))
     waits_for = {name: {one.producer for one in subscriptions if one.consumer == name} for name in by_name}
     ordered = toposort(waits_for)
     diagnostics = (
-        *(malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
-        *(missing(consumer, key, help_for_missing(key)) for consumer, key in missing_keys(by_name.values())),
+        *(_malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
+        *(_missing(consumer, key, help_for_missing(key)) for consumer, key in missing_keys(by_name.values())),
         *_ambiguities(by_name.values(), producers),
-        *(diagnostic for one in subscriptions for diagnostic in between(by_name[one.producer], by_name[one.consumer], one.key)),
-        *(cycle([by_name[name] for name in names], _keys_between(names, subscriptions)) for names in ordered.cycles),
+        *(diagnostic for one in subscriptions for diagnostic in _between(by_name[one.producer], by_name[one.consumer], one.key)),
+        *(_cycle([by_name[name] for name in names], _keys_between(names, subscriptions)) for names in ordered.cycles),
     )
     if diagnostics:
         return Resolution(None, diagnostics)
@@ -287,7 +257,12 @@ def resolve_subscriptions(
         SubscriptionGraph(
             order=tuple(name for name in ordered.order if by_name[name].subscriptions.produces),
             subscriptions=subscriptions,
-            unmet=tuple(_unmet(by_name.values(), producers)),
+            unmet=tuple(
+                Need(one.name, key.name)
+                for one in by_name.values()
+                for key, required in one.consumed
+                if not required and key.name not in producers
+            ),
             unread=tuple(name for name, one in by_name.items() if one.subscriptions.produces and name not in read_from),
         )
     )
@@ -298,10 +273,6 @@ def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
     declared = {key.name: key for key in (*keys.consumes, *keys.consumes_optional, *keys.produces)}
     # `key@instance` asks for the data of one producer.
     return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
-
-
-def _name(participant: Participant) -> str:
-    return participant.name
 
 
 def _producers(participants: Iterable[Participant]) -> Mapping[str, list[Participant]]:
@@ -319,13 +290,6 @@ def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, 
                 yield Subscription(consumer.name, key.name, producer.name, required, key.scope)
 
 
-def _unmet(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Need]:
-    for participant in participants:
-        for key, required in participant.consumed:
-            if not required and key.name not in producers:
-                yield Need(participant.name, key.name)
-
-
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
     """Two producers of a key are wrong for a column, and for a consumer that does not name one of them."""
     readers: dict[str, list[Participant]] = {}
@@ -336,7 +300,7 @@ def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, li
         offers = [producer for producer in every_offer if not producer.produced[name].is_shared]
         shared = any(producer.produced[name].scope in (Scope.ENDPOINT, Scope.POOL) for producer in offers)
         if len(offers) > 1 and (shared or name in readers):
-            yield from (two_producers(name, offers[0], other, readers.get(name, ())) for other in offers[1:])
+            yield from (_two_producers(name, offers[0], other, readers.get(name, ())) for other in offers[1:])
 
 
 def _keys_between(names: tuple[str, ...], subscriptions: Iterable[Subscription]) -> list[str]:

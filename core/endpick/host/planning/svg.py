@@ -11,7 +11,7 @@ from typing import TypeAlias
 from grandalf.graphs import Edge, Graph, Vertex
 from grandalf.layouts import SugiyamaLayout
 
-from endpick.host.planning.data_flow import Arrow, Picture
+from endpick.host.planning.document import Arrow, Picture
 
 CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0
 """Pixels, for a sans-serif font of 12 px."""

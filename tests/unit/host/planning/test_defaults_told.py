@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
@@ -13,9 +10,6 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 
-ROOT = Path(__file__).parents[4]
-SAMPLES = Path(os.environ.get("ENDPICK_TEST_DATA", ROOT.parent / "shared" / "data")) / "epp-configs"
-DOCUMENTS = sorted([*(ROOT / "tests/fixtures/configs").glob("*.yaml"), *SAMPLES.glob("*.yaml")])
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 NO_PARSER = "requestHandler.parsers names no parser"
 ALWAYS = {
@@ -83,17 +77,6 @@ def test_each_default_is_announced_with_its_reason(body, told):
     outcome = make_plan(load_config(text=f"{HEAD}{body}\n", name="config.yaml"), discover())
     assert outcome.plan is not None, outcome.diagnostics
     assert {one.message for one in outcome.plan.announcements} == told
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_every_addition_to_a_sample_is_announced(path):
-    plan = make_plan(load_config(path), discover(), endpoints_file=Path("pool.yaml")).plan
-    if plan is None:
-        pytest.skip("names types that are not installed; test_llm_d_configs.py says which")
-    added = [one for one in plan.instances if one.path is None]
-    assert {"added discovery 'file-discovery'"} <= {one.message.split(":")[0] for one in plan.announcements}
-    assert [one.name for one in added if not one.reason] == []
-    assert [one.name for one in added if not any(f"'{one.name}'" in told.message for told in plan.announcements)] == []
 
 
 def test_the_verb_prints_them(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from endpick.diagnostics import render_text
 from endpick.flow_control.policies import bind_flow_control
 from endpick.host.discovery import discover
 from endpick.host.planning.document import document_of
-from endpick.host.planning.flow_control_settings import BandSettings, EvictionSettings
+from endpick.host.planning.plan import BandSettings, EvictionSettings
 from endpick.host.planning.planner import make_plan
 from unit.host.planning.planned import Result
 from unit.scheduling.workbench import Recording, instance

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from endpick.config import load_config
-from endpick.host import catalog as module
-from endpick.host.catalog import PluginCatalog
+from endpick.host import loader as module
 from endpick.host.discovery import Candidate
-from endpick.host.loader import load
+from endpick.host.loader import PluginCatalog, load
 from endpick.host.lock import Lock
 from endpick.host.planning.planner import make_plan
 from endpick.host.resolution import Policy, Reference

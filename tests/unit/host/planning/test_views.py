@@ -10,8 +10,7 @@ from xml.etree.ElementTree import Element, fromstring
 import jsonschema
 import pytest
 
-from endpick.host.planning.data_flow import Arrow, Node, Picture, dot, mermaid, picture_of
-from endpick.host.planning.document import document_of
+from endpick.host.planning.document import Arrow, Node, Picture, document_of, dot, mermaid, picture_of
 from endpick.host.planning.svg import svg
 from unit.host.planning.planned import plan
 
