@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from endpick.cli.scaffold import draft, write
+from endpick.cli.new import draft, write
 from template.gateway import serving
 from template.workshop import ROOT
 

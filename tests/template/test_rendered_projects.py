@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from endpick.cli.scaffold import KINDS
+from endpick.cli.new import KINDS
 from template.gateway import serving
 
 pytestmark = pytest.mark.long

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.cli.scaffold import KINDS, MAX_STEM_LENGTH, MAX_TYPE_LENGTH, draft, refuse_type, write
+from endpick.cli.new import KINDS, MAX_STEM_LENGTH, MAX_TYPE_LENGTH, draft, refuse_type, write
 
 ROOT = Path(__file__).parents[2]
 MODULES = {

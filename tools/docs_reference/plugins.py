@@ -12,7 +12,7 @@ from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.api import Scorer
 from endpick.api.data import AnyKey
-from endpick.cli.describing import REQUIRED, ParameterTable, entry_of, parameter_tables
+from endpick.cli.describe import REQUIRED, ParameterTable, entry_of, parameter_tables
 from endpick.host.kinds import KINDS, payload_of
 from endpick.host.loader import LoadedPlugin
 

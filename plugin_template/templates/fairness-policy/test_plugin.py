@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import PluginContext
-from endpick.testing import MadeUpBand, make_waiting
+from endpick.testing import FakeBand, make_waiting
 
 from {{ cookiecutter.__package }}.policy import (
     {{ cookiecutter.__parameters }},
@@ -14,7 +14,7 @@ from {{ cookiecutter.__package }}.policy import (
 def served(now: float, patience: float) -> list[str]:
     """The flows in the order in which a flood and, later, a single request are served."""
     parameters = {{ cookiecutter.__parameters }}(patience_seconds=patience)
-    band = MadeUpBand({{ cookiecutter.__class }}("it", parameters, PluginContext(clock=lambda: now)))
+    band = FakeBand({{ cookiecutter.__class }}("it", parameters, PluginContext(clock=lambda: now)))
     for arrival, flow in enumerate(("flood", "flood", "flood", "flood", "single")):
         band.add(make_waiting(flow, arrival=arrival, enqueued_at=float(arrival)))
     order = []

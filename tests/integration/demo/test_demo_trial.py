@@ -16,12 +16,11 @@ import orjson
 import pytest
 
 from endpick.diagnostics import ExitCode
-from endpick.simulation.demo.envoy import bootstrap
 from endpick.simulation.demo.load import WorkloadSettings, make_workload
 from endpick.simulation.demo.processes import ChildFailed
-from endpick.simulation.demo.runner import PICKER, DemoSettings, run_demo
+from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
-from endpick.simulation.demo.trial import LiveTable, Trial, built_in, run_trial
+from endpick.simulation.demo.stack import bootstrap
 
 PROCESSES = 6
 """Four model servers, the picker and Envoy."""

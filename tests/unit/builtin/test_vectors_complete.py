@@ -17,7 +17,7 @@ from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
-from endpick.testing.made_up import make_pool
+from endpick.testing.factories import make_pool
 from unit.builtin.vectors import FOLDER, cases
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 

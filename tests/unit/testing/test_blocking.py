@@ -20,7 +20,7 @@ from endpick.testing.side_effects import Watch, watched
 
 
 def deeds(watch: Watch) -> list[str]:
-    return [side_effects.deed for side_effects in watch.found]
+    return [side_effects.action for side_effects in watch.found]
 
 
 def open_a_file():
@@ -54,7 +54,7 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
     with watched(watch):
         deed()
 
-    found = [side_effects for side_effects in watch.found if side_effects.deed == expected]
+    found = [side_effects for side_effects in watch.found if side_effects.action == expected]
     assert found
     assert all(Path(__file__).name in side_effects.place for side_effects in found)
 

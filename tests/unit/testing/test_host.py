@@ -175,7 +175,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.host.telemetry import NullTelemetry
     from endpick.scheduling.trace import traced
     from endpick.serve.compile import Built, compile_plan
-    from endpick.testing.made_up import make_request
+    from endpick.testing.factories import make_request
 
     host = open_host(TWO_SCORERS)
     host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})

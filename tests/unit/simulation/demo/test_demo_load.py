@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from endpick.simulation.demo.load import WorkloadSettings, make_workload, run_load
-from endpick.simulation.demo.trial import parse_stats, read_stats
+from endpick.simulation.demo.runner import parse_stats, read_stats
 from endpick.simulation.server import serve
 from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
 

@@ -8,8 +8,7 @@ import math
 import pytest
 
 from endpick.simulation.demo.load import ChatOutcome
-from endpick.simulation.demo.runner import render_report, summarize
-from endpick.simulation.demo.trial import EndpointStats, LiveTable
+from endpick.simulation.demo.runner import EndpointStats, LiveTable, render_report, summarize
 
 BUSY = EndpointStats(requests=12, running=3, waiting=2, kv_cache_usage=0.5, prefix_hit_ratio=0.875)
 

@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.picture import Bar, bars_picture
-from endpick.simulation.demo.saturated import PRIORITIES, Answer, Ask, SaturatedSettings, make_asks, render, rows_of, without_queues
-from endpick.simulation.demo.trial import built_in, why_unfit
+from endpick.simulation.demo.runner import built_in, why_unfit
+from endpick.simulation.demo.saturated import (
+    PRIORITIES,
+    Answer,
+    Ask,
+    Bar,
+    SaturatedSettings,
+    bars_picture,
+    make_asks,
+    render,
+    rows_of,
+    without_queues,
+)
 from unit.simulation.demo.test_demo_configurations import plan_of
 
 
