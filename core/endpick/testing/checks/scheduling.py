@@ -291,9 +291,9 @@ def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]
 @check(Scorer)
 def scorer_is_deterministic(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed give the same scores, so simulations and tests are repeatable."""
-    for one, second in zip(benches(subject), benches(subject), strict=True):
+    for one, other in zip(benches(subject), benches(subject), strict=True):
         for _ in range(_SCORER_REPEATS):
-            first, second = _ask_scorer(one, one.scene()), _ask_scorer(second, second.scene())
+            first, second = _ask_scorer(one, one.scene()), _ask_scorer(other, other.scene())
             if _is_scores(first) and _is_scores(second) and not _equal(first, second):
                 yield Finding(
                     "two instances with the same seed give different scores", "draw from `self.context.random`, read `self.context.clock`"
