@@ -1,4 +1,4 @@
-"""The data key under which other plugins find the estimate."""
+"""The data key of the estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `{{ cookiecutter.plugin_type }}` estimates."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 

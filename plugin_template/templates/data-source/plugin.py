@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: measures how long it takes to connect to each endpoint."""
+"""`{{ cookiecutter.plugin_type }}`: measures the time to connect to each endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How often to measure, and how long to wait."""
+    """Parameters of the source."""
 
     interval: Annotated[Duration, Field(gt=0, description="Time between two measurements of one endpoint.")] = 5.0
     timeout: Annotated[Duration, Field(gt=0, description="A connection that takes longer counts as failed.")] = 1.0
@@ -26,7 +26,7 @@ class {{ cookiecutter.__payload }}:
 
 
 class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
-    """Opens a connection to each endpoint, measures how long that takes, and closes it again."""
+    """Measures the time to open a connection to each endpoint."""
 
     default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
@@ -37,7 +37,7 @@ class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, 
 
     async def poll(self, endpoint: Endpoint) -> {{ cookiecutter.__payload }}:
         """Measure one endpoint; endpick gives up after `timeout_seconds`."""
-        begun = self.context.clock()
+        started = self.context.clock()
         try:
             _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         except OSError as problem:
@@ -46,4 +46,4 @@ class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, 
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-        return {{ cookiecutter.__payload }}(connected - begun)
+        return {{ cookiecutter.__payload }}(connected - started)

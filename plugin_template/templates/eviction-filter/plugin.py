@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: lets low priorities be evicted, unless they stream."""
+"""`{{ cookiecutter.plugin_type }}`: allows eviction of low priorities, except streams."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Which priorities are low."""
+    """Parameters of the filter."""
 
-    below: Annotated[int, Field(description="Requests of lower priority than this may be evicted.")] = 0
+    below: Annotated[int, Field(description="Requests with a lower priority may be evicted.")] = 0
 
 
 class {{ cookiecutter.__class }}(EvictionFilter[{{ cookiecutter.__parameters }}]):
-    """Let requests of a priority below `below` be evicted; but no stream, of which a client may have read a part."""
+    """Allow eviction of requests with a priority lower than `below`, except streams, which clients may have partly read."""
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Say whether a request may be evicted; asked once, when it was sent to a model server."""
+        """Return True if the request may be evicted; called once, after its dispatch."""
         return dispatched.request.priority < self.parameters.below and not dispatched.request.streaming

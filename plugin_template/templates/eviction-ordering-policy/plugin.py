@@ -10,17 +10,17 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """What comes first among equals."""
+    """Parameters of the policy."""
 
     newest_first: Annotated[
-        bool, Field(alias="newestFirst", description="Of equal priorities, evict what was sent last.")
+        bool, Field(alias="newestFirst", description="Of equal priorities, evict the newest request first.")
     ] = True
 
 
 class {{ cookiecutter.__class }}(EvictionOrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Evict the lowest priority first and, of equals, the newest, which has the least work to lose."""
+    """Evict the lowest priority first; of equal priorities, the newest request, which loses the least work."""
 
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """Rate a request: the smallest number is evicted first."""
+        """Return the sort key: the smallest is evicted first."""
         at = dispatched.dispatched_at
         return (dispatched.request.priority, -at if self.parameters.newest_first else at)

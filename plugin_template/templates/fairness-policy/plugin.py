@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: serves the flow in which least waits."""
+"""`{{ cookiecutter.plugin_type }}`: serves the flow with the fewest waiting requests."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """How long small flows may go first."""
+    """Parameters of the policy."""
 
     patience_seconds: Annotated[
         float,
-        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, whatever its flow."),
+        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, regardless of its flow."),
     ] = 5.0
 
 
 class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the flow with the fewest waiting requests; but first a request that has waited for more than `patience`.
+    """Serve the flow with the fewest waiting requests, after any request that has waited longer than `patienceSeconds`.
 
-    Looks at every flow of the band for each request that goes. For thousands of flows, keep them in order in
-    `flow_changed` instead.
+    It scans all flows of the band for every dispatch. For thousands of flows, keep them sorted in `flow_changed` instead.
     """
 
     def choose(self, band: Band) -> Flow | None:
-        """Name the flow whose first request goes next."""
+        """Return the flow to serve next."""
         before = self.context.clock() - self.parameters.patience_seconds
 
         def rank(flow: Flow) -> tuple[bool, float]:

@@ -1,4 +1,4 @@
-"""Whom `{{ cookiecutter.plugin_type }}` serves."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 
 def served(now: float, patience: float) -> list[str]:
-    """The flows in the order in which a flood and, later, a single request are served."""
+    """The flows in the order of service, for a flood followed by a single request."""
     parameters = {{ cookiecutter.__parameters }}(patience_seconds=patience)
     band = FakeBand({{ cookiecutter.__class }}("it", parameters, PluginContext(clock=lambda: now)))
     for arrival, flow in enumerate(("flood", "flood", "flood", "flood", "single")):
@@ -27,5 +27,5 @@ def test_small_flows_go_first() -> None:
     assert served(now=5.0, patience=10.0) == ["single", "flood", "flood", "flood", "flood"]
 
 
-def test_what_has_waited_too_long_goes_before_them() -> None:
+def test_late_request_goes_before_small_flows() -> None:
     assert served(now=11.5, patience=10.0) == ["flood", "flood", "single", "flood", "flood"]

@@ -1,4 +1,4 @@
-"""What `{{ cookiecutter.plugin_type }}` keeps."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order `{{ cookiecutter.plugin_type }}` puts requests."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `{{ cookiecutter.plugin_type }}` picks."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.__collector_type }}`: keeps the number for plugins to read."""
+"""`{{ cookiecutter.__collector_type }}`: stores the number for other plugins."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from {{ cookiecutter.__package }}.source import {{ cookiecutter.__payload }}
 
 
 class {{ cookiecutter.__collector }}(DataCollector[Parameters, {{ cookiecutter.__payload }}]):
-    """Keeps the number, which plugins read with `endpoints.pool`. One that makes no sense is dropped."""
+    """Stores the number, which plugins read with `endpoints.pool`. Invalid numbers are dropped."""
 
     produces = ({{ cookiecutter.__key }},)
     default_source = "{{ cookiecutter.plugin_type }}"
 
     def collect(self, payload: {{ cookiecutter.__payload }}, writer: ColumnWriter) -> None:
-        """Write what the payload says."""
+        """Write the value of one payload."""
         if not (math.isfinite(payload.value) and payload.value >= 0):
-            raise Unavailable(f"{payload.value} is no number of use")
+            raise Unavailable(f"{payload.value} is not a valid number")
         writer.set_pool({{ cookiecutter.__key }}, payload.value)

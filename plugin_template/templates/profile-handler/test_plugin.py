@@ -1,4 +1,4 @@
-"""How `{{ cookiecutter.plugin_type }}` goes from one scheduling profile to the next."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from {{ cookiecutter.__package }}.handler import (
 
 
 def decide(found: dict[str, Endpoints | None], attempts: int) -> tuple[list[str], SchedulingResult]:
-    """The profiles that ran, and the decision, when each profile picks what `found` says."""
+    """The profiles that ran, and the decision, for the picks in `found`."""
     parameters = {{ cookiecutter.__parameters }}(attempts=attempts)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     request, state, runs = make_request(), ScoringState(), dict[str, ProfileRunResult]()

@@ -1,4 +1,4 @@
-"""How `{{ cookiecutter.plugin_type }}` rates."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 

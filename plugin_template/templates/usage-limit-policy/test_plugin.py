@@ -1,4 +1,4 @@
-"""How far `{{ cookiecutter.plugin_type }}` lets the pool be filled."""
+"""Tests of `{{ cookiecutter.plugin_type }}`."""
 
 from __future__ import annotations
 
