@@ -206,7 +206,7 @@ class Engine:
         return chunks
 
     def _admit_waiting(self, now: float, chunks: list[tuple[Sequence, int]]) -> int:
-        """Start waiting sequences in order of arrival while there is room; returns how many adapters had to be loaded.
+        """Starts waiting sequences in order of arrival; returns the number of loaded adapters.
 
         A sequence whose adapter has no slot lets others pass. One that lacks KV blocks does not, or long prompts would
         starve.

@@ -274,7 +274,7 @@ _KEEPS_OPEN = ("an empty page", "garbage", "status 500")
 
 @asynccontextmanager
 async def answering(kind: str) -> AsyncIterator[Endpoint]:
-    """An endpoint whose server gives this answer (a key of `ANSWERS`) to every request."""
+    """An endpoint with a server that always gives this answer, a key of `ANSWERS`."""
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -286,7 +286,7 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
                 if kind not in _KEEPS_OPEN:
                     break
         except ConnectionError:
-            return  # a client that leaves is what some of these tests are about
+            return  # clients may disconnect
         finally:
             open_connections.discard(writer)
             writer.close()
@@ -335,7 +335,7 @@ GRACE_SECONDS = 0.5
 def run(work: Coroutine[object, object, T]) -> T:
     """Like `asyncio.run`, which would wait forever for a task that ignores its cancellation."""
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda _loop, _context: None)  # what is left over is reported as findings
+    loop.set_exception_handler(lambda _loop, _context: None)  # leftovers are reported as findings
     try:
         return loop.run_until_complete(work)
     finally:

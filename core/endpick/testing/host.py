@@ -43,7 +43,7 @@ DEFAULT_PATH = "/v1/chat/completions"
 _IDLE = frozenset({DataSource, DataCollector, EndpointDiscovery})
 
 
-class HostRefused(Exception):  # noqa: N818 - what `endpick validate` would say, as an exception
+class HostRefused(Exception):  # noqa: N818 - an outcome, not an accident
     """The configuration or a plugin is refused; the message is the output of `endpick validate`."""
 
 

@@ -146,7 +146,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
     except NotApplicable as lack:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
     except PLUGIN_ERRORS as problem:
-        # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
+        # Errors outside guarded calls are reported with their place in the plugin, not as a traceback of the kit.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe(problem)}", notes),)
     if expected is None:
@@ -214,7 +214,7 @@ def parametrize_conformance(
 
     expected = _validated(expected_failures)
     inputs = Inputs(parameters, examples, payloads, samples or {})
-    # As in `conformance`, all checks of a class have one subject: what the host says of it is worked out once.
+    # One subject per class, so that the host examines it only once.
     subjects = [plugin_under_test(plugin, _installed(), inputs) for plugin in plugins]
     return pytest.mark.parametrize(
         ARGUMENT, [_case(subject, check, expected.get(check.id)) for subject in subjects for check in checks_for(subject.plugin)]

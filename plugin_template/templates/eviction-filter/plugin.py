@@ -16,7 +16,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(EvictionFilter[{{ cookiecutter.__parameters }}]):
-    """Allow eviction of requests with a priority lower than `below`, except streams, which clients may have partly read."""
+    """Allow eviction of requests with a priority below `below`, except streams, which may be partly read."""
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
         """Return True if the request may be evicted; called once, after its dispatch."""

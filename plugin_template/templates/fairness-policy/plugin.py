@@ -14,14 +14,14 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
     patience_seconds: Annotated[
         float,
-        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, regardless of its flow."),
+        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, from any flow."),
     ] = 5.0
 
 
 class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the flow with the fewest waiting requests, after any request that has waited longer than `patienceSeconds`.
+    """Serve the flow with the fewest waiting requests, after requests older than `patienceSeconds`.
 
-    It scans all flows of the band for every dispatch. For thousands of flows, keep them sorted in `flow_changed` instead.
+    It scans all flows of the band for every dispatch; for thousands of flows, sort them in `flow_changed`.
     """
 
     def choose(self, band: Band) -> Flow | None:

@@ -18,7 +18,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(OrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Serve the smallest request of a flow first; sizes are rounded down to `stepBytes`, and the oldest of equals goes first.
+    """Serve the smallest request of a flow first; of equals, in steps of `stepBytes`, the oldest.
 
     A large request waits while small ones arrive, or until its time to live expires.
     """

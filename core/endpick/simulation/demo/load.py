@@ -1,4 +1,4 @@
-"""The demo's load: multi-turn chats of several tenants, with measurements of every request."""
+"""The demo's load: chats of several tenants, with measurements of every request."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Child:
         return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
 
 
-class ChildFailed(Exception):  # noqa: N818 - says what happened
+class ChildFailed(Exception):  # noqa: N818 - names the event
     """A child ended or did not become ready; the message has the end of its log."""
 
 

@@ -73,7 +73,7 @@ def _undeclared(subject: PluginUnderTest, access: str, advice: str) -> Iterator[
 def _walked(subject: PluginUnderTest) -> Iterator[Bench]:
     for bench in benches(subject):
         for _ in walk(bench):
-            continue  # what is answered concerns other checks; here counts what was touched
+            continue  # other checks judge the answers
         yield bench
 
 
@@ -261,7 +261,7 @@ def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
         try:
             left = run(tasks_left(_use_of(bench)))
         except IgnoredCancellation:
-            return  # `source_ends_when_cancelled` says so
+            return  # reported by `source_ends_when_cancelled`
         left = (*left, *before.added(Running.now()))
         if left:
             yield Finding(f"after `stop`, it leaves {' and '.join(left)}", "cancel tasks and close sessions in `stop`, and await both")
@@ -274,7 +274,7 @@ def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
     for block, parameters in subject.valid_blocks():
         first, second, alone = (make_bench(subject, block.origin, parameters) for _ in range(3))
         if isinstance(first, Diagnostic) or isinstance(second, Diagnostic) or isinstance(alone, Diagnostic):
-            continue  # `can_be_built` says so
+            continue  # reported by `can_be_built`
         failing, failing_alone = run(_failing_after(first, second)), run(_failing_after(None, alone))
         new = {method: raised for method, raised in failing.items() if method not in failing_alone}
         for method, raised in new.items():

@@ -57,7 +57,7 @@ def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iter
         for _ in range(_CHOICES):
             chosen = band.choose()
             if not isinstance(chosen, FakeFlow) or band.flow(chosen.id) is not chosen:
-                return  # another check says so
+                return  # reported by another check
             band.dispatch_head(chosen)
         seconds = thread_time() - started
         if seconds > budget:

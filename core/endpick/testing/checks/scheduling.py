@@ -178,7 +178,7 @@ def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
     for one, other in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
         picks = _picks(one, Reported.NOTHING)
         if len({*picks, *_picks(other, Reported.NOTHING)}) > 1:
-            continue  # it draws lots or takes turns, and the scores are only part of that
+            continue  # random or round robin
         # Totals fall from the first candidate to the last, so names in order of rank are in order of score.
         ranks = [int(name.removeprefix("default/e")) for name in picks[0]]
         if ranks != sorted(ranks) or (ranks and ranks[0] != 0):
