@@ -84,7 +84,7 @@ def test_a_plugin_that_never_answers_is_given_up_with_the_place():
     [one for one in BROKEN if " raises " in one.message and one.check != "can_be_built"],
     ids=lambda broken: broken.plugin.__name__,
 )
-def test_a_plugin_that_raises_is_told_its_own_line_and_not_that_of_a_library(broken: Broken):
+def test_raising_plugin_is_reported_with_its_own_line(broken: Broken):
     report = judge(broken)
 
     (fault,) = report.faults

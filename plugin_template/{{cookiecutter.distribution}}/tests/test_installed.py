@@ -33,7 +33,7 @@ def test_example_configuration_is_valid() -> None:
     endpick("validate", "examples/config.yaml")
 
 
-def test_readme_has_the_table_of_parameters_that_endpick_generates() -> None:
+def test_readme_has_the_generated_parameter_table() -> None:
     table = endpick("describe", "{{ cookiecutter.plugin_type }}", "--format", "markdown")
 
     assert table in (PROJECT / "README.md").read_text(), f"put this into README.md:\n\n{table}"

@@ -115,7 +115,7 @@ def test_importing_is_not_blocking(tmp_path, monkeypatch):
     assert deeds(watch) == []
 
 
-def test_asyncio_connects_resolves_and_hands_to_threads_without_blocking():
+def test_asyncio_calls_are_not_blocking():
     async def client() -> None:
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]

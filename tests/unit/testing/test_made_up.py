@@ -90,7 +90,7 @@ def test_there_is_a_value_for_every_key_of_our_own(key):
     assert repr(value) == repr(value_of(key, Random(1), {})), "endpoints and arrays do not compare by value"
 
 
-def test_samples_come_before_made_up_values_also_for_a_named_producer():
+def test_samples_precede_generated_values():
     samples = {KV_CACHE_USAGE: (0.125,)}
 
     assert value_of(KV_CACHE_USAGE, Random(1), samples) == 0.125

@@ -35,7 +35,7 @@ def test_example_configuration_is_valid() -> None:
 
 
 @pytest.mark.parametrize("plugin_type", ["acme.carbon-scorer", "acme.carbon-source"])
-def test_readme_has_the_table_of_parameters_that_endpick_generates(plugin_type: str) -> None:
+def test_readme_has_the_generated_parameter_table(plugin_type: str) -> None:
     table = endpick("describe", plugin_type, "--format", "markdown")
 
     assert table in (PROJECT / "README.md").read_text(), f"put this into README.md:\n\n{table}"

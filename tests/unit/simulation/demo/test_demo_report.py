@@ -75,7 +75,7 @@ def test_on_a_terminal_the_table_is_redrawn_over_itself():
     assert stream.getvalue()[len(first) :].startswith("\x1b[4A\x1b[2Kprefix-aware  2 s\n")
 
 
-def test_elsewhere_a_line_is_written_now_and_then_without_control_characters():
+def test_live_table_prints_plain_lines_without_a_terminal():
     stream = io.StringIO()
     table = LiveTable(stream, plain_interval_seconds=5.0)
     for elapsed in range(12):

@@ -24,7 +24,7 @@ from endpick.simulation.demo.saturated import (
 from unit.simulation.demo.test_demo_configurations import plan_of
 
 
-def test_the_load_is_more_than_the_servers_can_answer_and_the_same_for_the_same_seed():
+def test_saturated_load_exceeds_capacity_and_is_repeatable():
     settings = SaturatedSettings(Path("envoy"), duration_seconds=200.0)
     asks = make_asks(settings)
     assert asks == make_asks(settings) != make_asks(SaturatedSettings(Path("envoy"), 200.0, seed=2))
@@ -36,7 +36,7 @@ def test_the_load_is_more_than_the_servers_can_answer_and_the_same_for_the_same_
     assert Counter(ask.priority for ask in asks).keys() == set(PRIORITIES)
 
 
-def test_nine_of_ten_answers_came_within_the_figure_and_refusals_are_told():
+def test_bars_show_p90_and_the_number_of_answers():
     answers = [Answer(Ask(0.0, "flood", "high"), float(seconds), 200) for seconds in range(11)]
     refused = [Answer(Ask(0.0, "flood", "high"), 99.0, 429)]
     rows = rows_of({"one": answers + refused})
