@@ -15,8 +15,8 @@ SECTIONS = (
     ("The kit", "kit", ("parametrize_conformance",)),
     ("The kit without pytest", "kit", ("conformance", "ConformanceReport", "CheckOutcome", "CheckStatus")),
     ("A host without sockets", "host", ("Host", "Explanation", "FaultRecord", "HostRefused")),
-    ("Made-up pools and requests", "made_up", ("make_pool",)),
-    ("", "made_up", ("make_request",)),
+    ("Pools and requests", "factories", ("make_pool",)),
+    ("", "factories", ("make_request",)),
 )
 
 
