@@ -46,7 +46,7 @@ from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.host.schema import own_model
 from endpick.testing.bench import doubles
-from endpick.testing.made_up import value_of
+from endpick.testing.factories import value_of
 
 SIZES = (16, 1000)
 LIMIT_MICROSECONDS = 100.0

@@ -30,7 +30,7 @@ from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.host.schema import own_model
-from endpick.testing import MadeUpBand, make_request, make_waiting
+from endpick.testing import FakeBand, make_request, make_waiting
 
 FLOWS = (16, 1000, 10_000)
 PRIORITIES = 16
@@ -63,7 +63,7 @@ def microseconds(call: Callable[[], object], calls: int = CALLS) -> float:
 
 def fairness(policy: FairnessPolicy[Parameters], flows: int) -> tuple[float, float]:
     """Of one choice, and of one request that comes and one that goes."""
-    band, arrivals = MadeUpBand(policy), count()
+    band, arrivals = FakeBand(policy), count()
     ready = [make_waiting(f"tenant-{number * 7919 % (2 * flows)}", arrival=number, enqueued_at=number / 100) for number in range(2 * flows)]
     for waiting in ready[:flows]:
         band.add(waiting)

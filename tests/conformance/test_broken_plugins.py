@@ -11,8 +11,8 @@ from conformance.broken import conduct, data, declarations, flow_control, profil
 from conformance.broken.register import BROKEN, DISTRIBUTION, UNDEMANDING, Broken
 from endpick.api import Scorer
 from endpick.host.discovery import Candidate
-from endpick.testing import all_checks, conformance, source_runner
-from endpick.testing.kit import CheckStatus, ConformanceReport, told
+from endpick.testing import all_checks, conformance, exercise
+from endpick.testing.kit import CheckStatus, ConformanceReport, describe_outcome
 
 
 @pytest.fixture(autouse=True)
@@ -42,20 +42,20 @@ def installed(plugin: type, plugin_type: str, distribution: str = DISTRIBUTION) 
 def judge(broken: Broken) -> ConformanceReport:
     """What the kit says."""
     offer = installed(broken.plugin, broken.plugin_type, broken.distribution)
-    return conformance(broken.plugin, candidates=[offer], **broken.material)
+    return conformance(broken.plugin, candidates=[offer], **broken.inputs)
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.plugin.__name__)
 def test_fault_is_caught_by_its_own_check_only(broken: Broken, monkeypatch):
-    if broken.check == "source_heeds_cancellation":  # every check that starts it waits in vain
-        monkeypatch.setattr(source_runner, "CANCEL_SECONDS", 0.2)
-        monkeypatch.setattr(source_runner, "GRACE_SECONDS", 0.1)
+    if broken.check == "source_ends_when_cancelled":  # every check that starts it waits in vain
+        monkeypatch.setattr(exercise, "CANCEL_SECONDS", 0.2)
+        monkeypatch.setattr(exercise, "GRACE_SECONDS", 0.1)
 
     report = judge(broken)
 
-    assert {outcome.check.id: told(outcome, report.subject) for outcome in report.faults}.keys() == {broken.check}
+    assert {outcome.check.id: describe_outcome(outcome, report.subject) for outcome in report.faults}.keys() == {broken.check}
     (fault,) = report.faults
-    assert broken.message in told(fault, report.subject)
+    assert broken.message in describe_outcome(fault, report.subject)
     assert all(finding.help for finding in fault.findings)
 
 
@@ -84,7 +84,7 @@ def test_a_plugin_that_never_answers_is_given_up_with_the_place():
     [one for one in BROKEN if " raises " in one.message and one.check != "can_be_built"],
     ids=lambda broken: broken.plugin.__name__,
 )
-def test_a_plugin_that_raises_is_told_its_own_line_and_not_that_of_a_library(broken: Broken):
+def test_raising_plugin_is_reported_with_its_own_line(broken: Broken):
     report = judge(broken)
 
     (fault,) = report.faults

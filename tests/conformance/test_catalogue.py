@@ -35,7 +35,7 @@ def loaded(plugin_type: str) -> LoadedPlugin:
     return plugin
 
 
-def test_every_type_is_installed_or_the_compatibility_page_says_why_not():
+def test_every_type_is_installed_or_explained():
     assert TYPES - INSTALLED.keys() - EXPECTED_MISSING - told_why_not() == set()
 
 

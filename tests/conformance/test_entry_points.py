@@ -43,7 +43,7 @@ def test_a_good_plugin_passes_with_exit_code_0(acme, run_cli):
     assert re.fullmatch(r"acme\.fair \(acme-fair 1\.0\): \d+ passed\n", result.stdout)
 
 
-def test_a_fault_is_named_with_rule_class_and_advice_and_exit_code_4(acme, run_cli):
+def test_fault_shows_rule_class_help_and_exit_code_4(acme, run_cli):
     result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, source=SPOILT)])
 
     assert result.exit_code == 4
@@ -89,7 +89,7 @@ def test_a_distribution_that_is_not_installed_is_named(run_cli):
     assert "no distribution 'acme-nowhere' is installed" in result.stderr
 
 
-def test_a_distribution_without_entry_point_is_told_what_to_write(acme, run_cli):
+def test_distribution_without_entry_point_gets_help(acme, run_cli):
     directory = acme({"acme.fair": "acme_fair:Fair"}, group="acme.plugins")
 
     result = run_cli("test", "--dist", "acme-fair", path=[directory])
@@ -132,7 +132,7 @@ def test_a_plugin_for_another_endpick_is_refused(acme, run_cli):
 
 
 @pytest.mark.parametrize("requires", [[], ["numpy>=2"], ["endpick"], ["endpick<1"]])
-def test_a_distribution_that_does_not_say_which_endpick_it_needs_is_told_what_to_write(acme, run_cli, requires):
+def test_distribution_without_endpick_requirement_gets_help(acme, run_cli, requires):
     result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, requires=requires)])
 
     assert result.exit_code == 4
@@ -160,7 +160,7 @@ def test_a_module_that_fails_to_import_is_no_traceback_of_ours(acme, run_cli):
     assert "Traceback" not in result.stderr
 
 
-def test_everything_that_is_not_built_in_is_tested_without_arguments(acme, run_cli):
+def test_third_party_plugins_are_tested_by_default(acme, run_cli):
     good = acme({"acme.fair": "acme_fair:Fair"})
 
     result = run_cli("test", path=[good])
@@ -180,7 +180,7 @@ def test_the_kit_works_where_pytest_is_not_installed(acme, run_cli, tmp_path):
     assert (tried.exit_code, tried.stderr) == (0, "")
 
 
-def test_an_environment_without_plugins_is_no_success_and_says_what_to_install(isolated_plugins):
+def test_environment_without_plugins_is_an_error(isolated_plugins):
     result = CliRunner().invoke(main, ["test"])
 
     assert (result.exit_code, result.stdout) == (4, "")

@@ -190,7 +190,7 @@ def test_fixtures_are_documented(pytester):
         assert "no docstring available" not in "\n".join(section.splitlines()[:3])
 
 
-def test_a_session_that_does_not_use_the_kit_imports_nothing_of_it(pytester):
+def test_session_without_the_kit_imports_none_of_it(pytester):
     pytester.makepyfile(
         "import sys\n\ndef test_nothing():\n"
         "    assert 'endpick.testing.pytest_plugin' in sys.modules\n"

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from docs.pages import ROOT
-from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import Child, Children
+from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
 
 EXAMPLES = ROOT / "examples" / "envoy"
 CONFIG = ROOT / "examples" / "configs" / "in-flight-load.yaml"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from endpick.cli.scaffold import draft, write
+from endpick.cli.new import draft, write
 from template.gateway import serving
 from template.workshop import ROOT
 
@@ -61,7 +61,7 @@ def test_verbs_know_the_plugins_and_the_kit_passes_them(name, project):
     project.run("endpick", "test", "--dist", name)
 
 
-def test_what_no_author_needs_to_change_is_as_the_template_makes_it(name, tmp_path):
+def test_unchanged_files_match_the_template(name, tmp_path):
     fresh = write(draft(name.replace("-", ".", 1), KINDS[name]), tmp_path)
 
     assert {file for file in UNCHANGED if (fresh / file).read_text() != (EXAMPLES / name / file).read_text()} == set()
@@ -87,7 +87,7 @@ async def test_cheaper_of_two_equally_good_endpoints_is_picked(example):
 
 
 @pytest.mark.asyncio
-async def test_requests_go_where_electricity_is_clean_once_the_source_has_reported(example, tmp_path):
+async def test_requests_prefer_clean_electricity(example, tmp_path):
     project = example("acme-carbon")
     async with carbon_service({"a": 420, "b": 35}) as port:
         folder = tmp_path / "project"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from endpick.cli.new import KINDS
 from endpick.cli.outputs import NewOutput
-from endpick.cli.scaffold import KINDS
 from endpick.host.discovery import TYPE_PATTERN
 
 TEMPLATE = Path(__file__).parents[2] / "plugin_template"
@@ -80,7 +80,7 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
         (["acme.test-latency"], "'acme.test-latency' would define TestLatencyScorer, which pytest takes for a test"),
     ],
 )
-def test_bad_reserved_and_taken_names_are_refused_with_the_reason(run_cli, tmp_path, arguments, reason):
+def test_invalid_reserved_and_taken_names_are_refused(run_cli, tmp_path, arguments, reason):
     result = run_cli("new", *arguments, "--kind", "scorer")
 
     assert result.exit_code == 2
@@ -88,7 +88,7 @@ def test_bad_reserved_and_taken_names_are_refused_with_the_reason(run_cli, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_type_that_somebody_else_offers_is_refused_with_who_it_is(run_cli, make_distribution):
+def test_type_of_another_distribution_is_refused(run_cli, make_distribution):
     taken = make_distribution("good-scorers", {"acme.latency": "good:Latency"}, version="2.1")
 
     result = run_cli("new", "latency", "--vendor", "acme", "--kind", "scorer", path=[taken])
@@ -160,7 +160,7 @@ def test_kind_has_to_be_said_and_known(run_cli):
     assert "'admitter' is not one of" in run_cli("new", "latency", "--kind", "admitter").stderr
 
 
-def test_template_knows_the_same_kinds_and_version_as_the_command(run_cli):
+def test_template_and_command_have_the_same_kinds(run_cli):
     variables = json.loads((TEMPLATE / "cookiecutter.json").read_text())
 
     assert sorted(variables["kind"]) == sorted(KINDS)

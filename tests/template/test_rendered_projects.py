@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from endpick.cli.scaffold import KINDS
+from endpick.cli.new import KINDS
 from template.gateway import serving
 
 pytestmark = pytest.mark.long
@@ -90,7 +90,7 @@ ENOUGH_TO_RULE_OUT_LUCK = 12
 
 
 @pytest.mark.asyncio
-async def test_requests_go_where_the_source_has_connected_because_a_scorer_reads_its_column(rendered, make_distribution, tmp_path):
+async def test_scorer_uses_the_column_of_the_source(rendered, make_distribution, tmp_path):
     project = rendered("data-source")
     reader = make_distribution("acme-near", {"acme.near": "acme_near:Near"}, modules={"acme_near": READER})
     config = (project.folder / "examples" / "config.yaml").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.cli.scaffold import KINDS, MAX_STEM_LENGTH, MAX_TYPE_LENGTH, draft, refuse_type, write
+from endpick.cli.new import KINDS, MAX_STEM_LENGTH, MAX_TYPE_LENGTH, draft, refuse_type, write
 
 ROOT = Path(__file__).parents[2]
 MODULES = {
@@ -86,13 +86,13 @@ def test_every_document_can_be_read(project):
             ast.parse(file.read_text(), name)
 
 
-def test_range_of_endpick_begins_at_the_running_version_and_ends_before_the_next_major(project):
+def test_endpick_range_is_this_version_to_the_next_major(project):
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
 
     assert "endpick>=0.1,<1" in metadata["dependencies"]
 
 
-def test_example_configuration_begins_with_the_line_that_editors_read(project):
+def test_example_configuration_names_its_schema(project):
     first, second, *_ = (project / "examples" / "config.yaml").read_text().splitlines()
 
     assert first == "# yaml-language-server: $schema=./endpick.schema.json"
@@ -100,7 +100,7 @@ def test_example_configuration_begins_with_the_line_that_editors_read(project):
     assert "examples/endpick.schema.json" in (project / ".gitignore").read_text().splitlines()
 
 
-def test_actions_are_pinned_and_only_the_publishing_job_may_do_more_than_read(project):
+def test_actions_are_pinned_and_have_least_permissions(project):
     yaml = YAML(typ="safe", pure=True)
     for workflow in sorted((project / ".github" / "workflows").iterdir()):
         for line in re.findall(r"uses: (.*)", workflow.read_text()):

@@ -10,7 +10,7 @@ from generate_schemas import builtin_candidates
 from endpick.api import DataSource, Parser, PreRequest, ProfileHandler, SaturationDetector
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
-from endpick.cli.describing import entry_of
+from endpick.cli.describe import entry_of
 from endpick.config import load_config
 from endpick.host.discovery import Candidate
 from endpick.host.kinds import KINDS

@@ -11,7 +11,7 @@ from docs_reference.examples import example
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.api import Stability
-from endpick.cli.describing import REQUIRED, ParameterFacts, ParameterTable, entry_of, parameter_tables
+from endpick.cli.describe import REQUIRED, ParameterFacts, ParameterTable, entry_of, parameter_tables
 from endpick.host.kinds import KINDS, payload_of
 from endpick.host.loader import LoadedPlugin
 

@@ -14,7 +14,7 @@ from endpick.testing import all_checks
 SECTIONS = (
     ("The kit", "kit", ("parametrize_conformance", "conformance", "ConformanceReport", "CheckOutcome", "CheckStatus")),
     ("A host without sockets", "host", ("Host", "Explanation", "FaultRecord", "HostRefused")),
-    ("Pools and requests", "made_up", ("make_pool", "make_request")),
+    ("Pools and requests", "factories", ("make_pool", "make_request")),
 )
 IN_FULL = frozenset({"parametrize_conformance", "make_pool", "make_request"})
 

@@ -14,11 +14,10 @@ import click
 
 from endpick.cli.console import plan_or_exit
 from endpick.diagnostics import ExitCode
-from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import ChildFailed
-from endpick.simulation.demo.runner import DemoSettings, run_demo
+from endpick.simulation.demo.runner import Configuration, DemoSettings, built_in, run_demo, why_unfit
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
-from endpick.simulation.demo.trial import Configuration, built_in, why_unfit
+from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
 
 
 @click.command("demo", context_settings={"show_default": True})

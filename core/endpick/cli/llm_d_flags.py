@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from endpick.cli.go_flags import GO_BOOLEAN
-from endpick.cli.quantities import POSITIVE_DURATION, QUANTITY
+from endpick.cli.go_flags import GO_BOOLEAN, POSITIVE_DURATION, QUANTITY
 
 
 class Effect(enum.StrEnum):

@@ -1,19 +1,199 @@
-"""`endpick new`: creates a project for a new plugin."""
+"""`endpick new`: creates a project for a new plugin from `plugin_template`."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
+import shutil
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
 import click
 
+import endpick.api
+from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
-from endpick.cli.scaffold import KINDS, Project
+from endpick.diagnostics import ExitCode
+from endpick.host.discovery import Candidate, discover, find, is_valid_type
+from endpick.installation import HOST_DISTRIBUTION, resource
 
-if TYPE_CHECKING:
-    from endpick.cli.scaffold import ProjectDraft
+KINDS = (
+    "filter",
+    "scorer",
+    "picker",
+    "profile-handler",
+    "data-source",
+    "pool-source",
+    "data-producer",
+    "fairness-policy",
+    "ordering-policy",
+    "usage-limit-policy",
+    "eviction-filter",
+    "eviction-ordering-policy",
+)
+"""Kinds of the template. A data source comes with a collector; a `pool-source` fetches data of the whole pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The names derived from a plugin type and a kind, by `cookiecutter.json`.
+
+    Attributes:
+        types: The plugin types, the requested one first.
+        kind: One of `KINDS`.
+        distribution: Name of the distribution and of the folder.
+        package: Name of the Python package.
+        module: Module of the package with the plugin.
+        stem: The last part of the type without its kind; prefix of class names.
+        definitions: Names of the classes and constants of the package.
+    """
+
+    types: tuple[str, ...]
+    kind: str
+    distribution: str
+    package: str
+    module: str
+    stem: str
+    definitions: tuple[str, ...]
+
+    @property
+    def plugin_type(self) -> str:
+        """The requested type."""
+        return self.types[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDraft:
+    """A project that is not written yet."""
+
+    project: Project
+    variables: Mapping[str, object]
+
+
+MAX_TYPE_LENGTH = 50
+MAX_STEM_LENGTH = 24
+"""Longer names would need line breaks the template cannot make."""
+TEST_PREFIX = "Test"
+"""pytest collects classes with this prefix from every test module that imports them."""
+
+
+def refuse_type(plugin_type: str) -> str | None:
+    """Why no plugin can have this type; None if one can."""
+    if not is_valid_type(plugin_type):
+        return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
+    vendor, dot, _ = plugin_type.partition(".")
+    if not dot:
+        return f"'{plugin_type}' has no vendor, which only endpick's own types lack; put yours first, as in acme.{plugin_type}"
+    if len(plugin_type) > MAX_TYPE_LENGTH:
+        return f"'{plugin_type}' is longer than {MAX_TYPE_LENGTH} characters; shorten it"
+    if vendor == HOST_DISTRIBUTION:
+        return f"vendor '{HOST_DISTRIBUTION}' is reserved for endpick itself; use your own, as in acme.short-queue"
+    return None
+
+
+TEMPLATE = "plugin_template"
+
+
+def draft(plugin_type: str, kind: str) -> ProjectDraft:
+    """Name everything in a new project.
+
+    Args:
+        plugin_type: Well-formed.
+        kind: One of `KINDS`.
+    """
+    from cookiecutter.generate import generate_context
+    from cookiecutter.prompt import prompt_for_config
+
+    given = {"plugin_type": plugin_type, "kind": kind, "endpick_version": __version__}
+    context = generate_context(str(resource(TEMPLATE) / "cookiecutter.json"), extra_context=given)
+    variables = prompt_for_config(context, no_input=True)
+    return ProjectDraft(project_of(variables), variables)
+
+
+def project_of(names: Mapping[str, str]) -> Project:
+    """Read a project from the variables of the template."""
+    kind = names["kind"]
+    collects = names["__collects"] != ""
+    has_key = names["__keys_file"] != ""
+    return Project(
+        types=(names["plugin_type"], *([names["__collector_type"]] if collects else [])),
+        kind=kind,
+        distribution=names["distribution"],
+        package=names["__package"],
+        module=names["__module"],
+        stem=names["__stem"],
+        definitions=(
+            names["__class"],
+            names["__parameters"],
+            *((names["__collector"], names["__payload"]) if collects else ()),
+            *((names["__key"],) if has_key else ()),
+        ),
+    )
+
+
+def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> str | None:
+    """Why this project cannot be created in the folder `parent`; None if it can."""
+    return _refuse_definitions(project) or _refuse_taken(project, tuple(candidates)) or _refuse_folder(parent / project.distribution)
+
+
+def _refuse_definitions(project: Project) -> str | None:
+    if len(project.stem) > MAX_STEM_LENGTH:
+        return f"'{project.stem}' is longer than {MAX_STEM_LENGTH} characters, and classes will be named after it; shorten it"
+    for name in project.definitions:
+        if name.startswith(TEST_PREFIX):
+            return f"'{project.plugin_type}' would define {name}, which pytest takes for a test; say more about what it does"
+        if not name.isidentifier():
+            return f"'{project.plugin_type}' would define {name}, which is not a Python name; begin its last word with a letter"
+        if name in endpick.api.__all__:
+            return f"'{project.plugin_type}' would define {name}, which endpick.api defines already; say more about what it does"
+    return None
+
+
+def _refuse_taken(project: Project, candidates: tuple[Candidate, ...]) -> str | None:
+    for plugin_type in project.types:
+        offers = find(candidates, plugin_type)
+        if offers:
+            return f"plugin type '{plugin_type}' is taken: {offers[0].origin} is installed and offers it; choose another name"
+    installed = _installed_version(project.distribution)
+    if installed is not None:
+        return f"distribution '{project.distribution}' is taken: version {installed} is installed; choose another name"
+    if find_spec(project.package) is not None:
+        return f"package name '{project.package}' is taken: Python imports another module by it; choose another name"
+    return None
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _refuse_folder(folder: Path) -> str | None:
+    if folder.exists() or folder.is_symlink():
+        return f"'{folder}' exists already; remove it, or choose another folder with --output"
+    return None
+
+
+def write(plan: ProjectDraft, parent: Path) -> Path:
+    """Write the project into a new folder of `parent`, completely or not at all; returns the folder.
+
+    Raises:
+        OSError: `parent` cannot be written, or the folder exists.
+    """
+    from cookiecutter.generate import generate_files
+
+    parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
+        # `refuse` has checked the names already, as the hooks of the template would.
+        made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
+        for compiled in list(made.rglob("__pycache__")):  # pip compiles the template when it installs endpick
+            shutil.rmtree(compiled)
+        return made.rename(parent / made.name)
 
 
 @click.command("new", short_help="Create a project for a new plugin.")
@@ -42,9 +222,6 @@ def _with_vendor(vendor: str, name: str) -> str:
 
 
 def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
-    from endpick.cli.scaffold import draft, refuse, refuse_type
-    from endpick.host.discovery import discover
-
     reason = refuse_type(plugin_type)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
@@ -52,7 +229,7 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
         plan = draft(plugin_type, kind)
     except ModuleNotFoundError as missing:
         click.echo(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
-        sys.exit(_failed())
+        sys.exit(ExitCode.FAILED)
     reason = refuse(plan.project, discover(), parent)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
@@ -60,19 +237,11 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
 
 
 def _write(plan: ProjectDraft, parent: Path) -> Path:
-    from endpick.cli.scaffold import write
-
     try:
         return write(plan, parent)
     except OSError as problem:
         click.echo(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
-        sys.exit(_failed())
-
-
-def _failed() -> int:
-    from endpick.diagnostics import ExitCode
-
-    return ExitCode.FAILED
+        sys.exit(ExitCode.FAILED)
 
 
 def _next(folder: Path) -> tuple[str, ...]:

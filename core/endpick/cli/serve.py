@@ -7,14 +7,14 @@ import logging
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from typing_extensions import Unpack
 
-from endpick.cli.go_flags import GIVEN, GoCommand
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
-from endpick.cli.serve_options import PARAMETERS, write_groups
+from endpick.cli.go_flags import DURATION, GIVEN, GO_BOOLEAN, POSITIVE_DURATION, QUANTITY, GoCommand
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, unused_options, without_effect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,129 @@ if TYPE_CHECKING:
     from endpick.diagnostics import Diagnostic
     from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.serve.process import ServeSettings
+
+
+_PORT = click.IntRange(0, 65535)
+_COUNT = click.IntRange(1)
+_FILE = click.Path(path_type=Path)
+_RATIO = click.FloatRange(0, 1)
+
+
+def _option(name: str, help_text: str, *, default: Any = None, **settings: Any) -> click.Option:  # noqa: ANN401 - as click has it
+    names = [f"--{name}", *settings.pop("names", ())]
+    return click.Option(names, help=help_text, default=default, show_default=default not in (None, "", False), **settings)
+
+
+def _boolean(name: str, help_text: str, *, default: bool = False) -> click.Option:
+    return _option(name, help_text, default=default, type=GO_BOOLEAN)
+
+
+GROUPS: dict[str, tuple[click.Option, ...]] = {
+    "Configuration": (
+        _option("config-file", "Configuration file, as llm-d names it; same as CONFIG."),
+        _option("config-text", "The configuration itself instead of a file."),
+        _boolean("watch-config", "Reload when CONFIG changes. SIGHUP always reloads."),
+        _option("endpoints", "File with the endpoints, if CONFIG names no discovery. Watched.", names=("endpoints_file",), type=_FILE),
+        _boolean("locked", "Refuse plugins that differ from the lock file."),
+        _option("lock-file", "Lock file of `endpick lock`.", default=Path("endpick.lock.json"), type=_FILE),
+        _boolean("allow-experimental-plugins", "Do not warn about experimental plugins."),
+    ),
+    "Ports and TLS": (
+        _option("host", "Address to listen on. Default: every interface.", default=""),
+        _option("grpc-port", "Port of ext_proc; 0 for any free port.", default=9002, type=_PORT),
+        _option("grpc-health-port", "Port of the gRPC health service.", default=9003, type=_PORT),
+        _option("metrics-port", "Port of /metrics and /healthz.", default=9090, type=_PORT),
+        _option("transport", "HTTP/2 implementation.", default="h2", type=click.Choice(["h2", "grpcio"])),
+        _boolean("reuse-port", "Share the ext_proc port with other processes (SO_REUSEPORT)."),
+        _boolean("health-checking", "No effect: the ext_proc port always answers health checks.", default=True),
+        _boolean("secure-serving", "TLS on the ext_proc port.", default=True),
+        _option("cert-path", "Folder with tls.crt and tls.key. Default: a self-signed certificate.", type=_FILE),
+        _option("client-ca-file", "Require gateway certificates signed by this CA.", type=_FILE),
+        _boolean("enable-cert-reload", "Reload certificates when their files change.", default=True),
+        _option(
+            "tls-min-version",
+            "Oldest TLS version.",
+            default="VersionTLS12",
+            type=click.Choice(["VersionTLS12", "VersionTLS13", "1.2", "1.3"]),
+        ),
+        _option("tls-cipher-suites", "TLS 1.2 cipher suites by IANA name, separated by commas.", multiple=True),
+        _option("metrics-cert-dir", "Folder with tls.crt and tls.key for the metrics port.", type=_FILE),
+        _option("metrics-client-ca-file", "Require client certificates on the metrics port signed by this CA.", type=_FILE),
+    ),
+    "Kubernetes": (
+        _option("pool-name", "Name of the InferencePool; also a label of metrics."),
+        _option("pool-namespace", "Namespace of the pool. Default: $NAMESPACE, else the Pod's.", default="", envvar="NAMESPACE"),
+        _option("pool-group", "API group of the InferencePool. Default: inference.networking.k8s.io.", default=""),
+        _option("endpoint-selector", "Label selector of the Pods, if there is no InferencePool.", default=""),
+        _option("endpoint-target-ports", "Ports of each selected Pod, separated by commas.", multiple=True),
+        _option("kubeconfig", "Kubeconfig file. Default: $KUBECONFIG, else the service account.", default=""),
+        _boolean("ha-enable-leader-election", "Elect one serving replica with a Lease; the others are not ready."),
+    ),
+    "Endpoints": (
+        _boolean("disable-endpoint-subset-filter", "Ignore the gateway's subset hint."),
+        _boolean("emit-endpoint-scores", "Send the score of each candidate to the gateway in dynamic metadata."),
+        _option("max-endpoints", "Largest pool; further endpoints are left out.", default=4096, type=_COUNT),
+        _option("discovery-timeout", "How long to wait for the first endpoints.", default="60s", type=DURATION),
+        _option("refresh-metrics-interval", "Time between two scrapes of an endpoint.", default="50ms", type=POSITIVE_DURATION),
+        _option("idle-metrics-interval", "The same for an endpoint without requests.", default="1s", type=POSITIVE_DURATION),
+        _option("metrics-staleness-threshold", "Pool gauges leave out older values.", default="2s", type=POSITIVE_DURATION),
+    ),
+    "Limits": (
+        _option("max-memory", "Memory limit. Default: the container's. Requests are shed near it.", type=QUANTITY),
+        _option("max-request-body", "Largest request body; a larger one gets 413.", default="32Mi", type=QUANTITY),
+        _option("grpc-max-recv-msg-size", "Largest ext_proc message.", default="64Mi", type=QUANTITY),
+        _option("grpc-max-header-size", "Largest header list of one stream.", default="16Ki", type=QUANTITY),
+        _option("grpc-max-connections", "Most connections to the ext_proc port.", default=1024, type=_COUNT),
+        _option(
+            "grpc-max-concurrent-streams",
+            "Most concurrent requests per connection.",
+            default=4096,
+            type=click.IntRange(1, 2**31 - 1),
+        ),
+        _option("grpc-max-connection-age", "Age at which a connection is drained. Default: never.", type=POSITIVE_DURATION),
+        _option("grpc-max-connection-age-grace", "Time for its streams to finish.", default="60s", type=POSITIVE_DURATION),
+        _option("grpc-keepalive-time", "Silence after which a gateway gets a PING.", default="60s", type=POSITIVE_DURATION),
+        _option("grpc-keepalive-timeout", "Time for the gateway to answer the PING.", default="20s", type=POSITIVE_DURATION),
+    ),
+    "Plugins": (
+        _option("plugin-time-budget", "A plugin call that takes longer is late.", default="50ms", type=POSITIVE_DURATION),
+        _option("circuit-faults", "Faults that open a plugin's circuit (or 3 late calls).", default=20, type=_COUNT),
+        _option("circuit-cool-down", "How long a circuit stays open; doubles up to 5m.", default="5s", type=POSITIVE_DURATION),
+        _option("stall-limit", "An event loop blocked this long fails health for the same time.", default="10s", type=POSITIVE_DURATION),
+    ),
+    "Shutdown": (
+        _option("drain-timeout", "How long new requests are served after SIGTERM.", default="30s", type=DURATION),
+        _option("finish-timeout", "How long open streams may finish after that.", default="30s", type=DURATION),
+    ),
+    "Metrics and logs": (
+        _option(
+            "metrics-max-combinations",
+            "Combinations of model and fairness id with their own counters; later ones count as `other`. One in 5 has its own histograms.",
+            default=100,
+            type=_COUNT,
+        ),
+        _boolean("legacy-metrics", "Repeat llm-d's metrics under their names from before August 2026."),
+        _boolean("enable-grpc-stream-metrics", "Add llm-d's metrics of ext_proc streams."),
+        _option("decision-sampling", "Share of decisions shown to hook objects.", default=0.01, type=_RATIO),
+        _option("log-level", "Default: info.", type=click.Choice(["debug", "info", "warning", "error"])),
+        _option("log-format", "Default: auto, which is text on a terminal, else JSON.", type=click.Choice(["auto", "text", "json"])),
+        _option("v", "0 to 3 for info, 4 and more for debug.", default=2, names=("verbosity",), type=int),
+        _option("zap-log-level", "debug, info, error, or a number as for --v; overrides --v."),
+        _option("zap-encoder", "Format of the log; --log-format overrides it.", type=click.Choice(["console", "json"])),
+        _boolean("zap-devel", "false for JSON, unless --zap-encoder or --log-format is given.", default=True),
+    ),
+}
+
+PARAMETERS: list[click.Parameter] = [option for group in GROUPS.values() for option in group] + unused_options()
+
+
+def write_groups(context: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of `--help` under the headings of their groups."""
+    for heading, options in GROUPS.items():
+        records = [record for option in options if (record := option.get_help_record(context)) is not None]
+        with formatter.section(heading):
+            formatter.write_dl(records)
+
 
 _log = logging.getLogger("endpick.serve")
 

@@ -14,7 +14,7 @@ from endpick.host.discovery import Candidate, Installed, discover, find_installe
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.resolution import Reference, resolve
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, told
+from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, describe_outcome
 
 LIMIT_SECONDS = 60.0
 """Limit for one check."""
@@ -112,7 +112,7 @@ def _text(plugin: LoadedPlugin, report: ConformanceReport) -> str:
     counts = {status: sum(outcome.status is status for outcome in report.outcomes) for status in CheckStatus}
     listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     lines = [f"{plugin.type} ({plugin.candidate.origin}): {listed}"]
-    lines += [f"\n{told(outcome, report.subject)}" for outcome in report.faults]
+    lines += [f"\n{describe_outcome(outcome, report.subject)}" for outcome in report.faults]
     lines += [f"  skipped {one.check.id}: {one.reason}" for one in report.outcomes if one.status is CheckStatus.SKIPPED]
     return "\n".join(lines)
 

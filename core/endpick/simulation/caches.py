@@ -1,4 +1,4 @@
-"""What one model server keeps in memory: counted KV blocks with a prefix index, and LoRA adapter slots."""
+"""The memory of a model server: KV blocks with a prefix index, and LoRA adapter slots."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 
 
 class BlockWatcher(Protocol):
-    """Is told what the prefix index of a pool gains and loses."""
+    """Receives changes of a pool's prefix index."""
 
     def stored(self, chained: int) -> None:
-        """A block with this content can be shared from now on."""
+        """A block became shareable."""
 
     def removed(self, chained: int) -> None:
-        """It no longer can."""
+        """A block was evicted."""
 
 
 class BlockPool:
-    """A fixed number of KV blocks, shared by sequences that have the same prefix.
+    """A fixed number of KV blocks, shared by sequences with the same prefix.
 
-    A block is *in use* while a sequence holds it and *idle* otherwise. An idle block keeps its content, and stays in
-    the prefix index, until a new block is needed and it is the one idle for longest.
+    A block is *in use* while a sequence holds it, else *idle*. An idle block stays in the prefix index until it is evicted; the
+    block idle for longest is evicted first.
     """
 
     __slots__ = ("_hashes", "_holders", "_idle", "_index", "_watcher", "capacity")
@@ -41,11 +41,11 @@ class BlockPool:
 
     @property
     def cached(self) -> int:
-        """Blocks, in use or idle, that a new sequence with the same prefix could share."""
+        """Blocks in the prefix index, in use or idle."""
         return len(self._index)
 
     def match(self, hashes: Sequence[int]) -> list[int]:
-        """The blocks that hold the longest cached prefix of `hashes`; takes nothing."""
+        """The blocks of the longest cached prefix of `hashes`, without holding them."""
         found: list[int] = []
         for chained in hashes:
             block = self._index.get(chained)
@@ -55,7 +55,7 @@ class BlockPool:
         return found
 
     def claim(self, shared: Sequence[int], fresh: int) -> list[int] | None:
-        """Hold the `shared` blocks and `fresh` new ones; with too few idle blocks, change nothing and return None."""
+        """Hold the `shared` blocks and `fresh` new ones; None, without changes, if there are too few idle blocks."""
         revived = sum(1 for block in shared if not self._holders[block])
         if len(self._idle) - revived < fresh:
             return None
@@ -66,7 +66,7 @@ class BlockPool:
         return [*shared, *(self._evict_oldest() for _ in range(fresh))]
 
     def publish(self, block: int, chained_hash: int) -> None:
-        """Offer a filled block to later sequences. The first copy of a content is the one that is shared."""
+        """Add a filled block to the prefix index, unless it has the same content already."""
         if chained_hash not in self._index:
             self._index[chained_hash] = block
             self._hashes[block] = chained_hash
@@ -74,9 +74,9 @@ class BlockPool:
                 self._watcher.stored(chained_hash)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Stop holding a sequence's blocks, given in sequence order.
+        """Release the blocks of a sequence, given in sequence order.
 
-        The tail becomes evictable before the head: a prefix is useful without its tail, but not a tail without its prefix.
+        The tail is evicted before the head, because only a prefix is useful without the rest.
         """
         for block in reversed(blocks):
             self._holders[block] -= 1
@@ -99,7 +99,7 @@ class BlockPool:
 
 
 class AdapterSlots:
-    """At most `slots` adapters are resident; to make room, the least recently used one that no running sequence uses is unloaded."""
+    """At most `slots` resident adapters; evicts the least recently used one without running sequences."""
 
     __slots__ = ("_resident", "_users", "slots")
 
@@ -114,11 +114,11 @@ class AdapterSlots:
         return tuple(sorted(self._users))
 
     def has_room_for(self, adapter: str) -> bool:
-        """Whether a sequence with this adapter could run now."""
+        """True if a sequence with this adapter could run now."""
         return adapter in self._users or len(self._users) < self.slots
 
     def acquire(self, adapter: str) -> bool:
-        """Use the adapter for one more sequence; call only when there is room. True when it had to be loaded."""
+        """Use the adapter for one more sequence, if there is room; True if it had to be loaded."""
         loaded = adapter not in self._resident
         if loaded and len(self._resident) == self.slots:
             del self._resident[next(name for name in self._resident if name not in self._users)]
@@ -128,7 +128,7 @@ class AdapterSlots:
         return loaded
 
     def release(self, adapter: str) -> None:
-        """One sequence fewer uses the adapter; it stays resident until another needs its slot."""
+        """End one use; the adapter stays resident until its slot is needed."""
         self._users[adapter] -= 1
         if not self._users[adapter]:
             del self._users[adapter]

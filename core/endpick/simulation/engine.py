@@ -1,4 +1,4 @@
-"""A pure model of one vLLM-like engine: continuous batching, chunked prefill, KV blocks, preemption, LoRA slots."""
+"""A pure model of a vLLM engine: continuous batching, chunked prefill, KV blocks, preemption and LoRA slots."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from endpick.simulation.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to answer, reduced to what timing and caching depend on: lengths and block hashes, no text."""
+    """One prompt, reduced to the lengths and block hashes that determine timing and caching."""
 
     id: str
     prompt_tokens: int
-    """At least 1."""
     output_tokens: int
-    """How many tokens the answer will have; at least 1."""
     block_hashes: tuple[int, ...] = ()
-    """Chained hash of each full block of the prompt and, as far as known, of the answer. Blocks without a hash are never shared."""
+    """Chained hash of each full block of the prompt and, if known, of the answer; blocks without one are not shared."""
     adapter: str | None = None
-    """LoRA adapter that the request asks for; None for the base model."""
     transferred_tokens: int = 0
-    """Leading tokens of the prompt whose keys and values another engine has computed: they take blocks, and no time."""
+    """Leading prompt tokens computed by another engine: they take blocks but no time."""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.output_tokens < 1:
@@ -33,7 +30,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The request's token `index` (0 is the first) exists from `time` on."""
+    """Token number `index` of a request, available from `time`."""
 
     time: float
     request_id: str
@@ -42,7 +39,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The request has all its tokens; follows its last `Token` at the same time."""
+    """Follows the last `Token` of a request, at the same time."""
 
     time: float
     request_id: str
@@ -54,17 +51,17 @@ Event = Token | Finished
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a finished request, counted as the OpenAI API counts them."""
+    """Token counts of a finished request, as in the OpenAI API."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    """Prompt tokens that were in the prefix cache when the request was first admitted."""
+    """Prompt tokens found in the prefix cache at the first admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """State and totals of an engine at one moment, enough for every metric a router reads."""
+    """State and totals of an engine at one moment."""
 
     running: int
     waiting: int
@@ -73,7 +70,7 @@ class EngineMetrics:
     running_adapters: tuple[str, ...]
     waiting_adapters: tuple[str, ...]
     prompt_tokens: int
-    """Prompt tokens of all requests that got their first token."""
+    """Of all requests that have their first token."""
     generated_tokens: int
     prefix_cache_queried_tokens: int
     prefix_cache_hit_tokens: int
@@ -83,15 +80,14 @@ class EngineMetrics:
 
 
 class Engine:
-    """Takes requests, and computes when each token appears.
+    """Computes when each token of each request appears.
 
-    It has no clock: every call carries the time, in seconds from any origin, which never goes back. Advancing in one
-    call or in many gives the same events; only a request submitted after the engine has advanced to the very same time
-    misses a step that began then.
+    It has no clock: every call passes the time in seconds from any origin, never decreasing. The events do not depend on the number of
+    calls to `advance`. A request submitted at the exact time of the last `advance` misses a step that starts at that time.
     """
 
     def __init__(self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None) -> None:
-        """`random` is drawn from only when `settings.timing.jitter` is above 0; `watcher` is told of blocks as they come and go."""
+        """`random` is used only if `settings.timing.jitter` is above 0."""
         self.settings = settings
         self._random = random or Random(0)  # noqa: S311 - repeatable by design
         self._pool = BlockPool(settings.kv_blocks, watcher)
@@ -108,8 +104,8 @@ class Engine:
         """Queue a request.
 
         Raises:
-            ValueError: the id is in use, the request is longer than `max_model_len`, it names an adapter while
-                `max_loras` is 0, or `now` is in the past.
+            ValueError: The id is in use, the request is longer than `max_model_len`, it has an adapter while `max_loras` is 0, or `now`
+                is in the past.
         """
         self._move_clock(now)
         if request.id in self._alive:
@@ -122,12 +118,12 @@ class Engine:
         self._waiting.append(sequence)
 
     def next_event_time(self) -> float | None:
-        """When to call `advance` next, never before the last call; None while there is nothing to do."""
+        """The time of the next event, at least the current time; None while idle."""
         due = self._due()
         return None if due is None else max(due, self._now)
 
     def advance(self, now: float) -> list[Event]:
-        """Everything that happened up to and including `now`, in order."""
+        """The events up to and including `now`, in order."""
         self._move_clock(now)
         events: list[Event] = []
         while (time := self._due()) is not None and time <= now:
@@ -137,9 +133,9 @@ class Engine:
         return events
 
     def abort(self, request_id: str, now: float) -> bool:
-        """Forget a request; False when it has ended already, or was never submitted.
+        """Remove a request; False if it has ended or is unknown.
 
-        Call `advance(now)` first, or events of this request before `now` are lost.
+        Call `advance(now)` first, or its events before `now` are lost.
         """
         self._move_clock(now)
         sequence = self._alive.pop(request_id, None)
@@ -196,7 +192,7 @@ class Engine:
         return _Step(now + seconds, chunks)
 
     def _continue_running(self) -> list[tuple[Sequence, int]]:
-        """Give each running sequence its share of the step, oldest first; when blocks run out, the youngest goes back to the queue."""
+        """Schedules running sequences, oldest first; preempts the youngest when blocks run out."""
         chunks: list[tuple[Sequence, int]] = []
         budget = self.settings.max_num_batched_tokens
         while budget and len(chunks) < len(self._running):
@@ -210,7 +206,7 @@ class Engine:
         return chunks
 
     def _admit_waiting(self, now: float, chunks: list[tuple[Sequence, int]]) -> int:
-        """Start waiting sequences in order of arrival while there is room; returns how many adapters had to be loaded.
+        """Starts waiting sequences in order of arrival; returns the number of loaded adapters.
 
         A sequence whose adapter has no slot lets others pass. One that lacks KV blocks does not, or long prompts would
         starve.
@@ -238,10 +234,10 @@ class Engine:
         return loads
 
     def _allocate(self, sequence: Sequence, budget: int) -> int:
-        """Give a waiting sequence its cached prefix and the blocks of its first chunk.
+        """Gives a waiting sequence its cached prefix and the blocks of its first chunk.
 
-        Returns the tokens of that chunk, 0 when it does not fit. The last token is computed even when it is cached,
-        because its result is the next token.
+        Returns the tokens of that chunk; 0 if it does not fit. The last token is computed even if cached, because its result is the
+        next token.
         """
         block_size = self.settings.block_size
         shareable = (sequence.pending - 1) // block_size
@@ -317,24 +313,24 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The progress of one request, and the KV blocks it holds."""
+    """The progress of one request and its KV blocks."""
 
     request: GenerationRequest
     arrival: float
     generated: int = 0
     computed: int = 0
-    """Tokens whose keys and values are in the cache."""
+    """Tokens with keys and values in the cache."""
     published: int = 0
-    """Leading blocks that are in the prefix index, or were refused by it."""
+    """Leading blocks offered to the prefix index."""
     blocks: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
     transferred: int = 0
-    """Tokens that came from another engine and have not been lost to a preemption."""
+    """Tokens from another engine, not lost to a preemption."""
     ended: bool = False
 
     @property
     def pending(self) -> int:
-        """Tokens to compute before the next one can be sampled: 1 while decoding, more while prefilling."""
+        """Tokens to compute before the next one is sampled: 1 while decoding, more while prefilling."""
         return self.request.prompt_tokens + self.generated - self.computed
 
 

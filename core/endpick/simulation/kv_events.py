@@ -1,4 +1,4 @@
-"""Publishes what a simulated engine's KV cache stores and evicts, over ZeroMQ, in vLLM's form."""
+"""Publishes KV cache events over ZeroMQ in vLLM's format."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     import zmq
 
 KEPT = 10_000
-"""Messages that can be had again, as many as vLLM keeps."""
+"""Messages kept for replay, as in vLLM."""
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """What one block of a prompt consists of.
+    """The content of one block of a prompt.
 
     Attributes:
-        parent: Hash of the block before it; None for the first one.
-        tokens: Its token ids.
+        parent: Hash of the previous block; None for the first one.
+        tokens: Token ids.
         adapter: LoRA adapter; None for the base model.
     """
 
@@ -42,19 +42,19 @@ class _Known:
 
 @dataclass(slots=True)
 class KvEventLog:
-    """Collects the changes of a cache, and makes events of them: one message for each step of the engine."""
+    """Converts cache changes into vLLM's events; each engine step publishes them as one message."""
 
     block_size: int
     _contents: dict[int, _Known] = field(default_factory=dict)
     _events: list[dict[str, object]] = field(default_factory=list)
 
     def expect(self, hashes: Sequence[int], contents: Sequence[BlockContent]) -> None:
-        """A job whose blocks may be stored from now on."""
+        """Register the blocks of a job before they are stored."""
         for chained, content in zip(hashes, contents, strict=True):
             self._contents.setdefault(chained, _Known(content)).jobs += 1
 
     def forget(self, hashes: Sequence[int]) -> None:
-        """The job has ended."""
+        """Unregister the blocks of a finished job."""
         for chained in hashes:
             known = self._contents[chained]
             known.jobs -= 1
@@ -62,7 +62,7 @@ class KvEventLog:
                 del self._contents[chained]
 
     def stored(self, chained: int) -> None:
-        """A block can be shared from now on."""
+        """See `BlockWatcher`."""
         known = self._contents.get(chained)
         if known is None:
             return
@@ -87,7 +87,7 @@ class KvEventLog:
         )
 
     def removed(self, chained: int) -> None:
-        """A block's content has been given up."""
+        """See `BlockWatcher`."""
         self._events.append({"type": "BlockRemoved", "block_hashes": [chained], "medium": "GPU", "group_idx": 0})
 
     def take(self) -> list[dict[str, object]]:
@@ -97,13 +97,13 @@ class KvEventLog:
 
 
 class KvEventPublisher:
-    """One PUB socket and, where it is asked for, a ROUTER socket that sends past messages again."""
+    """A PUB socket and an optional ROUTER socket for replay."""
 
     def __init__(self, settings: KvEventSettings, log: KvEventLog, topic: str) -> None:
-        """As vLLM does, it listens on addresses with a `*`, and dials all others.
+        """Bind to addresses with a `*` and connect to others, like vLLM.
 
         Raises:
-            OSError: an address is taken, or none.
+            OSError: An address is invalid or in use.
         """
         import msgspec  # noqa: PLC0415 - only simulated servers that publish need the extra
         import zmq  # noqa: PLC0415
@@ -129,11 +129,11 @@ class KvEventPublisher:
         self.replay_address = None if self._replay is None else self._replay.get_string(zmq.LAST_ENDPOINT)
 
     def sources(self) -> dict[str, dict[str, object]]:
-        """The body of `GET /kv_event_sources`: by rank, as vLLM answers it."""
+        """The body of vLLM's `GET /kv_event_sources`, by rank."""
         return {"0": {"endpoint": self.address, "replay_endpoint": self.replay_address, "topic": self._topic.decode()}}
 
     def flush(self) -> None:
-        """Publish what has happened since the last time, if anything."""
+        """Publish the events since the last call, if any."""
         events = self._log.take()
         if events:
             payload = self._encode([time.time(), events, 0])
@@ -142,7 +142,7 @@ class KvEventPublisher:
             self._number += 1
 
     def close(self) -> None:
-        """Publish no more."""
+        """Close the sockets."""
         if self._replay is not None:
             self._loop.remove_reader(self._descriptor)
         self._context.destroy(linger=0)
@@ -157,7 +157,7 @@ class KvEventPublisher:
         return socket
 
     def _answer(self) -> None:
-        """Send everything from the number on that a client asked for, and then the end."""
+        """Sends the messages from the requested number on, then an end marker."""
         assert self._replay is not None
         while True:
             try:

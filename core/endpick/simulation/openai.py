@@ -1,4 +1,4 @@
-"""The part of the OpenAI API that the simulator offers: reads request bodies, decides the answer, writes response and error bodies."""
+"""The simulator's part of the OpenAI API: parses requests, computes answers and formats responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Model(BaseModel):
 
 
 class StreamOptions(_Model):
-    """Options of a streamed answer."""
+    """`stream_options` of a request."""
 
     include_usage: bool = False
 
@@ -43,7 +43,7 @@ class _Generation(_Model):
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether another engine has computed the prompt."""
+        """True if another engine has computed the prompt."""
         return (self.kv_transfer_params or {}).get("do_remote_prefill") is True
 
     @property
@@ -61,17 +61,17 @@ class ChatRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens the client wants; None for no limit of its own."""
+        """The client's limit of output tokens."""
         return self.max_completion_tokens or self.max_tokens
 
     def render(self) -> bytes:
-        """The prompt, in whole tokens; the next turn's prompt begins with this one and the answer to it."""
+        """The prompt in whole tokens; a prefix of the next prompt of the same chat."""
         parts = [b"".join((_role_header(message.role), padded(_text_of(message)), _END)) for message in self.messages]
         return b"".join((*parts, _role_header("assistant")))
 
 
 class CompletionRequest(_Generation):
-    """Body of POST /v1/completions; one prompt per request."""
+    """Body of POST /v1/completions, with one prompt."""
 
     kind: Literal["text_completion"] = "text_completion"
     prompt: str | list[int] | Annotated[list[str], Field(min_length=1, max_length=1)]
@@ -79,11 +79,11 @@ class CompletionRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens the client wants; None for no limit of its own."""
+        """The client's limit of output tokens."""
         return self.max_tokens
 
     def render(self) -> bytes:
-        """The prompt, in whole tokens; token ids keep their number."""
+        """The prompt in whole tokens; token ids keep their number."""
         if isinstance(self.prompt, str):
             return padded(self.prompt)
         return b"".join(padded(part) if isinstance(part, str) else (part % 2**32).to_bytes(4, "little") for part in self.prompt)
@@ -101,7 +101,7 @@ RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 
 
 def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
-    """Read a request body.
+    """Parse a request body.
 
     Raises:
         ApiError: 400, naming the first invalid field.
@@ -119,16 +119,16 @@ def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
 
 
 NATURAL_LENGTHS = range(16, 129)
-"""Tokens after which the simulated model may stop by itself; the prompt determines the number."""
+"""Answer lengths in tokens without a limit; the prompt determines the length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that has been accepted, and its answer."""
+    """An accepted request with its answer."""
 
     generation: GenerationRequest
     content: bytes
-    """Prompt and answer, four bytes a token."""
+    """Prompt and answer, four bytes per token."""
     answer: str
     finish_reason: FinishReason
 
@@ -137,7 +137,7 @@ def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
     """Accept a request.
 
     Raises:
-        ApiError: 404 for a model that is not served, 400 for a prompt that is empty or leaves too little room for an answer.
+        ApiError: 404 for an unknown model, 400 for a prompt that is empty or too long.
     """
     if request.model != settings.model and request.model not in settings.adapters:
         raise ApiError(404, "NotFoundError", f"The model `{request.model}` does not exist.", "model")
@@ -160,7 +160,6 @@ def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
 
 
 def _answer_limit(request: AnyRequest, prompt_tokens: int, max_model_len: int) -> int:
-    """Most tokens the answer may have: as many as the client asked for, or else all that fit."""
     if not prompt_tokens:
         raise bad_request("The prompt is empty.", "prompt")
     room = max_model_len - prompt_tokens
@@ -175,7 +174,7 @@ def _answer_limit(request: AnyRequest, prompt_tokens: int, max_model_len: int) -
 
 
 class ResponseFormat:
-    """Builds the bodies of one answer; all of them carry the same id, model and creation time."""
+    """Formats one answer; all bodies have the same id, model and creation time."""
 
     def __init__(self, kind: Kind, request_id: str, model: str) -> None:
         self._chat = kind == "chat.completion"
@@ -183,22 +182,22 @@ class ResponseFormat:
         self._object = kind
 
     def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage, transfer: dict[str, object] | None = None) -> bytes:
-        """The answer as one JSON body; `transfer` says where another engine finds what this one computed."""
+        """The answer as one JSON body; `transfer` locates the computed KV blocks for another engine."""
         content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choices = [self._choice(content, finish_reason)]
         offered = {} if transfer is None else {"kv_transfer_params": transfer}
         return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage), **offered})
 
     def opening(self) -> bytes:
-        """The event that opens a streamed chat answer, before its first token; a plain completion has none."""
+        """The first event of a streamed chat answer; empty for completions."""
         return self._event([self._choice({"delta": {"role": "assistant", "content": ""}}, None)]) if self._chat else b""
 
     def token(self, text: str, finish_reason: FinishReason | None) -> bytes:
-        """The event of one token; only the last carries a finish reason."""
+        """The event of one token; only the last one has a finish reason."""
         return self._event([self._choice({"delta": {"content": text}} if self._chat else {"text": text}, finish_reason)])
 
     def closing(self, usage: TokenUsage | None) -> bytes:
-        """The usage event, where the client asked for it, and the end marker."""
+        """The optional usage event and the end marker."""
         return (self._event([], usage) if usage else b"") + b"data: [DONE]\n\n"
 
     def _choice(self, content: dict[str, object], finish_reason: FinishReason | None) -> dict[str, object]:
@@ -212,7 +211,7 @@ class ResponseFormat:
 
 
 def usage_body(usage: TokenUsage) -> dict[str, object]:
-    """The `usage` object, with the prompt tokens that came from the prefix cache."""
+    """The `usage` object, with cached prompt tokens."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -222,7 +221,7 @@ def usage_body(usage: TokenUsage) -> dict[str, object]:
 
 
 class ApiError(Exception):
-    """The request cannot be served; becomes an OpenAI error body with `status`."""
+    """A refused request, with the HTTP status and fields of an OpenAI error."""
 
     def __init__(self, status: int, type_: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -231,12 +230,12 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """`{"error": {message, type, param, code}}`, as clients of vLLM expect it."""
+        """`{"error": {message, type, param, code}}`, as in vLLM."""
         return orjson.dumps({"error": {"message": str(self), "type": self.type, "param": self.param, "code": self.status}})
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """An error 400, for a mistake in the request."""
+    """An error with status 400."""
     return ApiError(400, "BadRequestError", message, param)
 
 
@@ -244,7 +243,7 @@ BYTES_PER_TOKEN = 4
 
 
 def padded(text: str) -> bytes:
-    """The text, padded to whole tokens, so that the text after it starts on a token boundary."""
+    """Text padded to whole tokens."""
     encoded = text.encode()
     return encoded + b" " * (-len(encoded) % BYTES_PER_TOKEN)
 
@@ -263,7 +262,6 @@ def _text_of(message: Message) -> str:
 
 
 def _text_of_part(part: dict[str, JsonValue]) -> str:
-    """A part that is not text, such as an image, is as long as its JSON."""
     text = part.get("text")
     return text if isinstance(text, str) else orjson.dumps(part).decode()
 
@@ -278,7 +276,7 @@ _WORDS = ("the", "sun", "and", "sea", "are", "old", "but", "one", "can", "see", 
 
 
 def answer_text(seed: int, tokens: int) -> str:
-    """An answer of exactly `tokens` tokens; the same seed always begins the same way."""
+    """An answer of exactly `tokens` tokens; a seed always gives the same words."""
     return " ".join(Random(seed).choices(_WORDS, k=tokens)) + " " if tokens else ""  # noqa: S311 - repeatable by design
 
 
@@ -288,14 +286,14 @@ def split_tokens(text: str) -> list[str]:
 
 
 def chained_hashes(content: bytes, block_size: int, salt: str = "") -> tuple[int, ...]:
-    """Hash of each full block of `block_size` tokens with all that comes before it; `salt` keeps adapters apart."""
+    """Hash of each full block together with all previous blocks; `salt` separates adapters."""
     width = block_size * BYTES_PER_TOKEN
     blocks = (content[start : start + width] for start in range(0, len(content) - width + 1, width))
     return tuple(_chain(blocks, xxhash.xxh3_64_intdigest(salt.encode())))
 
 
 def block_contents(job: Job, block_size: int) -> list[BlockContent]:
-    """What each hashed block of a job consists of."""
+    """The content of each hashed block of a job."""
     width, hashes = block_size * BYTES_PER_TOKEN, job.generation.block_hashes
     parents = (None, *hashes)
     tokens = [struct.unpack(f"<{block_size}I", job.content[number * width : (number + 1) * width]) for number in range(len(hashes))]

@@ -1,4 +1,4 @@
-"""A simulated model server: the OpenAI API of one vLLM instance over HTTP, answered by an `Engine` that runs in real time."""
+"""A simulated vLLM server: the OpenAI API over HTTP, answered by an `Engine` in real time."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from endpick.simulation.sidecar import Outcome, Relayed, Sidecar, Stage, transfe
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _DONE_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("done_elsewhere")
-"""Headers of the response to the request that is being answered: which servers have done a part of the work."""
+"""Response headers that name the servers of earlier stages, for the current request."""
 
 
 async def serve(settings: ServerSettings) -> SimulatedServer:
     """Start a server on the running event loop.
 
     Raises:
-        OSError: the address cannot be bound.
+        OSError: The address cannot be bound.
     """
     log = None if settings.kv_events is None else KvEventLog(settings.engine.block_size)
     live = LiveEngine(Engine(settings.engine, random.Random(settings.seed), log))  # noqa: S311 - repeatable by design
@@ -70,7 +70,7 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
 
 
 class SimulatedServer:
-    """A server that is listening; made by `serve`."""
+    """A listening server; created by `serve`."""
 
     def __init__(self, settings: ServerSettings, live: LiveEngine, runner: web.AppRunner) -> None:
         self.settings = settings
@@ -79,7 +79,7 @@ class SimulatedServer:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """The bound port."""
         return int(self._runner.addresses[0][1])
 
     @property
@@ -88,7 +88,7 @@ class SimulatedServer:
         return f"{self.settings.host}:{self.port}"
 
     async def close(self) -> None:
-        """Stop listening, end requests still running, and free the port."""
+        """Abort running requests and close the port."""
         self.live.close()
         if self.live.publisher is not None:
             self.live.publisher.close()
@@ -104,7 +104,6 @@ class _Routes:
         self._started = int(time.time())
         self._sidecar = Sidecar(self._page.count_stage) if settings.has_sidecar else None
         self.port = settings.port
-        """Where it listens, known once it does."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._identify])
@@ -123,7 +122,7 @@ class _Routes:
 
     @web.middleware
     async def _identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Name the server in every response, also in errors, and give errors the OpenAI form."""
+        """Adds identifying headers to every response and formats errors as in OpenAI."""
         _DONE_ELSEWHERE.set({})  # one task answers all requests of a connection
         try:
             response = await handler(request)
@@ -166,7 +165,7 @@ class _Routes:
         return await self._staged(request, CompletionRequest)
 
     async def _staged(self, http: web.Request, request_type: type[RequestT]) -> web.StreamResponse:
-        """Answer a request, after other servers have done what its headers ask of them."""
+        """Answers a request after other servers have run the stages in its headers."""
         body = await http.read()
         if self._sidecar is not None:
             prepared = await self._sidecar.prepare(http.path, http.headers, body, f"{self._settings.host}:{self.port}")
@@ -193,7 +192,7 @@ class _Routes:
         return web.Response(body=body, headers=self._load_report(http), content_type="application/json")
 
     def _load_report(self, http: web.Request) -> dict[str, str]:
-        """As vLLM: its load in a header of the answer, in the form that the request asks for; streamed answers have none."""
+        """VLLM's load report in a response header, in the requested format; not for streamed answers."""
         metrics = self._live.metrics()
         load = {"num_requests_waiting": float(metrics.waiting), "kv_cache_usage_perc": metrics.kv_cache_usage}
         match http.headers.get("endpoint-load-metrics-format", "").lower():
@@ -205,7 +204,7 @@ class _Routes:
                 return {}
 
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
-        """Run a job to its end, observing its latencies; when the client disconnects, this ends early and aborts the job."""
+        """Runs a job and records its latencies; a disconnect aborts it."""
         reason: FinishReason | Literal["abort"] = "abort"
         hashes = job.generation.block_hashes
         if self._log is not None:
@@ -247,7 +246,7 @@ class _Routes:
 
 
 class LiveEngine:
-    """Runs an engine in real time: advances it whenever its next event is due. All calls belong to one event loop."""
+    """Runs an engine in real time on one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -258,10 +257,10 @@ class LiveEngine:
 
     @contextmanager
     def generating(self, request: GenerationRequest) -> Iterator[tuple[float, AsyncIterator[Event]]]:
-        """The time of submission and the request's events, up to `Finished`. Leaving early aborts the request.
+        """Submit a request; yields the time of submission and its events, up to `Finished`. Leaving early aborts it.
 
         Raises:
-            ValueError: the engine cannot take the request; see `Engine.submit`.
+            ValueError: See `Engine.submit`.
         """
         now = self._advance()
         self.engine.submit(request, now)
@@ -279,7 +278,7 @@ class LiveEngine:
         return self.engine.metrics(self._advance())
 
     def close(self) -> None:
-        """Stop the clock; requests still running get no further events."""
+        """Stop; running requests get no further events."""
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -317,7 +316,7 @@ _BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
 
 
 class SimulatedMetricsPage:
-    """One server's metrics: state read from the engine when scraped, latencies observed as requests go by."""
+    """One server's metrics: engine state read at each scrape, and recorded latencies."""
 
     def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -332,11 +331,11 @@ class SimulatedMetricsPage:
         self._stages = Counter("sim:remote_stages", told, ("stage", "outcome"), registry=self._registry)
 
     def count_end(self, reason: str) -> None:
-        """A request has ended: `stop`, `length`, or `abort` when the client disconnected."""
+        """Count an ended request by reason: `stop`, `length` or `abort`."""
         self._ended.labels(*self._labels, reason).inc()
 
     def count_stage(self, stage: Stage, outcome: Outcome) -> None:
-        """The sidecar has asked another server."""
+        """Count a request to another server."""
         self._stages.labels(stage, outcome).inc()
 
     def render(self) -> bytes:
@@ -389,7 +388,7 @@ class _EngineCollector(Collector):
         return family
 
     def _adapters(self, metrics: EngineMetrics) -> Metric:
-        """As in vLLM, the value is the time of writing, so that a reader can tell the newest of several series."""
+        """As in vLLM, the value is the current time, so readers can find the newest series."""
         names = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
         running, waiting = ",".join(metrics.running_adapters), ",".join(metrics.waiting_adapters)
         family = GaugeMetricFamily("vllm:lora_requests_info", "LoRA adapters in use and waited for.", labels=names)

@@ -1,4 +1,4 @@
-"""Size and speed of a simulated engine, and what the server around it offers."""
+"""Settings of a simulated engine and its server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A linear cost model of one engine step; the defaults are of the order of an 8B model on one data-centre GPU."""
+    """A linear cost model of one engine step; the defaults resemble an 8B model on one data-centre GPU."""
 
     prefill_seconds_per_token: float = 0.000_1
     decode_seconds: float = 0.010
-    """A step with a single sequence; also the least any step takes."""
+    """Duration of a step with a single sequence, the minimum of any step."""
     decode_slowdown_per_sequence: float = 0.01
-    """Each further sequence in the batch makes the step longer by this fraction of `decode_seconds`."""
+    """Each further sequence adds this fraction of `decode_seconds`."""
     adapter_load_seconds: float = 0.050
     jitter: float = 0.0
-    """Each step is longer or shorter by up to this fraction, drawn from the engine's random source."""
+    """Random variation of each step, as a fraction."""
 
     def __post_init__(self) -> None:
         if self.decode_seconds <= 0:
@@ -27,26 +27,24 @@ class Timing:
             raise ValueError("jitter must be at least 0 and less than 1")
 
     def step_seconds(self, *, prefill_tokens: int, sequences: int, adapter_loads: int) -> float:
-        """Seconds that a step takes which prefills `prefill_tokens` and advances `sequences` in all, before jitter."""
+        """Duration of a step before jitter, in seconds."""
         batch = self.decode_seconds * (1 + self.decode_slowdown_per_sequence * max(sequences - 1, 0))
         return batch + self.prefill_seconds_per_token * prefill_tokens + self.adapter_load_seconds * adapter_loads
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What one engine can hold at a time; the names are vLLM's where vLLM has one."""
+    """Capacity of one engine, with vLLM's names."""
 
     max_num_seqs: int = 64
-    """Sequences in one batch."""
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step; longer prompts are prefilled in chunks."""
     kv_blocks: int = 2048
     block_size: int = 16
-    """Tokens per KV block."""
     max_model_len: int = 16_384
-    """Most tokens of prompt and answer together."""
+    """Maximum tokens of prompt and answer."""
     max_loras: int = 0
-    """Adapters that fit in one batch; 0 disables adapters."""
+    """Adapters in one batch; 0 disables adapters."""
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
@@ -67,32 +65,31 @@ ROLES = ("decode", "prefill", "encode", "prefill-decode", "encode-prefill", "enc
 
 @dataclass(frozen=True, slots=True)
 class KvEventSettings:
-    """Where a server publishes what its KV cache stores and evicts."""
+    """Addresses of the KV event publisher."""
 
     address: str
-    """`tcp://*:5557` listens; an address without `*` is dialled."""
+    """`tcp://*:5557` binds; an address without `*` connects."""
     replay_address: str = ""
-    """Where past messages can be had; empty: nowhere."""
+    """Address for replays; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What one simulated model server serves, and where."""
+    """Settings of one simulated model server."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0: any free port; `SimulatedServer.port` returns it."""
+    """0 for any free port."""
     name: str = "sim"
     """Sent as `x-served-by` with every response."""
     model: str = "sim-model"
     adapters: tuple[str, ...] = ()
-    """LoRA adapters on offer; a request asks for one by naming it as its model."""
+    """LoRA adapters, requested as model names."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
-    """Servers with the same seed give the same answer to the same prompt."""
+    """The same seed gives the same answer to the same prompt."""
     role: str = ""
-    """One of `ROLES`, as the label `llm-d.ai/role` says it; empty for a server outside any. One that decodes heeds the headers by which
-    a picker says where the other stages run."""
+    """One of `ROLES`, as in the label `llm-d.ai/role`; empty for none."""
     kv_events: KvEventSettings | None = None
 
     def __post_init__(self) -> None:
@@ -103,5 +100,5 @@ class ServerSettings:
 
     @property
     def has_sidecar(self) -> bool:
-        """Whether a sidecar stands in front of it, as of every server that decodes."""
+        """True for servers that decode: llm-d runs a routing sidecar in front of them."""
         return "decode" in self.role.split("-")

@@ -1,4 +1,4 @@
-"""What llm-d's routing sidecar does in front of a server that decodes: it has other servers encode and prefill first, as headers say."""
+"""Simulates llm-d's routing sidecar: lets other servers encode and prefill before a server decodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNREACHABLE = (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, Value
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """An answer of another server; for the client as it is, where `Sidecar.prepare` returns it."""
+    """The response of another server."""
 
     status: int
     body: bytes
@@ -35,11 +35,11 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that this server is to answer now.
+    """A request for this server.
 
     Attributes:
-        body: With the parameters of the transfer, where another server has prefilled.
-        headers: Who did what, for the response.
+        body: The body, with transfer parameters if another server has prefilled.
+        headers: Response headers that name the servers of earlier stages.
     """
 
     body: bytes
@@ -47,21 +47,21 @@ class Prepared:
 
 
 class Sidecar:
-    """Takes a request through the stages that its headers name. Made and closed on a running event loop."""
+    """Runs the stages named in the headers of a request. Create and close it on the running event loop."""
 
     def __init__(self, count: Count) -> None:
-        """`count` is told of each request to another server."""
+        """`count` is called for each request to another server."""
         self._count = count
         self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
 
     async def close(self) -> None:
-        """Close the connections to other servers."""
+        """Close the connections."""
         await self._client.close()
 
     async def prepare(self, path: str, headers: Mapping[str, str], body: bytes, own_address: str) -> Prepared | Relayed:
-        """Encode, then prefill, elsewhere; or forward everything to another rank.
+        """Encode and prefill on other servers, or forward the request to another rank.
 
-        A prefill that is refused (4xx) is the client's answer. Whatever else fails elsewhere is left to this server.
+        A refused prefill (4xx) is the client's response. After any other failure this server does the work.
         """
         rank = headers.get(RANK_HEADER)
         if rank and rank != own_address:
@@ -89,7 +89,7 @@ class Sidecar:
         return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), told)
 
     async def _encode(self, encoders: list[str], document: dict[str, object]) -> list[str]:
-        """One request for each different medium, to the encoders in turn; the names of those that answered, in the order of the media."""
+        """Sends each distinct medium to an encoder, round robin; returns the names of those that answered."""
         items = media_of(document) if encoders else []
         asked = [
             self._post(
@@ -105,7 +105,7 @@ class Sidecar:
         return [reply.served_by for reply in replies if reply is not None and reply.status == 200]
 
     async def _prefill(self, server: str, path: str, document: dict[str, object]) -> tuple[object, str] | Relayed | None:
-        """The parameters of the transfer, and who has prefilled; None when this server has to do it."""
+        """Transfer parameters and the server's name; None if this server has to prefill."""
         reply = await self._post(server, path, prefill_request(document))
         if reply is not None and 400 <= reply.status < 500:
             self._count("prefill", "refused")
@@ -127,7 +127,7 @@ class Sidecar:
         return reply
 
     async def _post(self, server: str, path: str, body: dict[str, object] | bytes) -> Relayed | None:
-        """The answer of another server; None when it cannot be reached."""
+        """The response, or None if the server is unreachable."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
         try:
             async with self._client.post(f"http://{server}{path}", data=data, headers={"content-type": "application/json"}) as response:
@@ -137,7 +137,7 @@ class Sidecar:
 
 
 def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
-    """The different media of a chat, in their order."""
+    """The distinct media of a chat, in order."""
     messages = document.get("messages")
     found: dict[bytes, dict[str, object]] = {}
     for message in messages if isinstance(messages, list) else ():
@@ -149,7 +149,7 @@ def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
-    """The request as the server gets it that only prefills: it is to answer one token, and to keep what it computed for another engine."""
+    """The request for a prefill server: one output token, and KV blocks kept for another engine."""
     transfer = {
         "do_remote_decode": True,
         "do_remote_prefill": False,
@@ -164,7 +164,7 @@ def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def transfer_offer(asked: Mapping[str, object] | None, name: str, host: str, port: int, blocks: int) -> dict[str, object] | None:
-    """What a server that has prefilled says about where another one finds the result; None when nothing was asked for."""
+    """Transfer parameters of a server that has prefilled; None if the request asked for none."""
     if not asked or asked.get("do_remote_decode") is not True:
         return None
     return {

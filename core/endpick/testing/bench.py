@@ -1,4 +1,4 @@
-"""A test bench: one built instance, and everything it touches recorded."""
+"""Builds one instance of a plugin class and records everything it reads, writes and blocks on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error, place
 from endpick.host.instance import Instance, build, scope_of, subscriptions_of
 from endpick.host.kinds import payload_of
 from endpick.host.planning.references import references_in
-from endpick.testing.made_up import is_column, make_pool, make_request, nonsense_of, unprotected, value_of
+from endpick.testing.factories import garbage_of, is_column, make_pool, make_request, unprotected, value_of
 from endpick.testing.plugin_under_test import PluginUnderTest
 from endpick.testing.side_effects import Watch, watched
 
@@ -42,7 +42,7 @@ _LABELS: tuple[Mapping[str, str], ...] = (
 
 
 class Reported(StrEnum):
-    """How much the endpoints of a scene have reported."""
+    """How much data the endpoints of a scene have reported."""
 
     EVERYTHING = "every endpoint has reported"
     SOME = "every second endpoint has reported nothing"
@@ -52,7 +52,7 @@ class Reported(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one request meets: itself, the candidates, and what producers left for it."""
+    """The request, its candidates and the state left by producers."""
 
     request: InferenceRequest
     endpoints: Endpoints
@@ -61,7 +61,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A plugin's method raised instead of answering."""
+    """The answer of a method that raised."""
 
     problem: BaseException
 
@@ -71,18 +71,15 @@ class Raised:
 
 
 class Accesses:
-    """Lets everything pass, and remembers what instances read and wrote."""
+    """Allows every access and records the keys that were read and written."""
 
     def __init__(self, declared: AccessScope) -> None:
         self.access = Access(on_violation=self._accessed)
-        """What views are judged by."""
         self.declared = declared
         self.running = AccessScope(declared.instance, frozenset())
-        """The scope of the instance while it runs. It holds no key, so that views report every access."""
         self.reads: set[str] = set()
         self.writes: set[str] = set()
         self.undeclared: dict[tuple[str, str], None] = {}
-        """`("read", key)` and `("write", key)` of keys the instance did not declare, in the order of the first access."""
 
     def _accessed(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
         reads = access == "read"
@@ -93,35 +90,35 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class RecordingTable:
-    """The endpoint table as writers see it, with a note of every key that was written."""
+    """An endpoint table that records every written key."""
 
     table: EndpointTable
     accesses: Accesses
 
     @property
     def generation(self) -> Generation:
-        """The rows."""
+        """The current rows."""
         return self.table.generation
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Put a value into a column."""
+        """Write a value of an endpoint."""
         self.accesses.writes.add(key.name)
         self.table.write(key, endpoint, value, since)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Put a value that belongs to the pool."""
+        """Write a value of the pool."""
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that tests set."""
 
     now: float = START_OF_TIME
 
     def __call__(self) -> float:
-        """The time."""
+        """The current time."""
         return self.now
 
 
@@ -130,11 +127,9 @@ class Bench:
     """One instance and its surroundings.
 
     Attributes:
-        block: Which of the subject's `parameters:` blocks it was built with.
-        accesses: What it touched.
-        samples: Values of data keys that its author gave.
-        payloads: What collectors can be given: the author's, or else nonsense of the right type.
-        watch: Where it blocked the thread.
+        block: Origin of the `parameters:` block the instance was built with.
+        payloads: Payloads for collectors: the author's, else garbage of the right type.
+        watch: The blocking calls made so far.
     """
 
     instance: Instance
@@ -148,12 +143,12 @@ class Bench:
 
     @property
     def consumed(self) -> tuple[AnyKey, ...]:
-        """What it declares to read, required or not."""
+        """The data keys it declares to read, required and optional."""
         declared = self.instance.subscriptions
         return (*declared.consumes, *declared.consumes_optional)
 
     def call(self, method: Callable[..., object], *arguments: object) -> object:
-        """The answer of one of the instance's methods, or `Raised`; it runs under the keys it declared."""
+        """Call a method under the declared keys; returns its answer, or `Raised`."""
         self.accesses.access.scope = self.accesses.running
         try:
             with watched(self.watch):
@@ -164,7 +159,7 @@ class Bench:
             self.accesses.access.scope = None
 
     def writer(self, endpoint: Endpoint | None = None) -> TableWriter:
-        """What a collector is given for a payload of this endpoint."""
+        """The column writer passed to a collector."""
         recording = RecordingTable(self.table, self.accesses)
         return TableWriter(recording, self.instance.scope, endpoint, self.accesses.access.on_violation)
 
@@ -175,7 +170,7 @@ class Bench:
         request: InferenceRequest | None = None,
         seed: int = 1,
     ) -> Scene:
-        """A request and candidates with plausible data under the keys the instance declares; the same seed gives the same scene."""
+        """A request and candidates with plausible data for the declared keys; a seed always gives the same scene."""
         random = Random(seed)  # noqa: S311 - made-up data
         columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
@@ -213,7 +208,7 @@ class Bench:
 
 
 def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
-    """Build the subject as the host does; a diagnostic when its constructor raises."""
+    """Build the subject as the host does; a diagnostic if the constructor raises."""
     declared = subscriptions_of(subject.loaded, parameters)
     if isinstance(declared, Diagnostic):
         return declared
@@ -221,7 +216,7 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
     accesses = Accesses(scope)
     keys = (*declared.consumes, *declared.consumes_optional, *declared.produces)
     table = make_pool(TYPICAL_SIZE, keys=keys, clock=clock)
-    payloads = subject.material.payloads or nonsense_of(payload_of(subject.plugin) or object)
+    payloads = subject.inputs.payloads or garbage_of(payload_of(subject.plugin) or object)
     context = PluginContext(
         random=Random(seed),  # noqa: S311 - routing needs no secrets
         clock=clock,
@@ -229,29 +224,26 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
         registry=CollectorRegistry(),
         columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
     )
-    context = replace(context, instances=doubles(parameters))
+    context = replace(context, instances=stub_instances(parameters))
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
-    return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.material.samples, payloads)
+    return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.inputs.samples, payloads)
 
 
-class _Yes(DisaggregationDecider):
-    """Stands for a decider that the parameters of the subject name."""
-
+class _AlwaysDisaggregate(DisaggregationDecider):
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         return True
 
 
-_DOUBLES: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDecider: _Yes}
+_STUBS: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDecider: _AlwaysDisaggregate}
 
 
-def doubles(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
-    """Something for each instance that the parameters name, as a configuration would: for `PluginContext.instances`."""
-    named = {one.name: _DOUBLES[one.kind] for one in references_in(parameters, {}) if one.kind in _DOUBLES}
-    return {name: double(name, Parameters(), PluginContext()) for name, double in named.items()}
+def stub_instances(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
+    """A stub for each instance named in the parameters, for `PluginContext.instances`."""
+    named = {one.name: _STUBS[one.kind] for one in references_in(parameters, {}) if one.kind in _STUBS}
+    return {name: stub(name, Parameters(), PluginContext()) for name, stub in named.items()}
 
 
 def _quiet_logger() -> logging.Logger:
-    """A logger that drops what plugins log: they may complain of what the kit does to them."""
     logger = logging.getLogger("endpick.testing.plugin")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
@@ -259,7 +251,7 @@ def _quiet_logger() -> logging.Logger:
 
 
 def benches(subject: PluginUnderTest, *, seed: int = 1) -> Iterator[Bench]:
-    """One for each block the host accepts and the constructor can work with."""
+    """A bench for each parameters block that the host and the constructor accept."""
     for block, parameters in subject.valid_blocks():
         bench = make_bench(subject, block.origin, parameters, seed=seed)
         if isinstance(bench, Bench):
@@ -270,7 +262,7 @@ DEFAULT_PROFILE = "default"
 
 
 def profiles_of(bench: Bench) -> tuple[str, ...]:
-    """The profiles a handler expects: those it says, and those its parameters name (`prefillProfile: prefill`); or else one, `default`."""
+    """The profiles that a handler requires or names in its parameters (`prefillProfile: prefill`), else `default`."""
     parameters = bench.instance.plugin.parameters.model_dump()
     named = [value for name, value in parameters.items() if "profile" in name.lower() and isinstance(value, str) and value]
     plugin = bench.instance.plugin

@@ -1,12 +1,14 @@
-"""Takes an instance through everything the host may ask of it, in the host's order."""
+"""Calls an instance as the host does: every method of the request path, and sources against faulty servers."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,6 +37,17 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
+from endpick.api.datalayer import (
+    EndpointChange,
+    EndpointEvent,
+    EndpointEventSource,
+    PollingPoolSource,
+    PollingSource,
+    PoolSource,
+    StreamSource,
+)
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
+from endpick.api.endpoint import Endpoint
 from endpick.api.flow_control import (
     DispatchedRequest,
     EvictionFilter,
@@ -43,11 +56,11 @@ from endpick.api.flow_control import (
     OrderingPolicy,
     UsageLimitPolicy,
 )
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing.bench import Bench, Raised, Reported, Scene, profiles_of
-from endpick.testing.made_up import runs_of, varied_requests
-from endpick.testing.source_runner import run
-from endpick.testing.waiting import MadeUpBand, MadeUpFlow, make_waiting
+from endpick.testing.factories import FakeBand, FakeFlow, make_waiting, runs_of, varied_requests
+from endpick.testing.side_effects import watched
 
 CHAT_PATH = "/v1/chat/completions"
 CHAT_BODY = b'{"model": "base", "messages": [{"role": "user", "content": "Say something."}], "stream": true, "max_tokens": 8}'
@@ -56,7 +69,7 @@ ANSWER = b'{"model": "base", "usage": {"prompt_tokens": 3, "completion_tokens": 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one method said in one scene; `value` may be `Raised`."""
+    """A method's answer in one scene; `value` may be `Raised`."""
 
     method: str
     scene: Scene
@@ -64,10 +77,7 @@ class Answer:
 
 
 def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[Answer]:
-    """Every method of the request path, for every kind of request and every degree of reporting; answers as they come.
-
-    Sources are not polled and discoveries not run: `endpick.testing.source_runner` does that.
-    """
+    """Call every method of the request path, for every kind of request and every amount of reported data."""
     for request in requests or varied_requests():
         for reported in Reported:
             scene = bench.scene(reported, request=request)
@@ -75,7 +85,7 @@ def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[
 
 
 def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """One request's way past every method that the instance has."""
+    """Call every method that the instance has, in the host's order, for one request."""
     plugin, call = bench.instance.plugin, bench.call
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     if isinstance(plugin, Parser):
@@ -109,26 +119,26 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
             so_far = dict(islice(runs.items(), count))
             yield "pick_profiles", call(plugin.pick_profiles, request, tuple(runs), so_far, state)
         yield "process_results", call(plugin.process_results, request, runs, state)
-    yield from _after_the_decision(bench, scene, decision(runs))
+    yield from _after_the_decision(bench, scene, _decision(runs))
     if isinstance(plugin, DataCollector):
         for payload in bench.payloads:
             yield "collect", call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
 
 
 def _while_waiting(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """The request waits, alone in its flow beside another, and is evicted after it was sent."""
+    """The request waits next to another flow, and is evicted after its dispatch."""
     plugin, call = bench.instance.plugin, bench.call
     waiting = make_waiting(request=scene.request, enqueued_at=bench.clock.now)
     if isinstance(plugin, OrderingPolicy):
         yield "sort_key", call(plugin.sort_key, waiting)
     if isinstance(plugin, FairnessPolicy):
-        band = MadeUpBand(plugin, scene.request.priority, call)
+        band = FakeBand(plugin, scene.request.priority, call)
         band.add(make_waiting("another-flow", enqueued_at=bench.clock.now))
         band.add(waiting)
         chosen = band.choose()
         yield "choose", chosen
-        if isinstance(chosen, MadeUpFlow):
-            band.let_go(chosen)
+        if isinstance(chosen, FakeFlow):
+            band.dispatch_head(chosen)
     if isinstance(plugin, UsageLimitPolicy):
         yield "ceilings", call(plugin.ceilings, 0.5, (1, 0, -1))
     dispatched = DispatchedRequest(scene.request, scene.endpoints.members[0], bench.clock.now)
@@ -151,7 +161,7 @@ def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) ->
 
 
 def finished(bench: Bench, method: Callable[..., object], *arguments: object) -> object:
-    """As `Bench.call`; an awaitable answer is awaited, in an event loop of its own, unless one runs: then the caller awaits it."""
+    """Like `Bench.call`, but awaits the answer; inside a running event loop, the caller has to await it."""
     answer = bench.call(method, *arguments)
     if not inspect.isawaitable(answer) or asyncio._get_running_loop() is not None:
         return answer
@@ -163,12 +173,177 @@ def finished(bench: Bench, method: Callable[..., object], *arguments: object) ->
 
 
 def scored(endpoints: Endpoints) -> ScoredEndpoints:
-    """Totals that fall from the first candidate to the last, so far apart that no picker takes them for equal."""
+    """Clearly different totals, falling from the first candidate to the last."""
     return ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
 
 
-def decision(runs: Mapping[str, ProfileRunResult]) -> SchedulingResult:
-    """The first profile's pick serves."""
+def _decision(runs: Mapping[str, ProfileRunResult]) -> SchedulingResult:
     name, run = next(iter(runs.items()))
     assert run.picked is not None
     return SchedulingResult(name, runs, tuple(endpoint.address for endpoint in run.picked))
+
+
+LONGEST_SECONDS = 0.25
+
+CANCEL_SECONDS = 1.0
+
+
+class IgnoredCancellation(Exception):  # noqa: N818 - an outcome, not an accident
+    """The plugin keeps running although it was cancelled."""
+
+
+@asynccontextmanager
+async def started(bench: Bench) -> AsyncIterator[None]:
+    """The instance between `start` and `stop`."""
+    await bench.instance.plugin.start()
+    try:
+        yield
+    finally:
+        await bench.instance.plugin.stop()
+
+
+async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Raised:
+    """The payloads a source delivers for one endpoint, or the first exception it raises."""
+    plugin = bench.instance.plugin
+    found: list[object] = []
+    if isinstance(plugin, PollingSource):
+        payload = await _run_briefly(bench, plugin.poll(endpoint))
+        found = [payload] if payload is not None else []
+    elif isinstance(plugin, PollingPoolSource):
+        payload = await _run_briefly(bench, plugin.poll_pool())
+        found = [payload] if payload is not None else []
+    elif isinstance(plugin, StreamSource):
+        found.extend(filter(_is_raised, [await _run_briefly(bench, plugin.watch(endpoint, found.append))]))
+    elif isinstance(plugin, PoolSource):
+        found.extend(filter(_is_raised, [await _run_briefly(bench, plugin.watch_pool(found.append))]))
+    elif isinstance(plugin, EndpointEventSource):
+        payloads = [bench.call(plugin.notify, EndpointEvent(change, endpoint)) for change in EndpointChange]
+        found.extend(payload for payload in payloads if payload is not None)
+    return next((one for one in found if isinstance(one, Raised)), None) or found
+
+
+async def run_discovery(bench: Bench, registry: EndpointRegistry) -> object:
+    """Run a discovery for a moment; returns None or `Raised`."""
+    plugin = bench.instance.plugin
+    assert isinstance(plugin, EndpointDiscovery)
+    return await _run_briefly(bench, plugin.run(registry))
+
+
+async def _run_briefly(bench: Bench, work: Awaitable[object]) -> object:
+    """Returns the coroutine's result, `Raised`, or None if it was still running and was cancelled.
+
+    Raises:
+        IgnoredCancellation: It did not end after cancellation.
+    """
+
+    async def guarded() -> object:
+        try:
+            return await work
+        except PLUGIN_ERRORS as problem:  # an event loop would let SystemExit end the whole process
+            return Raised(problem)
+
+    with watched(bench.watch):
+        task = asyncio.ensure_future(guarded())
+    done, _ = await asyncio.wait({task}, timeout=LONGEST_SECONDS)
+    if not done:
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+    if not done:
+        raise IgnoredCancellation
+    return None if task.cancelled() else task.result()
+
+
+def _is_raised(value: object) -> bool:
+    return isinstance(value, Raised)
+
+
+LOOPBACK = "127.0.0.1"
+
+ANSWERS: dict[str, bytes] = {
+    "an empty page": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "garbage": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n\x00\xff{{\xfe\n",
+    "status 500": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\noops",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.9\r\n",
+    "half an answer": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+}
+"""Raw server answers by description."""
+
+_LOOP_ITERATIONS = 10
+_KEEPS_OPEN = ("an empty page", "garbage", "status 500")
+
+
+@asynccontextmanager
+async def answering(kind: str) -> AsyncIterator[Endpoint]:
+    """An endpoint with a server that always gives this answer, a key of `ANSWERS`."""
+    open_connections: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_connections.add(writer)
+        try:
+            while await _request_came(reader):
+                writer.write(ANSWERS[kind])
+                await writer.drain()
+                if kind not in _KEEPS_OPEN:
+                    break
+        except ConnectionError:
+            return  # clients may disconnect
+        finally:
+            open_connections.discard(writer)
+            writer.close()
+
+    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    try:
+        yield Endpoint("default/server", LOOPBACK, server.sockets[0].getsockname()[1])
+    finally:
+        await _settle()  # connections that have just come are accepted first, so that they can be closed
+        server.close()
+        for writer in tuple(open_connections):
+            writer.close()
+        await server.wait_closed()
+        await _settle()
+
+
+@asynccontextmanager
+async def no_server() -> AsyncIterator[Endpoint]:
+    """An endpoint with no server: its port was just freed."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    yield Endpoint("default/no-server", LOOPBACK, port)
+
+
+async def _settle() -> None:
+    for _ in range(_LOOP_ITERATIONS):
+        await asyncio.sleep(0)
+
+
+async def _request_came(reader: asyncio.StreamReader) -> bool:
+    """False once the client has closed the connection."""
+    try:
+        await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return False
+    return True
+
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 0.5
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Like `asyncio.run`, which would wait forever for a task that ignores its cancellation."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, _context: None)  # leftovers are reported as findings
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=GRACE_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

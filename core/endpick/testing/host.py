@@ -1,4 +1,4 @@
-"""A whole host without sockets: real planning, building and scheduling over endpoints that a test or a file describes."""
+"""A host without sockets: real planning, building and scheduling over endpoints given by a test or a file."""
 
 from __future__ import annotations
 
@@ -35,22 +35,21 @@ from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refuse
 from endpick.scheduling.trace import ProfileRecord, traced
 from endpick.serve.compile import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
-from endpick.testing.made_up import BUILT_IN_KEYS, make_pool
+from endpick.testing.factories import BUILT_IN_KEYS, make_pool
 
 TEST_DISTRIBUTION = "plugins-under-test"
 _OFFERED = "endpick_testing_offered"
 DEFAULT_PATH = "/v1/chat/completions"
 _IDLE = frozenset({DataSource, DataCollector, EndpointDiscovery})
-"""Kinds that no decision calls: they are built and not started."""
 
 
-class HostRefused(Exception):  # noqa: N818 - what `endpick validate` would say, as an exception
-    """The configuration, or a plugin, would not start; the message is what `endpick validate` prints."""
+class HostRefused(Exception):  # noqa: N818 - an outcome, not an accident
+    """The configuration or a plugin is refused; the message is the output of `endpick validate`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """A plugin raised, or answered nonsense, during a decision."""
+    """A plugin raised or returned an invalid answer during a decision."""
 
     instance: str
     extension_point: str
@@ -59,16 +58,16 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One decision, and what every plugin had to say in it.
+    """One decision and the answers of every plugin.
 
     Attributes:
-        destinations: `host:port`, best first; none when the request was refused.
-        status: HTTP status of a refusal; None when the request was routed.
-        refusal: Why it was refused; empty when it was routed.
-        headers: What was added to the request for the model server.
+        destinations: `host:port`, best first; empty if the request was refused.
+        status: HTTP status of a refusal; None if the request was routed.
+        refusal: Why it was refused; empty if it was routed.
+        headers: Headers added to the request for the model server.
         pool: Names of all endpoints.
         runs: The profile runs, in order.
-        faults: What went wrong on the way.
+        faults: Plugin faults during the decision.
     """
 
     destinations: tuple[str, ...]
@@ -80,13 +79,11 @@ class Explanation:
     faults: tuple[FaultRecord, ...]
 
     def run(self, profile: str) -> ProfileRecord:
-        """The run of one profile; KeyError when it was not run."""
+        """The run of one profile. Raises `KeyError` if it did not run."""
         return {run.profile: run for run in self.runs}[profile]
 
 
 class _FaultLog(NullTelemetry):
-    """Instruments that remember faults."""
-
     def __init__(self) -> None:
         self.faults: list[FaultRecord] = []
 
@@ -99,7 +96,7 @@ class _FaultLog(NullTelemetry):
 
 
 class Host:
-    """A configuration, planned and built, that answers questions instead of serving.
+    """A planned and built configuration that decides without serving.
 
     ```python
     def test_idle_endpoint_wins(host):
@@ -108,22 +105,22 @@ class Host:
         assert picker.ask("Hello").destinations == ("10.0.0.2:8000",)
     ```
 
-    Sources and discoveries do not run: the table holds what `put` says, and time stands still unless `clock.now` is set. Reading an
-    undeclared data key is a fault. Close it at the end, or use it as a context manager; the fixture does.
+    Sources and discoveries do not run: `put` fills the endpoint table. Time stands still unless `clock.now` is set. Reading an undeclared
+    data key is a fault. Close it at the end, or use it as a context manager; the fixture closes it.
 
     Attributes:
-        plan: What the configuration came to.
+        plan: The resolved configuration.
         table: The endpoint table.
-        keys: The data keys that can be written to it, by name.
-        clock: What plugins read as the time.
-        instances: Every instance by name.
+        keys: The data keys of the table, by name.
+        clock: The plugins' clock.
+        instances: Every instance, by name.
     """
 
     def __init__(self, plan: Plan, *, seed: int = 1) -> None:
-        """Build and start a plan; the same seed gives the same draws.
+        """Build and start a plan; the same seed gives the same random draws.
 
         Raises:
-            HostRefused: a plugin would not be built or would not start.
+            HostRefused: A plugin cannot be built or started.
         """
         self.plan = plan
         self.clock = Clock()
@@ -169,7 +166,7 @@ class Host:
         self.close()
 
     def put(self, columns: Mapping[AnyKey, Sequence[object]] | int, labels: Sequence[Mapping[str, str]] = ()) -> None:
-        """Make these the endpoints `default/e0`, `default/e1`, …; see `endpick.testing.make_pool`."""
+        """Replace the endpoints by `default/e0`, `default/e1`, …; see `endpick.testing.make_pool`."""
         pool = make_pool(columns, labels=labels, clock=self.clock)
         self.table.replace_all(pool.generation.endpoints)
         for key, values in ({} if isinstance(columns, int) else columns).items():
@@ -185,7 +182,7 @@ class Host:
         return self.send(json.dumps(body).encode(), headers=headers, path=path)
 
     def send(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH) -> Explanation:
-        """Send any request. The response is over at once, as if the client had gone, so nothing counts as in flight afterwards."""
+        """Send any request. It counts as finished at once, so later requests see no load from it."""
         self._runs.clear()
         self._faults.faults.clear()
         named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
@@ -205,7 +202,7 @@ class Host:
         )
 
     def close(self) -> None:
-        """Stop every plugin. Safe to call twice."""
+        """Stop every plugin; idempotent."""
         if self._started:
             self._runner.run(self._stop())
         self._runner.close()
@@ -239,12 +236,12 @@ def host_of(
 
     Args:
         config: YAML or JSON.
-        plugins: Classes to offer, each under its type, as if they were installed; they take the place of installed ones.
-        seed: Of everything random.
-        installed: What else is installed; looked up unless given.
+        plugins: Classes to offer as if installed, by type; they replace installed ones.
+        seed: Random seed.
+        installed: Other installed plugins; discovered if not given.
 
     Raises:
-        HostRefused: there is a mistake in the configuration, or a plugin would not be built.
+        HostRefused: The configuration is invalid, or a plugin cannot be built.
     """
     loaded = load_config(text=config, name="config.yaml") if config is not None else load_config()
     offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
@@ -257,7 +254,7 @@ def host_of(
 
 
 def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
-    """An entry point that leads to the class, also to one that is defined inside a test."""
+    """An entry point to the class, even if it is defined inside a test."""
     module = sys.modules.setdefault(_OFFERED, ModuleType(_OFFERED))
     attribute = f"{plugin.__name__}_{id(plugin)}"
     setattr(module, attribute, plugin)
@@ -265,7 +262,7 @@ def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
 
 
 class FixtureError(ValueError):
-    """The file cannot be used; the message lists what is wrong with it."""
+    """The file cannot be used; the message lists the mistakes."""
 
 
 class _Closed(BaseModel):
@@ -282,14 +279,14 @@ class _Entry(_Closed):
 
 
 class EndpointsFixture(_Closed):
-    """Endpoints in the format of `file-discovery`, each with `data:`, its values by data key; `pool:` has those of the whole pool."""
+    """Endpoints in the format of `file-discovery`, each with `data:` by data key; `pool:` is data of the whole pool."""
 
     endpoints: tuple[_Entry, ...]
     pool: Mapping[str, object] = {}
 
 
 def read_fixture(text: bytes) -> EndpointsFixture:
-    """Read YAML or JSON. Raises SituationError."""
+    """Read YAML or JSON. Raises `FixtureError`."""
     try:
         return EndpointsFixture.model_validate(next(iter(documents_of(text.decode())), None))
     except ValidationError as error:
@@ -303,7 +300,7 @@ def arrange(host: Host, situation: EndpointsFixture) -> None:
     """Put endpoints and data into the host's table, as reported just now.
 
     Raises:
-        SituationError: there is no such data key in the host's configuration, or a value is not of its type.
+        FixtureError: A data key is unknown, or a value has the wrong type.
     """
     known = host.keys
     mistakes: list[str] = []

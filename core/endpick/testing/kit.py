@@ -1,4 +1,4 @@
-"""Runs the kit over a plugin class, with pytest or without: `endpick test` works where pytest is not installed."""
+"""Runs the conformance checks on a plugin class, with or without pytest."""
 
 from __future__ import annotations
 
@@ -13,32 +13,40 @@ from endpick.api.plugin import Parameters, Plugin
 from endpick.host.discovery import Candidate, discover
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, place, trace_notes
 from endpick.host.kinds import kinds_of
-from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
-from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, flow_control, lifecycle, request_path, scorers
-from endpick.testing.plugin_under_test import Inputs, PluginUnderTest, plugin_under_test
+from endpick.testing.checks import conduct, data_layer, declarations, flow_control, request_path, scheduling
+from endpick.testing.plugin_under_test import (
+    Check,
+    Finding,
+    Inputs,
+    NotApplicable,
+    PluginUnderTest,
+    TimeLimitExceeded,
+    checks_in,
+    plugin_under_test,
+    time_limit,
+)
 
 FIRST = declarations.loads
-"""What every other check presupposes."""
 
-_MODULES = (declarations, filters_and_pickers, scorers, request_path, flow_control, data_layer, conduct, lifecycle)
+_MODULES = (declarations, scheduling, request_path, flow_control, data_layer, conduct)
 
 
 class CheckStatus(StrEnum):
-    """What came of one check."""
+    """The result of one check."""
 
     PASSED = "passed"
     FAILED = "failed"
     EXPECTED = "failed as expected"
-    """It failed, and its author has said why it may."""
+    """It failed, as declared in `expected_failures`."""
     UNEXPECTED = "passed unexpectedly"
-    """It passed, and its author has said that it fails: the reason given has gone."""
+    """It passed, although `expected_failures` declares a failure."""
     SKIPPED = "skipped"
-    """It could not judge this plugin."""
+    """It cannot judge this plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What one check found; `reason` says why it was skipped, or why it is expected to fail."""
+    """The findings of one check; `reason` is why it was skipped or expected to fail."""
 
     check: Check
     status: CheckStatus
@@ -47,35 +55,35 @@ class CheckOutcome:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the plugin, or what is said of it, has to be corrected."""
+        """True if the plugin or its expected failures must be corrected."""
         return self.status in (CheckStatus.FAILED, CheckStatus.UNEXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """What the kit says of one plugin."""
+    """The outcomes of all checks of one plugin."""
 
     subject: PluginUnderTest
     outcomes: tuple[CheckOutcome, ...]
 
     @property
     def conforms(self) -> bool:
-        """Whether there is nothing to correct."""
+        """True if there are no faults."""
         return not any(outcome.is_fault for outcome in self.outcomes)
 
     @property
     def faults(self) -> tuple[CheckOutcome, ...]:
-        """The outcomes that have to be corrected."""
+        """The outcomes to correct."""
         return tuple(outcome for outcome in self.outcomes if outcome.is_fault)
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check of the kit, in the order in which they run."""
+    """Every check, in the order they run."""
     return tuple(check for module in _MODULES for check in checks_in(module))
 
 
 def checks_for(plugin: type[Plugin[Parameters]]) -> tuple[Check, ...]:
-    """The checks that concern a class."""
+    """The checks that apply to a class."""
     return tuple(check for check in all_checks() if check.concerns(kinds_of(plugin)))
 
 
@@ -90,23 +98,22 @@ def conformance(
     candidates: Sequence[Candidate] | None = None,
     limit_seconds: float | None = None,
 ) -> ConformanceReport:
-    """Run every check that concerns a plugin class.
+    """Run every check that applies to a plugin class.
 
     Args:
         plugin: The class.
-        parameters: A `parameters:` block to begin with; the defaults, and examples of required fields, unless given.
+        parameters: The first `parameters:` block. Default: defaults, and examples of required fields.
         examples: Further blocks that must work.
-        payloads: For data collectors: what a source would deliver.
-        samples: Values of data keys, for keys whose values the kit cannot make up.
-        expected_failures: Check ids and the reason why each may fail.
-        candidates: The installed entry points; looked up unless given.
-        limit_seconds: How long one check may take, for plugins that may never answer; after one that took longer, the rest is skipped.
-            Heeded in the main thread only.
+        payloads: For data collectors: payloads that a source would deliver.
+        samples: Values of data keys that the kit cannot generate.
+        expected_failures: Reasons by check id, for checks that may fail.
+        candidates: The installed entry points; discovered if not given.
+        limit_seconds: Time limit of one check, in the main thread only. After a timeout the remaining checks are skipped.
 
     Raises:
-        ValueError: `expected_failures` names an unknown check, or gives no reason.
+        ValueError: `expected_failures` names an unknown check or gives no reason.
     """
-    expected = checked_expectations(expected_failures)
+    expected = _validated(expected_failures)
     subject = plugin_under_test(
         plugin, discover() if candidates is None else candidates, Inputs(parameters, examples, payloads, samples or {})
     )
@@ -116,21 +123,21 @@ def conformance(
         try:
             with time_limit(limit_seconds):
                 outcomes.append(run(check, subject, expected.get(check.id)))
-        except TookTooLong as problem:
-            outcomes.append(CheckOutcome(check, CheckStatus.FAILED, (_endless(limit_seconds, problem),)))
+        except TimeLimitExceeded as problem:
+            outcomes.append(CheckOutcome(check, CheckStatus.FAILED, (_timed_out(limit_seconds, problem),)))
             outcomes += [CheckOutcome(rest, CheckStatus.SKIPPED, reason=f"`{check.id}` did not end") for rest in checks[len(outcomes) :]]
             break
     return ConformanceReport(subject, tuple(outcomes))
 
 
-def _endless(limit_seconds: float | None, problem: TookTooLong) -> Finding:
+def _timed_out(limit_seconds: float | None, problem: TimeLimitExceeded) -> Finding:
     where = place(problem)
     message = f"it did not come back within {limit_seconds:g} s" + (f", at {where}" if where else "")
     return Finding(message, "look for a loop without an end, or for waiting on the request path")
 
 
 def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> CheckOutcome:
-    """Judge one subject by one check; `expected` is the reason why it may fail. Raises nothing but KeyboardInterrupt."""
+    """Run one check; `expected` is the reason why it may fail. Raises only KeyboardInterrupt."""
     if check is not FIRST and subject.refusals:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=f"the host does not load the class, see `{FIRST.id}`")
     try:
@@ -138,7 +145,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
     except NotApplicable as lack:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
     except PLUGIN_ERRORS as problem:
-        # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
+        # Errors outside guarded calls are reported with their place in the plugin, not as a traceback of the kit.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe_error(problem)}", notes),)
     if expected is None:
@@ -146,8 +153,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
     return CheckOutcome(check, CheckStatus.EXPECTED if findings else CheckStatus.UNEXPECTED, findings, expected)
 
 
-def checked_expectations(expected: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The declared failures, once it is known that each names a check and gives a reason."""
+def _validated(expected: Mapping[str, str] | None) -> Mapping[str, str]:
     known = {check.id for check in all_checks()}
     for check_id, reason in (expected or {}).items():
         if check_id not in known:
@@ -157,8 +163,8 @@ def checked_expectations(expected: Mapping[str, str] | None) -> Mapping[str, str
     return expected or {}
 
 
-def told(outcome: CheckOutcome, subject: PluginUnderTest) -> str:
-    """An outcome as the plugin's author reads it: each fault with what to do, the rule, and the class."""
+def describe_outcome(outcome: CheckOutcome, subject: PluginUnderTest) -> str:
+    """An outcome as text: each finding with its help, the rule, and the class."""
     lines = []
     for finding in outcome.findings:
         lines += [f"{subject.name}: {finding.message}", f"  help: {finding.help}"]
@@ -182,7 +188,7 @@ def parametrize_conformance(
     samples: Mapping[AnyKey, Sequence[object]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> Callable[[Test], Test]:
-    """Make one test of each pair of plugin and check; the test function takes `check` and calls it.
+    """Make one test for each pair of plugin and check; the test function takes `check` and calls it.
 
     ```python
     @parametrize_conformance([LatencyScorer])
@@ -190,25 +196,25 @@ def parametrize_conformance(
         check()
     ```
 
-    Tests are called `test_conformance[acme.latency-scorer-scorer_stays_in_range]`; select some with `pytest -k in_range`.
+    Test ids look like `test_conformance[acme.latency-scorer-scorer_stays_in_range]`; select with `pytest -k in_range`.
 
     Args:
-        plugins: Plugin classes; what follows is for all of them.
-        parameters: A `parameters:` block to begin with; the defaults, and examples of required fields, unless given.
+        plugins: Plugin classes; the other arguments apply to all of them.
+        parameters: The first `parameters:` block. Default: defaults, and examples of required fields.
         examples: Further blocks that must work.
-        payloads: For data collectors: what a source would deliver.
-        samples: Values of data keys, for keys whose values the kit cannot make up.
-        expected_failures: Check ids and the reason why each may fail; a declared failure that passes is an error.
+        payloads: For data collectors: payloads that a source would deliver.
+        samples: Values of data keys that the kit cannot generate.
+        expected_failures: Reasons by check id, for checks that may fail; a declared failure that passes is an error.
 
     Raises:
-        ValueError: `expected_failures` names an unknown check, or gives no reason.
+        ValueError: `expected_failures` names an unknown check or gives no reason.
     """
     import pytest
 
-    expected = checked_expectations(expected_failures)
-    material = Inputs(parameters, examples, payloads, samples or {})
-    # As in `conformance`, all checks of a class have one subject: what the host says of it is worked out once.
-    subjects = [plugin_under_test(plugin, _installed(), material) for plugin in plugins]
+    expected = _validated(expected_failures)
+    inputs = Inputs(parameters, examples, payloads, samples or {})
+    # One subject per class, so that the host examines it only once.
+    subjects = [plugin_under_test(plugin, _installed(), inputs) for plugin in plugins]
     return pytest.mark.parametrize(
         ARGUMENT, [_case(subject, check, expected.get(check.id)) for subject in subjects for check in checks_for(subject.plugin)]
     )
@@ -223,7 +229,6 @@ def _case(subject: PluginUnderTest, check: Check, expected: str | None):  # type
 
 
 def _judge(subject: PluginUnderTest, check: Check) -> None:
-    """Fail, skip or pass the test that is running."""
     import pytest
 
     __tracebackhide__ = True
@@ -231,7 +236,7 @@ def _judge(subject: PluginUnderTest, check: Check) -> None:
     if outcome.status is CheckStatus.SKIPPED:
         pytest.skip(outcome.reason)
     if outcome.is_fault:
-        pytest.fail(told(outcome, subject), pytrace=False)
+        pytest.fail(describe_outcome(outcome, subject), pytrace=False)
 
 
 @cache

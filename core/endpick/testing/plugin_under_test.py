@@ -1,35 +1,35 @@
-"""The plugin under test: its class, what the host says of it, and the parameter blocks to try it with."""
+"""The plugin class under test, its parameters blocks, and the checks that apply to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType, ModuleType
+from typing import TypeAlias
 
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Diagnostic
-from endpick.host import discovery
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate, Installed, find
+from endpick.host.discovery import Candidate, find
 from endpick.host.kinds import Kind, kinds_of
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import check_parameters, parameters_schema
 from endpick.host.resolution import Reference
 from endpick.host.schema import fault_of_schemas
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-
-if TYPE_CHECKING:
-    import pytest
+from endpick.installation import API_MAJOR
 
 NOT_INSTALLED = "(not installed)"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A `parameters:` block to try, as an operator would write it, and where the kit has it from."""
+    """A `parameters:` block to try, and its origin for messages."""
 
     origin: str
     raw: Mapping[str, object]
@@ -37,13 +37,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What an author gives the kit beside the class.
+    """The author's input to the kit, besides the class.
 
     Attributes:
-        parameters: The block to begin with, for plugins whose parameters have no defaults.
+        parameters: The first block, for plugins with required parameters.
         examples: Further blocks that must work.
-        payloads: What the plugin's source might deliver, for data collectors of payload types the kit does not know.
-        samples: Values of data keys, for keys whose values the kit cannot make up.
+        payloads: Payloads that a source would deliver, for data collectors.
+        samples: Values of data keys that the kit cannot generate.
     """
 
     parameters: Mapping[str, object] | None = None
@@ -57,18 +57,17 @@ class PluginUnderTest:
     """One plugin class under test.
 
     Attributes:
-        plugin: The class; perhaps none at all, see `refusals`.
-        offers: Installed entry points that lead to the class or bear its type.
-        material: What its author gave.
+        plugin: The class. It may break the contract; see `refusals`.
+        offers: Installed entry points with its target or its type.
     """
 
     plugin: type[Plugin[Parameters]]
     offers: tuple[Candidate, ...]
-    material: Inputs = field(default_factory=Inputs)
+    inputs: Inputs = field(default_factory=Inputs)
 
     @cached_property
     def name(self) -> str:
-        """The plugin type: the name of the entry point that leads to the class; the name of the class where none does."""
+        """The plugin type from its entry point, else the name of the class."""
         aliases = getattr(self.plugin, "aliases", ())
         target = self.target
         return next(
@@ -78,23 +77,23 @@ class PluginUnderTest:
 
     @property
     def target(self) -> str:
-        """Where the class is, as an entry point writes it: `module:Class`."""
+        """The class as written in an entry point: `module:Class`."""
         return f"{self.plugin.__module__}:{self.plugin.__qualname__}"
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What it can do."""
+        """The kinds of the class."""
         return kinds_of(self.plugin)
 
     @property
     def candidate(self) -> Candidate:
-        """The entry point through which the host would find it; an invented one when there is none."""
+        """Its entry point, or a made-up one if it has none."""
         usable = [offer for offer in find(self.offers, self.name) if offer.target == self.target]
         return usable[0] if usable else Candidate(self.name, API_MAJOR, NOT_INSTALLED, "", self.target, "")
 
     @cached_property
     def refusals(self) -> tuple[Diagnostic, ...]:
-        """Why the host would not load the class; empty when it would."""
+        """Why the host would not load the class; empty if it would."""
         reference = Reference(self.name)
         faults = check_contract(reference, self.candidate, self.plugin)
         if faults:
@@ -104,35 +103,35 @@ class PluginUnderTest:
 
     @cached_property
     def loaded(self) -> LoadedPlugin:
-        """The class as the host loads it; only for one without refusals."""
+        """The class as the host loads it; valid only without refusals."""
         return LoadedPlugin(self.candidate, self.plugin, self.name, self.kinds, 0.0, "")
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Every block that must work: what the author gave or else the defaults, then the examples."""
-        given = self.material.parameters
+        """Every block that must work: the given one or the defaults, then the examples."""
+        given = self.inputs.parameters
         first = Block("the defaults", self._defaults()) if given is None else Block("the parameters given to the kit", given)
         in_schema = parameters_schema(self.loaded).get("examples", ())
         written = [raw for raw in in_schema if isinstance(raw, Mapping)] if isinstance(in_schema, Sequence) else []
         return (
             first,
             *(Block(f"example {number} of the schema", raw) for number, raw in enumerate(written, 1)),
-            *(Block(f"example {number} given to the kit", raw) for number, raw in enumerate(self.material.examples, 1)),
+            *(Block(f"example {number} given to the kit", raw) for number, raw in enumerate(self.inputs.examples, 1)),
         )
 
     def judge(self, raw: Mapping[str, object]) -> Parameters | tuple[Diagnostic, ...]:
-        """What the host makes of a block."""
+        """Validate a block as the host does."""
         return check_parameters(self.loaded, raw)
 
     def valid_blocks(self) -> Iterator[tuple[Block, Parameters]]:
-        """The blocks the host accepts, read."""
+        """The blocks that the host accepts, with their parsed parameters."""
         for block in self.blocks:
             parameters = self.judge(block.raw)
             if isinstance(parameters, Parameters):
                 yield block, parameters
 
     def _defaults(self) -> Mapping[str, object]:
-        """Nothing but what is required, each at the first example of its field."""
+        """The required parameters, each set to the first example of its field."""
         schema = parameters_schema(self.loaded)
         properties, required = schema.get("properties", {}), schema.get("required", ())
         assert isinstance(properties, Mapping)
@@ -140,48 +139,88 @@ class PluginUnderTest:
         return {name: properties[name]["examples"][0] for name in required if properties.get(name, {}).get("examples")}
 
 
-def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Candidate], material: Inputs | None = None) -> PluginUnderTest:
-    """The subject for a class, with those of the installed entry points that concern it."""
-    leading = PluginUnderTest(plugin, tuple(candidates), material or Inputs())
+def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Candidate], inputs: Inputs | None = None) -> PluginUnderTest:
+    """The subject for a class, with the installed entry points that concern it."""
+    leading = PluginUnderTest(plugin, tuple(candidates), inputs or Inputs())
     name, target = leading.name, leading.target
     offers = tuple(one for one in candidates if one.target.replace(" ", "") == target or one.type == name)
-    return PluginUnderTest(plugin, offers, leading.material)
+    return PluginUnderTest(plugin, offers, leading.inputs)
 
 
-MARK = "endpick-testing"
-"""A file of this name in the metadata says that a test has made the distribution."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, and how to fix it."""
+
+    message: str
+    help: str
 
 
-def write_distribution(directory: Path, name: str, version: str, entry_points: Mapping[str, str], modules: Mapping[str, str]) -> None:
-    """Write a distribution into a directory that is to be put on the import path.
+class NotApplicable(Exception):  # noqa: N818 - an outcome, not an accident
+    """Raised by a check that cannot judge this plugin; the message is the reason."""
 
-    Args:
-        directory: Made if it is not there.
-        name: Of the distribution.
-        version: Of the distribution.
-        entry_points: Target (`module:Class`) of each plugin type.
-        modules: Source of each module, by dotted name.
 
-    Raises:
-        FileExistsError: the directory holds this version of the distribution already.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule for plugins.
+
+    Attributes:
+        id: Name of its function; used in `expected_failures` and `pytest -k`.
+        doc: The rule in one sentence.
+        kinds: The kinds of plugins it applies to; empty for all.
+        question: Yields the findings.
     """
-    for module, source in modules.items():
-        file = directory / f"{module.replace('.', '/')}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(source)
-    metadata = directory / f"{name.replace('-', '_')}-{version}.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    lines = [f"{plugin_type} = {target}" for plugin_type, target in entry_points.items()]
-    (metadata / "entry_points.txt").write_text("\n".join([f"[{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}]", *lines, ""]))
-    (metadata / MARK).touch()
+
+    id: str
+    doc: str
+    kinds: frozenset[Kind]
+    question: Question
+
+    def concerns(self, kinds: tuple[Kind, ...]) -> bool:
+        """True if the rule applies to a plugin of these kinds."""
+        return not self.kinds or not self.kinds.isdisjoint(kinds)
 
 
-def hide_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the test ends, discovery sees endpick itself and distributions made by tests."""
-    find_all = discovery.find_installed
+def check(*kinds: Kind) -> Callable[[Question], Check]:
+    """Decorator: makes a check for these kinds; the function's name is its id, its docstring the rule."""
 
-    def visible(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-        return tuple(one for one in find_all(path) if one.key == HOST_DISTRIBUTION or (Path(one.path) / MARK).exists())
+    def make(question: Question) -> Check:
+        return Check(question.__name__, inspect.getdoc(question) or "", frozenset(kinds), question)
 
-    monkeypatch.setattr(discovery, "find_installed", visible)
+    return make
+
+
+def checks_in(module: ModuleType) -> tuple[Check, ...]:
+    """The checks of a module, in source order."""
+    return tuple(value for value in vars(module).values() if isinstance(value, Check))
+
+
+class TimeLimitExceeded(KeyboardInterrupt):
+    """The time limit has passed.
+
+    It derives from `KeyboardInterrupt` because plugins and event loops rarely catch that.
+    """
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeLimitExceeded` in this block after `seconds`; None means no limit.
+
+    There is no limit outside the main thread: only there can a signal interrupt Python.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeLimitExceeded
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+Question: TypeAlias = Callable[[PluginUnderTest], Iterator[Finding]]

@@ -1,6 +1,6 @@
-"""Fixtures for tests of plugins; pytest finds them by itself wherever endpick is installed.
+"""Fixtures for tests of plugins; pytest loads them wherever endpick is installed.
 
-Nothing of endpick is imported until a fixture is used: pytest loads this module in every session of the environment.
+Fixtures import endpick when used, because pytest loads this module in every session.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ import pytest
 if TYPE_CHECKING:
     from endpick.api import Endpoints, InferenceRequest, Plugin
     from endpick.api.data import AnyKey
+    from endpick.host.discovery import Installed
     from endpick.testing.host import Host
 
 
+_MARK = "endpick-testing"
+"""File in the metadata of distributions made by tests."""
+
+
 class MakeEndpoints(Protocol):
-    """See the fixture `make_endpoints`."""
+    """The fixture `make_endpoints`."""
 
     def __call__(
         self,
@@ -27,33 +32,33 @@ class MakeEndpoints(Protocol):
         labels: Sequence[Mapping[str, str]] = (),
         pool: Mapping[AnyKey, object] | None = None,
     ) -> Endpoints:
-        """A view of made-up endpoints."""
+        """Make endpoints."""
 
 
 class MakeHost(Protocol):
-    """See the fixture `host`."""
+    """The fixture `host`."""
 
     def __call__(self, config: str | None = None, plugins: Mapping[str, type[Plugin[Any]]] | None = None, *, seed: int = 1) -> Host:
-        """A host for a configuration."""
+        """Make a host."""
 
 
 class MakeDistribution(Protocol):
-    """See the fixture `make_distribution`."""
+    """The fixture `make_distribution`."""
 
     def __call__(
         self, name: str, entry_points: Mapping[str, str], modules: Mapping[str, str] | None = None, *, version: str = "1.0"
     ) -> Path:
-        """The directory of a new distribution."""
+        """Install a distribution."""
 
 
 @pytest.fixture
 def make_endpoints() -> MakeEndpoints:
-    """`make_endpoints({WAITING_QUEUE_SIZE: [3, None, 0]})`: a view of endpoints `default/e0`, `default/e1`, … with these columns.
+    """`make_endpoints({WAITING_QUEUE_SIZE: [3, None, 0]})`: endpoints `default/e0`, `default/e1`, … with these columns.
 
-    None is an endpoint that has not reported. `make_endpoints(5)` has five endpoints that have reported nothing; `labels=` gives them
-    labels in order, `pool=` sets values of scope `POOL`. The arrays are read-only, as in production.
+    None means not reported. `make_endpoints(5)` makes five endpoints without data; `labels=` labels them in order, `pool=` sets values of
+    scope `POOL`. The arrays are read-only, as in production.
     """
-    from endpick.testing.made_up import make_pool
+    from endpick.testing.factories import make_pool
 
     def make(
         columns: Mapping[AnyKey, Sequence[object]] | int = 3,
@@ -68,15 +73,15 @@ def make_endpoints() -> MakeEndpoints:
 
 @pytest.fixture
 def make_request() -> Callable[..., InferenceRequest]:
-    """`make_request("prompt", model="m", headers={...})`: a request as plugins see it; see `endpick.testing.made_up.make_request`."""
-    from endpick.testing.made_up import make_request
+    """`make_request("prompt", model="m", headers={...})`: a request as plugins see it."""
+    from endpick.testing.factories import make_request
 
     return make_request
 
 
 @pytest.fixture
 def host() -> Iterator[MakeHost]:
-    """`host(CONFIG, {"acme.mine": MyScorer})`: a whole host without sockets, see `endpick.testing.Host`; closed when the test ends."""
+    """`host(CONFIG, {"acme.mine": MyScorer})`: an `endpick.testing.Host`, closed when the test ends."""
     from endpick.testing.host import host_of
 
     hosts: list[Host] = []
@@ -92,27 +97,47 @@ def host() -> Iterator[MakeHost]:
 
 @pytest.fixture
 def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this test only endpick and what `make_distribution` makes are installed: other plugins of the environment are hidden.
+    """Hides all installed plugins except endpick's own and those of `make_distribution`.
 
-    Reaches only what is discovered in this process, not commands that a test starts.
+    Applies to discovery in this process, not to commands that a test starts.
     """
-    from endpick.testing.plugin_under_test import hide_other_plugins
+    from endpick.host import discovery
+    from endpick.installation import HOST_DISTRIBUTION
 
-    hide_other_plugins(monkeypatch)
+    find_all = discovery.find_installed
+
+    def visible(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
+        return tuple(one for one in find_all(path) if one.key == HOST_DISTRIBUTION or (Path(one.path) / _MARK).exists())
+
+    monkeypatch.setattr(discovery, "find_installed", visible)
 
 
 @pytest.fixture
 def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeDistribution:
-    """`make_distribution("acme-x", {"acme.x": "acme_x:X"}, {"acme_x": "source"})`: installs a distribution for the rest of the test.
+    """`make_distribution("acme-x", {"acme.x": "acme_x:X"}, {"acme_x": "source"})` installs a distribution for the test.
 
-    It has real metadata and entry points, and its modules can be imported; returns the directory that is now first on the import path.
+    It has real metadata and entry points, and importable modules. Returns its directory, now first on the import path.
     """
-    from endpick.testing.plugin_under_test import write_distribution
 
     def make(name: str, entry_points: Mapping[str, str], modules: Mapping[str, str] | None = None, *, version: str = "1.0") -> Path:
         directory = tmp_path / "distributions" / f"{name}-{version}"
-        write_distribution(directory, name, version, entry_points, modules or {})
+        _write_distribution(directory, name, version, entry_points, modules or {})
         monkeypatch.syspath_prepend(directory)
         return directory
 
     return make
+
+
+def _write_distribution(directory: Path, name: str, version: str, entry_points: Mapping[str, str], modules: Mapping[str, str]) -> None:
+    from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
+
+    for module, source in modules.items():
+        file = directory / f"{module.replace('.', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    metadata = directory / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [f"{plugin_type} = {target}" for plugin_type, target in entry_points.items()]
+    (metadata / "entry_points.txt").write_text("\n".join([f"[{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}]", *lines, ""]))
+    (metadata / _MARK).touch()

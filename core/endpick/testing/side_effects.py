@@ -1,4 +1,4 @@
-"""Notices what plugin code does on the side: blocks its thread, leaves tasks, threads and sockets behind."""
+"""Detects side effects of plugin code: blocking calls, and tasks, threads and sockets left open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import SupportsIndex
 
-_DEEDS = {
+_BLOCKING_CALLS = {
     "open": "opens a file",
     "os.system": "runs a command",
     "socket.connect": "connects a blocking socket",
@@ -34,18 +34,18 @@ _OURS = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """One blocking call: what it does, and where the plugin, or a library of its, makes it."""
+    """A blocking call and its location in the plugin or its library."""
 
-    deed: str
+    action: str
     place: str
 
     def __str__(self) -> str:
-        return f"{self.deed} at {self.place}"
+        return f"{self.action} at {self.place}"
 
 
 @dataclass(slots=True)
 class Watch:
-    """The blocking calls made while it was active, each place once; calls from other threads do not block the one that matters."""
+    """The blocking calls of one thread while active, each place once."""
 
     found: dict[Blocking, None] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
@@ -56,7 +56,7 @@ _active: ContextVar[Watch | None] = ContextVar("endpick_testing_watch", default=
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Note blocking calls made in this context, and in tasks begun in it."""
+    """Record blocking calls in this context and in tasks created in it."""
     _install()
     token = _active.set(watch)
     try:
@@ -67,7 +67,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 @cache
 def _install() -> None:
-    """Once per process: an audit hook cannot be removed again, and without an active watch it does nothing."""
+    """Runs once per process: an audit hook cannot be removed, and does nothing without an active watch."""
     sys.addaudithook(_hook)
     if sys.version_info < (3, 13):
         _audit_sleep()
@@ -88,21 +88,21 @@ def _audit_sleep() -> None:
 
 
 def _hook(event: str, arguments: Sequence[object]) -> None:
-    deed = _DEEDS.get(event)
-    if deed is None:
+    action = _BLOCKING_CALLS.get(event)
+    if action is None:
         return
     watch = _active.get()
     if watch is None or watch.thread != threading.get_ident():
         return
     if event == "socket.connect" and getattr(arguments[0], "timeout", None) == 0.0:
         return
-    frame = _culprit(sys._getframe(1))
+    frame = _plugin_frame(sys._getframe(1))
     if frame is not None:
-        watch.found[Blocking(deed, f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")] = None
+        watch.found[Blocking(action, f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")] = None
 
 
-def _culprit(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame outside the standard library; None for imports, and for what asyncio does by itself."""
+def _plugin_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame outside the standard library; None for imports and asyncio's own calls."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(("<frozen importlib", _ASYNCIO)) or file.endswith(("linecache.py", "importlib/__init__.py")):
@@ -115,45 +115,45 @@ def _culprit(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-_TURNS = 40
-_TURN_SECONDS = 0.005
+_POLLS = 40
+_POLL_SECONDS = 0.005
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is running and open now."""
+    """The threads and sockets that are open now."""
 
     threads: frozenset[threading.Thread]
     sockets: frozenset[str]
 
     @classmethod
     def now(cls) -> Running:
-        """Look; collects garbage first, because a socket without references is closed only then."""
+        """Take a snapshot, after collecting garbage: unreferenced sockets close only then."""
         gc.collect()
         return cls(frozenset(threading.enumerate()), _sockets())
 
     def added(self, later: Running) -> tuple[str, ...]:
-        """What has come since, described."""
+        """Descriptions of what `later` has in addition."""
         threads = sorted(thread.name for thread in later.threads - self.threads if thread.is_alive())
         sockets = later.sockets - self.sockets
         return (*(f"the thread '{name}'" for name in threads), *([f"{len(sockets)} open socket(s)"] if sockets else []))
 
 
 async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
-    """Do the work; the tasks that are still running some turns of the event loop after it has ended."""
+    """Await `work`, then return the tasks still running a moment later."""
     before = asyncio.all_tasks()
     await work()
-    for _ in range(_TURNS):
+    for _ in range(_POLLS):
         left = asyncio.all_tasks() - before
         if not left:
             return ()
-        await asyncio.sleep(_TURN_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return tuple(sorted(f"the task of `{getattr(task.get_coro(), '__qualname__', task.get_name())}`" for task in left))
 
 
 def _sockets() -> frozenset[str]:
-    """Sockets of this process, where the system tells (Linux)."""
+    """The sockets of this process; empty if the system has no /proc."""
     if not _DESCRIPTORS.is_dir():
         return frozenset()
     found = set()

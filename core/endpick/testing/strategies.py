@@ -21,7 +21,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import ScoredEndpoints
-from endpick.testing.made_up import make_pool, make_request
+from endpick.testing.factories import make_pool, make_request
 
 _WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=8)
 
@@ -36,10 +36,10 @@ _PLAUSIBLE: Mapping[AnyKey, st.SearchStrategy[object]] = {
 
 
 def values(key: AnyKey) -> st.SearchStrategy[object]:
-    """Plausible values of a data key; any finite number for numeric keys that are not endpick's own.
+    """Plausible values of a data key; any finite number for numeric keys of plugins.
 
     Raises:
-        ValueError: the key holds objects, and they cannot be made up: use `endpoints(..., values={key: strategy})`.
+        ValueError: The key holds objects without a strategy: use `endpoints(..., values={key: strategy})`.
     """
     if key in _PLAUSIBLE:
         return _PLAUSIBLE[key]
@@ -63,10 +63,10 @@ def endpoints(
     Args:
         draw: Given by hypothesis.
         columns: Data keys of scope `ENDPOINT`.
-        values: Strategies for values, instead of `endpick.testing.strategies.values`.
+        values: Strategies that replace `endpick.testing.strategies.values`.
         min_size: Fewest endpoints.
         max_size: Most endpoints.
-        reported: True: every value is there; False: none is; None, the default: each may be missing.
+        reported: True: every value is present; False: none; None: each may be missing.
         labels: A strategy for each label; an endpoint may lack any of them.
     """
     size = draw(st.integers(min_size, max_size))
@@ -77,7 +77,7 @@ def endpoints(
 
 @st.composite
 def narrowed_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_size: int = 12) -> Endpoints:
-    """As `endpoints`, after a filter has dropped some."""
+    """Like `endpoints`, after a filter has dropped some."""
     view: Endpoints = draw(endpoints(*columns, min_size=min_size, max_size=max_size))
     keep = draw(st.sets(st.integers(0, len(view) - 1), min_size=min_size))
     return view.take(sorted(keep))
@@ -85,7 +85,7 @@ def narrowed_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max
 
 @st.composite
 def scored_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_size: int = 12) -> ScoredEndpoints:
-    """Candidates with totals from 0 to 10, as pickers get them; equal totals are common."""
+    """Candidates with totals from 0 to 10, as pickers receive them; equal totals are common."""
     view: Endpoints = draw(endpoints(*columns, min_size=min_size, max_size=max_size))
     total = st.one_of(st.sampled_from((0.0, 0.5, 1.0)), st.floats(0.0, 10.0))
     return ScoredEndpoints(view, np.array(draw(st.lists(total, min_size=len(view), max_size=len(view))), dtype=np.float64))
@@ -93,7 +93,7 @@ def scored_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_s
 
 @st.composite
 def requests(draw: st.DrawFn, *, headers: Mapping[str, st.SearchStrategy[str]] | None = None) -> InferenceRequest:
-    """Requests of every kind: no prompt, several, long ones; with and without model, limit, priority and these headers."""
+    """Requests with any number of prompts, with and without model, output limit and these headers."""
     texts = draw(st.lists(st.text(max_size=200), max_size=3))
     request = make_request(tuple(texts), model=draw(st.one_of(st.just(""), _WORDS)))
     return replace(
@@ -108,7 +108,7 @@ def requests(draw: st.DrawFn, *, headers: Mapping[str, st.SearchStrategy[str]] |
 
 
 def single_endpoints() -> st.SearchStrategy[Endpoint]:
-    """Endpoints by themselves, IPv4 and IPv6, for sources and collectors."""
+    """Single endpoints with IPv4 and IPv6 addresses, for sources and collectors."""
     address = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
     return st.builds(Endpoint, _WORDS.map("default/{}".format), address, st.integers(1, 65535))
 

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.__collector_type }}`: writes the measurements to a column."""
+"""`{{ cookiecutter.__collector_type }}`: stores the measurements in a column."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from {{ cookiecutter.__package }}.source import {{ cookiecutter.__payload }}
 
 
 class {{ cookiecutter.__collector }}(DataCollector[Parameters, {{ cookiecutter.__payload }}]):
-    """Stores the connection time of each endpoint. Impossible times are dropped."""
+    """Stores the time to connect to each endpoint. Invalid times are dropped."""
 
     produces = ({{ cookiecutter.__key }},)
     default_source = "{{ cookiecutter.plugin_type }}"
 
     def collect(self, payload: {{ cookiecutter.__payload }}, writer: ColumnWriter) -> None:
-        """Write the payload's value."""
+        """Write the value of one payload."""
         if not (math.isfinite(payload.connect_seconds) and payload.connect_seconds >= 0):
-            raise Unavailable(f"{payload.connect_seconds} is no number of seconds")
+            raise Unavailable(f"{payload.connect_seconds} is not a valid duration")
         writer.set({{ cookiecutter.__key }}, payload.connect_seconds)

@@ -7,6 +7,6 @@ from endpick.api import DataKey
 {{ cookiecutter.__key }} = DataKey(
     "{{ cookiecutter.__key_name }}",
     float,
-    doc="Time it takes to open a connection to the endpoint, in seconds.",
+    doc="Time to open a connection to the endpoint, in seconds.",
     default_producer="{{ cookiecutter.__collector_type }}",
 )

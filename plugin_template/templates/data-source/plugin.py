@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: measures how long it takes to connect to each endpoint."""
+"""`{{ cookiecutter.plugin_type }}`: measures the time to connect to each endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Interval and timeout."""
+    """Parameters of the source."""
 
     interval: Annotated[Duration, Field(gt=0, description="Time between two measurements of one endpoint.")] = 5.0
     timeout: Annotated[Duration, Field(gt=0, description="A connection that takes longer counts as failed.")] = 1.0
@@ -26,7 +26,7 @@ class {{ cookiecutter.__payload }}:
 
 
 class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
-    """Connects to each endpoint and measures the connection time."""
+    """Measures the time to open a connection to each endpoint."""
 
     default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
@@ -36,8 +36,8 @@ class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, 
         self.timeout_seconds = parameters.timeout
 
     async def poll(self, endpoint: Endpoint) -> {{ cookiecutter.__payload }}:
-        """Measure one endpoint; endpick cancels this after `timeout_seconds`."""
-        begun = self.context.clock()
+        """Measure one endpoint; endpick gives up after `timeout_seconds`."""
+        started = self.context.clock()
         try:
             _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         except OSError as problem:
@@ -46,4 +46,4 @@ class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, 
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-        return {{ cookiecutter.__payload }}(connected - begun)
+        return {{ cookiecutter.__payload }}(connected - started)

@@ -39,16 +39,16 @@ async def test_time_to_connect_is_measured() -> None:
         writer.close()
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        begun = time.monotonic()
+        started = time.monotonic()
         payload = await source().poll(Endpoint("default/e", "127.0.0.1", server.sockets[0].getsockname()[1]))
 
-    assert 0 < payload.connect_seconds <= time.monotonic() - begun
+    assert 0 < payload.connect_seconds <= time.monotonic() - started
 
 
 @pytest.mark.asyncio
 async def test_endpoint_that_refuses_connections_is_unavailable() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # taken, and no server listens
+        bound.bind(("127.0.0.1", 0))  # bound, but not listening
         endpoint = Endpoint("default/e", "127.0.0.1", bound.getsockname()[1])
         with pytest.raises(Unavailable, match=f"cannot connect to {endpoint.address}"):
             await source().poll(endpoint)

@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: allows eviction of low priorities that do not stream."""
+"""`{{ cookiecutter.plugin_type }}`: allows eviction of low priorities, except streams."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The priority threshold."""
+    """Parameters of the filter."""
 
-    below: Annotated[int, Field(description="Requests of lower priority than this may be evicted.")] = 0
+    below: Annotated[int, Field(description="Requests with a lower priority may be evicted.")] = 0
 
 
 class {{ cookiecutter.__class }}(EvictionFilter[{{ cookiecutter.__parameters }}]):
-    """Allows eviction of requests with a priority under `below`, except streams: clients may have read a part."""
+    """Allow eviction of requests with a priority below `below`, except streams, which may be partly read."""
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Decide if a request may be evicted. Called once, when it is sent to a model server."""
+        """Return True if the request may be evicted; called once, after its dispatch."""
         return dispatched.request.priority < self.parameters.below and not dispatched.request.streaming

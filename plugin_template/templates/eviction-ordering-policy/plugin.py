@@ -10,17 +10,17 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Order of equal priorities."""
+    """Parameters of the policy."""
 
     newest_first: Annotated[
-        bool, Field(alias="newestFirst", description="Of equal priorities, evict what was sent last.")
+        bool, Field(alias="newestFirst", description="Of equal priorities, evict the newest request first.")
     ] = True
 
 
 class {{ cookiecutter.__class }}(EvictionOrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Evicts the lowest priority first; among equals the newest, which loses the least work."""
+    """Evict the lowest priority first; of equal priorities, the newest request, which loses the least work."""
 
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """Sort key of a request: the smallest is evicted first."""
+        """Return the sort key: the smallest is evicted first."""
         at = dispatched.dispatched_at
         return (dispatched.request.priority, -at if self.parameters.newest_first else at)

@@ -13,7 +13,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 
 def evicted(*, newest_first: bool) -> list[tuple[int, float]]:
-    """Requests by priority and time, in eviction order."""
+    """Priority and time of each request, in order of eviction."""
     parameters = {{ cookiecutter.__parameters }}(newest_first=newest_first)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     endpoint = Endpoint("e0", "192.0.2.1", 8000)
@@ -22,9 +22,9 @@ def evicted(*, newest_first: bool) -> list[tuple[int, float]]:
     return [(each.request.priority, each.dispatched_at) for each in sorted(sent, key=plugin.sort_key)]
 
 
-def test_lowest_priority_goes_first_and_of_equals_the_newest() -> None:
+def test_lowest_priority_and_newest_request_go_first() -> None:
     assert evicted(newest_first=True) == [(-2, 0), (-1, 2), (-1, 1)]
 
 
-def test_or_the_oldest() -> None:
+def test_oldest_request_goes_first_if_configured() -> None:
     assert evicted(newest_first=False) == [(-2, 0), (-1, 1), (-1, 2)]

@@ -10,23 +10,22 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The longest preference for small flows."""
+    """Parameters of the policy."""
 
     patience_seconds: Annotated[
         float,
-        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, whatever its flow."),
+        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, from any flow."),
     ] = 5.0
 
 
 class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
-    """Serves the flow with the fewest waiting requests; requests waiting longer than `patienceSeconds` go first.
+    """Serve the flow with the fewest waiting requests, after requests older than `patienceSeconds`.
 
-    Scans every flow of the band for each dispatch. For thousands of flows, keep them in order in
-    `flow_changed` instead.
+    It scans all flows of the band for every dispatch; for thousands of flows, sort them in `flow_changed`.
     """
 
     def choose(self, band: Band) -> Flow | None:
-        """Choose the flow to serve next."""
+        """Return the flow to serve next."""
         before = self.context.clock() - self.parameters.patience_seconds
 
         def rank(flow: Flow) -> tuple[bool, float]:

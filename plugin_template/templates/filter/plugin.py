@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: drops endpoints with long queues."""
+"""`{{ cookiecutter.plugin_type }}`: drops endpoints with a long waiting queue."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The longest acceptable queue."""
+    """Parameters of the filter."""
 
-    limit: Annotated[int, Field(ge=0, description="Longest waiting queue that is acceptable, in requests.")] = 16
+    limit: Annotated[int, Field(ge=0, description="Longest acceptable queue, in requests.")] = 16
 
 
 class {{ cookiecutter.__class }}(Filter[{{ cookiecutter.__parameters }}]):
-    """Keeps endpoints with at most `limit` waiting requests, and endpoints that have not reported their queue.
+    """Keep endpoints with at most `limit` waiting requests, and those that have not reported.
 
-    Keeps none when all queues are too long; the profile run then fails and the profile handler decides.
+    If all queues are too long it keeps none; the profile run then fails and the profile handler decides.
     """
 
     consumes = (WAITING_QUEUE_SIZE,)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        """Mask of the endpoints that may serve the request."""
+        """Return a mask of the endpoints that may serve the request."""
         queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE], nan=0.0)
         return queue <= self.parameters.limit

@@ -20,7 +20,7 @@ def kept(candidates: Endpoints, limit: int) -> BoolArray:
     return plugin.filter(make_request(), candidates, ScoringState())
 
 
-def test_endpoints_with_long_queues_are_left_out_and_silent_ones_kept(make_endpoints: MakeEndpoints) -> None:
+def test_endpoints_with_long_queues_are_dropped(make_endpoints: MakeEndpoints) -> None:
     candidates = make_endpoints({WAITING_QUEUE_SIZE: [0, 16, 17, None]})
 
     assert kept(candidates, limit=16).tolist() == [True, True, False, True]

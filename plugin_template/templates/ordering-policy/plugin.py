@@ -10,19 +10,19 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """Granularity of sizes."""
+    """Parameters of the policy."""
 
     step_bytes: Annotated[
-        int, Field(alias="stepBytes", ge=1, description="Sizes are compared in steps of so many bytes.")
+        int, Field(alias="stepBytes", ge=1, description="Sizes are compared in steps of this many bytes.")
     ] = 1024
 
 
 class {{ cookiecutter.__class }}(OrderingPolicy[{{ cookiecutter.__parameters }}]):
-    """Serves the smallest request of a flow first, in steps of `stepBytes`; equal sizes in order of arrival.
+    """Serve the smallest request of a flow first; of equals, in steps of `stepBytes`, the oldest.
 
-    A large request waits for as long as small ones come, or until its time to live is over.
+    A large request waits while small ones arrive, or until its time to live expires.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
-        """Sort key of a request: the smallest is served first."""
+        """Return the sort key: the smallest goes first."""
         return (waiting.request.size_bytes // self.parameters.step_bytes,)

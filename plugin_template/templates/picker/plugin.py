@@ -9,19 +9,19 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The number of endpoints to compare."""
+    """Parameters of the picker."""
 
     choices: Annotated[int, Field(ge=1, description="Endpoints drawn for each request.")] = 2
 
 
 class {{ cookiecutter.__class }}(Picker[{{ cookiecutter.__parameters }}]):
-    """Draws `choices` endpoints and picks the one with the highest total; the others are fallbacks, best first.
+    """Draw `choices` endpoints and pick the one with the best score; the others are fallbacks, best first.
 
-    Several pickers that see the same ratings do not all send to the same endpoint (the power of two choices).
+    Replicas with the same scores do not all pick the same endpoint (the power of two choices).
     """
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
-        """Choose at least one endpoint, best first."""
+        """Return at least one endpoint, best first."""
         positions = range(len(scored.endpoints))
         drawn = self.context.random.sample(positions, min(self.parameters.choices, len(positions)))
         return scored.take(sorted(drawn, key=lambda position: -scored.scores[position]))

@@ -17,7 +17,7 @@ class {{ cookiecutter.__collector }}(DataCollector[Parameters, {{ cookiecutter._
     default_source = "{{ cookiecutter.plugin_type }}"
 
     def collect(self, payload: {{ cookiecutter.__payload }}, writer: ColumnWriter) -> None:
-        """Write the payload's value."""
+        """Write the value of one payload."""
         if not (math.isfinite(payload.value) and payload.value >= 0):
-            raise Unavailable(f"{payload.value} is no number of use")
+            raise Unavailable(f"{payload.value} is not a valid number")
         writer.set_pool({{ cookiecutter.__key }}, payload.value)

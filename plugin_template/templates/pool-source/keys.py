@@ -8,7 +8,7 @@ from endpick.api import DataKey, Scope
     "{{ cookiecutter.__key_name }}",
     float,
     Scope.POOL,
-    doc="A number that concerns the whole pool, 0 or more.",
+    doc="A number for the whole pool, 0 or more.",
     default=0.0,
     default_producer="{{ cookiecutter.__collector_type }}",
 )

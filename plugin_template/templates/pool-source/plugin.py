@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: reads a pool-wide number from a file."""
+"""`{{ cookiecutter.plugin_type }}`: reads a number for the whole pool from a file."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The file and the interval."""
+    """Parameters of the source."""
 
-    path: Annotated[str, Field(min_length=1, description="File that holds the number.")] = "number.txt"
-    interval: Annotated[Duration, Field(gt=0, description="Time from one look at it to the next.")] = 10.0
+    path: Annotated[str, Field(min_length=1, description="File with the number.")] = "number.txt"
+    interval: Annotated[Duration, Field(gt=0, description="Time between two reads.")] = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class {{ cookiecutter.__payload }}:
-    """One reading of the file."""
+    """The content of the file."""
 
     value: float
 
 
 class {{ cookiecutter.__class }}(PollingPoolSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
-    """Reads the file at an interval. While it is unreadable, the last number stays and ages."""
+    """Reads the file at an interval. While it cannot be read, plugins see the last number and its age."""
 
     default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
@@ -35,7 +35,7 @@ class {{ cookiecutter.__class }}(PollingPoolSource[{{ cookiecutter.__parameters 
         self.interval_seconds = parameters.interval
 
     async def poll_pool(self) -> {{ cookiecutter.__payload }}:
-        """Read the file. endpick cancels this after `timeout_seconds` and retries failures."""
+        """Read the file once; endpick waits up to `timeout_seconds`, and retries soon after a failure."""
         path = self.parameters.path
         try:
             return {{ cookiecutter.__payload }}(float(await asyncio.to_thread(Path(path).read_text)))

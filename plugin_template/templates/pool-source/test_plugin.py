@@ -24,7 +24,7 @@ def source(path: Path) -> {{ cookiecutter.__class }}:
 
 
 def collected(payload: {{ cookiecutter.__payload }}) -> float | None:
-    """The pool value after one payload."""
+    """The value for plugins after one payload."""
     table = make_pool(1, keys=[{{ cookiecutter.__key }}])
     collector = {{ cookiecutter.__collector }}("it", Parameters(), PluginContext())
     collector.collect(payload, table.writer(None))
@@ -32,7 +32,7 @@ def collected(payload: {{ cookiecutter.__payload }}) -> float | None:
 
 
 @pytest.mark.asyncio
-async def test_file_is_read_anew_each_time(tmp_path: Path) -> None:
+async def test_file_is_read_each_time(tmp_path: Path) -> None:
     path = tmp_path / "number.txt"
     found = []
     for text in ("0.25", " 3\n"):
@@ -53,11 +53,11 @@ async def test_file_without_a_number_is_unavailable(tmp_path: Path, text: str | 
 
 
 @given(st.floats(0, 1e6))
-def test_number_is_there_for_plugins(value: float) -> None:
+def test_plugins_can_read_the_number(value: float) -> None:
     assert collected({{ cookiecutter.__payload }}(value)) == value
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_number_that_makes_no_sense_is_dropped(value: float) -> None:
-    with pytest.raises(Unavailable, match="is no number of use"):
+def test_invalid_number_is_dropped(value: float) -> None:
+    with pytest.raises(Unavailable, match="is not a valid number"):
         collected({{ cookiecutter.__payload }}(value))

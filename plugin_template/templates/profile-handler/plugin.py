@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: runs the next scheduling profile if one finds no endpoint."""
+"""`{{ cookiecutter.plugin_type }}`: runs the next scheduling profile when one finds no endpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The number of attempts."""
+    """Parameters of the handler."""
 
-    attempts: Annotated[int, Field(ge=1, description="Profiles to try at most.")] = 2
+    attempts: Annotated[int, Field(ge=1, description="Maximum number of profiles to try.")] = 2
 
 
 class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]):
-    """Runs at most `attempts` profiles, in the order of the configuration, until one picks an endpoint."""
+    """Run at most `attempts` profiles, in the order of the configuration, until one picks an endpoint."""
 
     def pick_profiles(
         self,
@@ -32,7 +32,7 @@ class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]
         results: Mapping[str, ProfileRunResult],
         state: ScoringState,
     ) -> Sequence[str]:
-        """Choose the next profile; none ends the loop."""
+        """Return the next profile to run, or none to end the loop."""
         tried = len(results)
         if tried == self.parameters.attempts or any(run.picked is not None for run in results.values()):
             return ()
@@ -41,7 +41,7 @@ class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]
     def process_results(
         self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState
     ) -> SchedulingResult:
-        """Use the picked endpoint, or give the reason for a refusal."""
+        """Return the picked endpoints, or the reason why there are none."""
         for profile, run in results.items():
             if run.picked is not None:
                 return SchedulingResult(profile, results, tuple(endpoint.address for endpoint in run.picked))

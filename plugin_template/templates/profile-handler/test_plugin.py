@@ -16,7 +16,7 @@ from {{ cookiecutter.__package }}.handler import (
 
 
 def decide(found: dict[str, Endpoints | None], attempts: int) -> tuple[list[str], SchedulingResult]:
-    """The profiles that ran and the decision, if each profile picks according to `found`."""
+    """The profiles that ran, and the decision, for the picks in `found`."""
     parameters = {{ cookiecutter.__parameters }}(attempts=attempts)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     request, state, runs = make_request(), ScoringState(), dict[str, ProfileRunResult]()
@@ -41,7 +41,7 @@ def test_refusal_says_why_each_profile_picked_nothing() -> None:
 
 
 @given(st.lists(st.none() | endpoints(), min_size=1, max_size=5), st.integers(1, 6))
-def test_profiles_run_in_order_until_one_picks_or_attempts_are_used_up(
+def test_profiles_run_until_one_picks_or_attempts_run_out(
     picks: list[Endpoints | None], attempts: int
 ) -> None:
     ran, _ = decide({f"profile-{number}": pick for number, pick in enumerate(picks)}, attempts)

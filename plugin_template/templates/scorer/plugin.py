@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: prefers endpoints with short queues."""
+"""`{{ cookiecutter.plugin_type }}`: prefers endpoints with a short waiting queue."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The queue length that scores 0."""
+    """Parameters of the scorer."""
 
-    cap: Annotated[int, Field(gt=0, description="Waiting requests from which on an endpoint scores 0.")] = 128
+    cap: Annotated[int, Field(gt=0, description="Number of waiting requests at which an endpoint scores 0.")] = 128
 
 
 class {{ cookiecutter.__class }}(Scorer[{{ cookiecutter.__parameters }}]):
-    """Prefers short waiting queues: score = 1 - min(queue, cap) / cap. Endpoints that have not reported score 0."""
+    """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported scores 0."""
 
     consumes = (WAITING_QUEUE_SIZE,)
     category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """Rate every endpoint; 1 is best, 0 is worst."""
+        """Score every endpoint from 0 (worst) to 1 (best)."""
         cap = self.parameters.cap
         queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE], nan=cap)
         return 1.0 - np.minimum(queue, cap) / cap

@@ -21,7 +21,7 @@ def scores(candidates: Endpoints, cap: int) -> FloatArray:
     return plugin.score(make_request(), candidates, ScoringState())
 
 
-def test_shorter_queues_score_higher_and_silent_endpoints_score_0(make_endpoints: MakeEndpoints) -> None:
+def test_shorter_queues_score_higher(make_endpoints: MakeEndpoints) -> None:
     candidates = make_endpoints({WAITING_QUEUE_SIZE: [0, 5, 10, 99, None]})
 
     assert scores(candidates, cap=10).tolist() == [1.0, 0.5, 0.0, 0.0, 0.0]

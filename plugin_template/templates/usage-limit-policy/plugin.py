@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: keeps a share of the pool for the highest priority."""
+"""`{{ cookiecutter.plugin_type }}`: reserves a share of the pool for the highest priority."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic import Field
 
 
 class {{ cookiecutter.__parameters }}(Parameters):
-    """The reserved share."""
+    """Parameters of the policy."""
 
     reserve: Annotated[
-        float, Field(ge=0, lt=1, description="Share of the pool that is kept for the highest priority.")
+        float, Field(ge=0, lt=1, description="Share of the pool reserved for the highest priority.")
     ] = 0.2
 
 
 class {{ cookiecutter.__class }}(UsageLimitPolicy[{{ cookiecutter.__parameters }}]):
-    """Serves the highest priority until the pool is full, and all others until only `reserve` of it is free."""
+    """Serve the highest priority until the pool is full, and others until only `reserve` of it is free."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """Ceilings of saturation by priority, the highest priority first."""
+        """Return the highest saturation at which each priority is served, highest priority first."""
         return [1.0 if place == 0 else 1.0 - self.parameters.reserve for place in range(len(priorities))]

@@ -1,4 +1,4 @@
-"""The conformance kit."""
+"""Runs endpick's conformance kit."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Assuming(DataProducer):
         state.put(TOKENS, len(request.prompt.texts[0]) // 4)
 
 
-@breaks("leaves_its_inputs_alone", "`score` changes the column 'waiting-queue-size'")
+@breaks("does_not_change_its_inputs", "`score` changes the column 'waiting-queue-size'")
 class Clamping(Scorer):
     """Cuts queues in place."""
 
@@ -102,7 +102,7 @@ class Clamping(Scorer):
         return np.fmax(1.0 - queue / 5.0, 0.0)
 
 
-@breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/tenants'", samples={TENANTS: [["a"], ["b"]]})
+@breaks("does_not_change_its_inputs", "`score` changes the column 'acme.example/tenants'", samples={TENANTS: [["a"], ["b"]]})
 class Subscribing(Scorer):
     """Adds to lists that belong to the endpoint table."""
 
@@ -115,7 +115,7 @@ class Subscribing(Scorer):
         return np.ones(len(endpoints))
 
 
-@breaks("leaves_its_inputs_alone", "`before_request` changes the headers of the request")
+@breaks("does_not_change_its_inputs", "`before_request` changes the headers of the request")
 class Stamping(PreRequest):
     """Writes into the request's headers."""
 
@@ -150,7 +150,7 @@ class Forking(PreRequest):
         subprocess.run(["true"], check=True)
 
 
-@breaks("takes_leave_of_any_endpoint", "`endpoint_removed('default/e0')` comes to KeyError")
+@breaks("accepts_removal_of_any_endpoint", "`endpoint_removed('default/e0')` comes to KeyError")
 class Forgetful(Fair):
     """Cannot forget whom it has never met."""
 

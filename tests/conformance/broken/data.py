@@ -62,7 +62,7 @@ class Anonymous(Fetching, PollingSource):
     """Does not say what it brings."""
 
 
-@breaks("source_is_unavailable_and_nothing_else", "it raises ClientConnectorError")
+@breaks("source_raises_only_unavailable", "it raises ClientConnectorError")
 class Raw(Pages):
     """Lets its client's exceptions out."""
 
@@ -79,8 +79,8 @@ class Unwrapped(Pages):
         return (await super().poll(endpoint)).body
 
 
-@breaks("source_heeds_cancellation", "it goes on after it was cancelled")
-class Stubborn(StreamSource[Parameters, MetricsPage]):
+@breaks("source_ends_when_cancelled", "it goes on after it was cancelled")
+class IgnoredCancellation(StreamSource[Parameters, MetricsPage]):
     """Takes cancellation for a hiccup."""
 
     async def watch(self, endpoint, publish):
@@ -91,7 +91,7 @@ class Stubborn(StreamSource[Parameters, MetricsPage]):
                 continue
 
 
-@breaks("source_has_sane_times", "`interval_seconds` is 0")
+@breaks("source_has_valid_times", "`interval_seconds` is 0")
 class Impatient(Pages):
     """Asks without a pause."""
 
@@ -134,7 +134,7 @@ class Leaking(PollingSource[Parameters, MetricsPage]):
         raise Unavailable("nothing to say")
 
 
-@breaks("source_is_unavailable_and_nothing_else", "it raises SystemExit: 3 at")
+@breaks("source_raises_only_unavailable", "it raises SystemExit: 3 at")
 class Quitting(PollingSource[Parameters, MetricsPage]):
     """Takes the process with it."""
 
@@ -142,7 +142,7 @@ class Quitting(PollingSource[Parameters, MetricsPage]):
         sys.exit(3)
 
 
-@breaks("collector_survives_nonsense", "`collect` raises AttributeError")
+@breaks("collector_survives_garbage", "`collect` raises AttributeError")
 class Naive(DataCollector[Parameters, MetricsPage]):
     """Expects pages to be as documented."""
 
@@ -229,7 +229,7 @@ class Stopwatch(ResponseObserver):
         state.private["seconds"] = self.context.clock() - state.private["started"]
 
 
-@breaks("discovery_fails_in_words", "`run` raises FileNotFoundError")
+@breaks("discovery_reports_configuration_errors", "`run` raises FileNotFoundError")
 class Lost(EndpointDiscovery):
     """Does not say what it cannot find."""
 

@@ -14,7 +14,7 @@ class Naming(FairnessPolicy):
         return next((flow.id for flow in band.flows), None)
 
 
-@breaks("fairness_policy_chooses_what_waits", "`choose` answers MadeUpFlow, not a flow of the band")
+@breaks("fairness_policy_chooses_what_waits", "`choose` answers FakeFlow, not a flow of the band")
 class Nostalgic(FairnessPolicy):
     """Goes on with the first flow it has seen, also when that has gone."""
 

@@ -206,7 +206,7 @@ class Upside(Picker):
         return scored.take(np.argsort(scored.scores)[:2])
 
 
-@breaks("picker_leaves_scores_alone", "`pick` changes the totals it is given")
+@breaks("picker_does_not_change_scores", "`pick` changes the totals it is given")
 class Consuming(Picker):
     """Crosses out whom it has picked."""
 

@@ -28,7 +28,7 @@ class Broken:
     message: str
     plugin_type: str
     distribution: str
-    material: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, object] = field(default_factory=dict)
 
 
 BROKEN: list[Broken] = []
@@ -38,12 +38,12 @@ UNDEMANDING = "undemanding-plugins"
 """Does not say which endpick it needs."""
 
 
-def breaks(check: str, message: str, *, plugin_type: str | None = None, distribution: str = DISTRIBUTION, **material: object):
+def breaks(check: str, message: str, *, plugin_type: str | None = None, distribution: str = DISTRIBUTION, **inputs: object):
     """Note the rule that a class breaks, and the entry point that leads to it: `broken.old-signature` unless another is given."""
 
     def note(plugin: type) -> type:
         name = f"broken.{re.sub('(?<!^)(?=[A-Z])', '-', plugin.__name__).lower()}"
-        BROKEN.append(Broken(plugin, check, message, plugin_type or name, distribution, material))
+        BROKEN.append(Broken(plugin, check, message, plugin_type or name, distribution, inputs))
         return plugin
 
     return note

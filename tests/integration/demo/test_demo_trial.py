@@ -16,12 +16,11 @@ import orjson
 import pytest
 
 from endpick.diagnostics import ExitCode
-from endpick.simulation.demo.envoy import bootstrap
 from endpick.simulation.demo.load import WorkloadSettings, make_workload
 from endpick.simulation.demo.processes import ChildFailed
-from endpick.simulation.demo.runner import PICKER, DemoSettings, run_demo
+from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
-from endpick.simulation.demo.trial import LiveTable, Trial, built_in, run_trial
+from endpick.simulation.demo.stack import bootstrap
 
 PROCESSES = 6
 """Four model servers, the picker and Envoy."""
@@ -70,7 +69,7 @@ def trial(envoy: Path) -> Trial:
 
 
 @pytest.mark.asyncio
-async def test_the_demo_answers_every_request_finds_more_prefixes_than_random_and_leaves_no_process(envoy, processes):
+async def test_demo_beats_random_and_leaves_no_process(envoy, processes):
     before = processes.children_of(os.getpid())
     output = io.StringIO()
     assert await run_demo(DemoSettings(envoy, duration_seconds=8.0, requests_per_second=15), output)
@@ -86,7 +85,7 @@ async def test_the_demo_answers_every_request_finds_more_prefixes_than_random_an
 
 
 @pytest.mark.asyncio
-async def test_a_picker_that_does_not_start_is_reported_with_what_it_printed(trial: Trial, tmp_path: Path, processes):
+async def test_picker_that_does_not_start_is_reported(trial: Trial, tmp_path: Path, processes):
     before = processes.children_of(os.getpid())
     broken = replace(trial, picker=(sys.executable, "-c", "raise SystemExit('the config is wrong')"))
     with pytest.raises(ChildFailed, match=r"endpick ended with status 1 before it was ready\n  \| the config is wrong"):
@@ -126,7 +125,7 @@ async def test_an_interrupted_demo_stops_everything_it_started(
 
 
 @pytest.mark.asyncio
-async def test_the_saturated_demo_answers_all_and_draws_what_waiting_changed(envoy: Path, processes, tmp_path: Path):
+async def test_saturated_demo_answers_all_and_draws_a_picture(envoy: Path, processes, tmp_path: Path):
     before, picture, output = processes.children_of(os.getpid()), tmp_path / "picture.svg", io.StringIO()
     assert await run_saturated(SaturatedSettings(envoy, duration_seconds=4.0), output, picture)
     assert processes.children_of(os.getpid()) == before

@@ -35,7 +35,7 @@ async def go_on():
             pass
 
 
-class Stubborn(Scorer[Where]):
+class IgnoredCancellation(Scorer[Where]):
     \"\"\"Goes on where its parameters say.\"\"\"
 
     async def start(self):
@@ -80,7 +80,7 @@ class Reader(Scorer):
     def score(self, request, endpoints, state):
         return np.nan_to_num(endpoints[SEEN])
 """
-TYPES = {f"stubborn.{name.lower()}": f"stubborn:{name}" for name in ("Stubborn", "Source", "Collector", "Reader")}
+TYPES = {f"stubborn.{name.lower()}": f"stubborn:{name}" for name in ("IgnoredCancellation", "Source", "Collector", "Reader")}
 ENDPOINTS = 'endpoints: [{name: a, address: 127.0.0.1, port: "1"}]\n'
 
 

@@ -14,9 +14,8 @@ import aiohttp
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy, start_envoy
 from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import Stack, _start_picker, _start_server
+from endpick.simulation.demo.stack import EnvoyNotFoundError, Stack, _start_picker, _start_server, find_envoy, start_envoy
 from forked import FORKED
 from integration.serve.gateway import FAST_SERVERS, ROOT, Gateway
 

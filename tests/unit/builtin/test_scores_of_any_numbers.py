@@ -16,7 +16,7 @@ from endpick.api import DataCollector, Endpoint, MetricsPage, PluginContext, Sco
 from endpick.data.table import EndpointTable, TableWriter
 from endpick.host.instance import scope_of
 from endpick.host.schema import own_model
-from endpick.testing.bench import doubles
+from endpick.testing.bench import stub_instances
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 
 SIZE = 4
@@ -57,7 +57,7 @@ def test_scores_are_finite(kind, parameters, numbers, rotate):
             # What a producer leaves for a request is its own number, not a server's; NaN is what it does not know.
             given_scene.state.put_column(key, given_scene.endpoints, np.where(np.isfinite(column), np.clip(column, -1e300, 1e300), np.nan))
     writer = TableWriter(given_scene.table, scope_of("test", subscriptions), None, lambda *_: None)
-    plugin = kind("test", values, PluginContext(logger=SILENT, random=random.Random(1), columns=writer, instances=doubles(values)))
+    plugin = kind("test", values, PluginContext(logger=SILENT, random=random.Random(1), columns=writer, instances=stub_instances(values)))
     scores = np.asarray(plugin.score(given_scene.request, given_scene.endpoints, given_scene.state), dtype=np.float64)
     assert scores.shape == (SIZE,)
     assert np.isfinite(scores).all(), scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_table_has_a_row_for_each_parameter_with_type_default_and_meaning(run_cli):
+def test_markdown_table_has_a_row_for_each_parameter(run_cli):
     lines = run_cli("describe", "metrics-data-source", "--format", "markdown").stdout.splitlines()
 
     assert lines[:2] == ["| parameter | type | default | meaning |", "| --- | --- | --- | --- |"]

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from pydantic import ConfigDict, Field
 
 from endpick.api import Duration, Parameters
-from endpick.cli.describe import command
-from endpick.cli.describing import bounds_of, example_from, parameter_tables, type_of
+from endpick.cli.describe import bounds_of, command, example_from, parameter_tables, type_of
 from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference

@@ -135,7 +135,7 @@ def test_stop_ends_everything_and_may_be_called_twice(run_virtual, recorder, mak
 def test_stop_does_not_wait_for_ever_for_a_plugin_that_ignores_cancellation(run_virtual, recorder, make_instance, keep):
     release = asyncio.Event()
 
-    class Stubborn(Polling):
+    class IgnoredCancellation(Polling):
         async def answer(self, endpoint):
             while not release.is_set():
                 try:
@@ -144,7 +144,7 @@ def test_stop_does_not_wait_for_ever_for_a_plugin_that_ignores_cancellation(run_
                     continue
 
     async def scenario():
-        rig = Rig(recorder, [make_instance(Stubborn, "stubborn")], [keep])
+        rig = Rig(recorder, [make_instance(IgnoredCancellation, "stubborn")], [keep])
         async with rig as table:
             table.replace_all([endpoint("gone"), endpoint("here")])
             await asyncio.sleep(0.2)

@@ -17,7 +17,7 @@ def filled(pool: BlockPool, hashes: list[int]) -> list[int]:
     return blocks
 
 
-def test_a_released_prefix_is_found_again_and_a_longer_one_only_as_far_as_it_goes():
+def test_released_prefix_is_found_as_far_as_it_matches():
     pool = BlockPool(4)
     blocks = filled(pool, [1, 2])
     pool.release(blocks)
@@ -26,7 +26,7 @@ def test_a_released_prefix_is_found_again_and_a_longer_one_only_as_far_as_it_goe
     assert pool.match([9, 1]) == []
 
 
-def test_a_shared_block_stays_in_use_until_its_last_holder_lets_go():
+def test_shared_block_is_in_use_until_its_last_release():
     pool = BlockPool(4)
     first = filled(pool, [1, 2])
     second = filled(pool, [1, 2])
@@ -47,7 +47,7 @@ def test_the_tail_of_the_prefix_idle_longest_is_evicted_first():
     assert len(pool.match([8, 9])) == 2
 
 
-def test_a_block_without_reusable_content_makes_way_before_any_cached_one():
+def test_block_without_hash_is_evicted_first():
     pool = BlockPool(2)
     cached = filled(pool, [1])
     private = pool.claim((), 1)

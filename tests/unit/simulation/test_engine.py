@@ -42,7 +42,7 @@ def test_first_token_after_prefill_and_then_one_per_decode_step():
     assert engine.next_event_time() is None
 
 
-def test_a_long_prompt_is_prefilled_in_chunks_while_others_go_on_decoding():
+def test_long_prompt_is_prefilled_in_chunks():
     engine = Engine(SETTINGS)
     engine.submit(GenerationRequest("short", 1, 8), now=0.0)
     engine.submit(GenerationRequest("long", 15, 1), now=0.5)
@@ -94,7 +94,7 @@ def test_a_prompt_seen_before_costs_only_what_is_not_cached():
     assert (metrics.prefix_cache_queried_tokens, metrics.prefix_cache_hit_tokens) == (17, 8)
 
 
-def test_the_last_prompt_token_is_computed_even_when_every_block_is_cached():
+def test_last_prompt_token_is_always_computed():
     engine = Engine(SETTINGS)
     for name, now in (("first", 0.0), ("again", 10.0)):
         engine.submit(GenerationRequest(name, 8, 1, (1, 2)), now=now)
@@ -110,7 +110,7 @@ def test_blocks_of_an_answer_are_reused_by_the_next_turn():
     assert usages(run(engine))["turn 2"].cached_tokens == 8
 
 
-def test_when_blocks_run_out_the_youngest_is_put_back_and_still_finishes():
+def test_youngest_request_is_preempted_and_finishes():
     settings = replace(SETTINGS, kv_blocks=4, max_model_len=16)
     engine = Engine(settings)
     engine.submit(GenerationRequest("old", 4, 9), now=0.0)
@@ -122,7 +122,7 @@ def test_when_blocks_run_out_the_youngest_is_put_back_and_still_finishes():
     assert engine.metrics(100.0).kv_cache_usage == 0.0
 
 
-def test_a_request_that_lacks_blocks_waits_without_being_overtaken():
+def test_request_without_blocks_is_not_overtaken():
     settings = replace(SETTINGS, kv_blocks=4, max_model_len=16, max_num_batched_tokens=64)
     engine = Engine(settings)
     engine.submit(GenerationRequest("holder", 8, 2), now=0.0)
@@ -148,7 +148,7 @@ def test_an_adapter_without_a_slot_waits_while_others_pass_it():
     assert order == ["red 1", "red 2", "base", "blue"]
 
 
-def test_loading_an_adapter_costs_time_only_when_it_is_not_resident():
+def test_resident_adapter_needs_no_loading_time():
     engine = Engine(replace(SETTINGS, max_loras=2))
     for name, now in (("cold", 0.0), ("warm", 20.0)):
         engine.submit(GenerationRequest(name, 1, 1, adapter="red"), now=now)

@@ -46,7 +46,7 @@ def engine(kv_blocks: int) -> Engine:
     )
 
 
-def test_one_at_a_time_an_unlimited_cache_finds_every_prefix_seen_before(trace: list[Line]):
+def test_unlimited_cache_finds_every_earlier_prefix(trace: list[Line]):
     unlimited = engine(kv_blocks=50_000)
     seen: set[int] = set()
     for line in trace:
@@ -63,7 +63,7 @@ def test_one_at_a_time_an_unlimited_cache_finds_every_prefix_seen_before(trace: 
         assert usage.cached_tokens == expected, f"request {request.id}"
 
 
-def test_under_real_arrivals_everything_finishes_and_a_small_cache_finds_less(trace: list[Line]):
+def test_real_arrivals_finish_and_a_small_cache_hits_less(trace: list[Line]):
     hits = {}
     for kv_blocks in (400, 50_000):
         busy = engine(kv_blocks)

@@ -87,7 +87,7 @@ def advance_in_steps(engine: Engine, until: float) -> list[Event]:
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_every_request_ends_exactly_once_and_nothing_is_left_behind(data: st.DataObject):
+def test_every_request_ends_once_and_frees_its_blocks(data: st.DataObject):
     engine = Engine(data.draw(engine_settings()))
     arrivals = data.draw(loads(engine.settings))
     events, aborted = play(engine, arrivals)
@@ -134,7 +134,7 @@ def test_without_adapters_first_tokens_come_in_order_of_arrival(data: st.DataObj
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_the_same_inputs_give_the_same_events_however_often_time_is_advanced(data: st.DataObject):
+def test_events_do_not_depend_on_the_number_of_advances(data: st.DataObject):
     shape = data.draw(engine_settings())
     arrivals = data.draw(loads(shape, patient=True))
     often, once = Engine(shape, Random(7)), Engine(shape, Random(7))

@@ -82,7 +82,7 @@ def first_token_at(engine: EngineSettings, transferred: int) -> float:
     return simulated.advance(1000.0)[0].time
 
 
-def test_a_transferred_prompt_takes_the_time_of_its_last_token_only() -> None:
+def test_transferred_prompt_computes_only_its_last_token() -> None:
     engine = EngineSettings(timing=Timing(prefill_seconds_per_token=0.5, decode_seconds=1.0))
 
     times = [first_token_at(engine, transferred) for transferred in (0, 100, 499, 500, 9999)]
@@ -91,7 +91,7 @@ def test_a_transferred_prompt_takes_the_time_of_its_last_token_only() -> None:
 
 
 @pytest.mark.asyncio
-async def test_without_headers_or_without_the_role_everything_runs_here() -> None:
+async def test_without_headers_or_role_the_server_does_everything() -> None:
     async with AsyncExitStack() as stack:
         decode, prefill = await started(stack, "d", "decode"), await started(stack, "p", "prefill")
 
@@ -169,7 +169,7 @@ async def test_a_rank_of_the_same_host_gets_the_request_as_it_is() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("body", [b"{", b"[]", b"7", b'{"model": "m"}'])
-async def test_a_body_that_makes_no_sense_is_refused_as_without_a_sidecar(body: bytes) -> None:
+async def test_invalid_body_is_refused_as_without_a_sidecar(body: bytes) -> None:
     async with AsyncExitStack() as stack:
         decode = await started(stack, "d", "decode")
         headers = {"x-encoder-hosts-ports": "127.0.0.1:1"}

@@ -22,7 +22,7 @@ def text(blocks, letter):
 
 
 @pytest.mark.asyncio
-async def test_what_a_simulated_server_holds_is_known_and_what_it_evicts_is_gone():
+async def test_kv_events_follow_stored_and_evicted_blocks():
     settings = ServerSettings(model="m", engine=ENGINE, kv_events=KvEventSettings(ANY, ANY))
     server = await serve(settings)
     try:

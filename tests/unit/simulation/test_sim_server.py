@@ -55,7 +55,7 @@ async def until(server: SimulatedServer, **expected: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_chat_completion_has_the_asked_length_and_counts_its_tokens(running: Running):
+async def test_chat_completion_has_requested_length_and_usage(running: Running):
     async with (
         running(name="sim-7") as (_, client),
         client.post(CHAT, json=chat("tell me" * 10, max_tokens=5, ignore_eos=True), headers={"x-request-id": "abc"}) as response,
@@ -74,7 +74,7 @@ async def test_a_chat_completion_has_the_asked_length_and_counts_its_tokens(runn
 
 
 @pytest.mark.asyncio
-async def test_a_stream_gives_the_same_answer_token_by_token_and_ends_with_usage_and_done(running: Running):
+async def test_stream_gives_the_same_answer_and_ends_with_usage(running: Running):
     async with running() as (_, client):
         async with client.post(CHAT, json=chat("hello", max_tokens=4)) as response:
             whole = (await response.json())["choices"][0]["message"]["content"]
@@ -115,7 +115,7 @@ async def test_a_text_completion_takes_text_or_token_ids(running: Running, promp
 
 
 @pytest.mark.asyncio
-async def test_the_next_turn_finds_the_conversation_so_far_in_the_cache(running: Running):
+async def test_next_chat_message_hits_the_prefix_cache(running: Running):
     first = [{"role": "system", "content": "You are terse. " * 20}, {"role": "user", "content": "Hello?"}]
     async with running(block_size=4, kv_blocks=4096) as (_, client):
         async with client.post(CHAT, json={"model": "sim-model", "messages": first, "max_tokens": 16}) as response:
@@ -197,7 +197,7 @@ async def test_an_unknown_path_gets_an_openai_error(running: Running):
 
 
 @pytest.mark.asyncio
-async def test_metrics_tell_queue_batch_cache_and_adapters_while_requests_run(running: Running):
+async def test_metrics_show_queue_batch_cache_and_adapters(running: Running):
     async with running(SLOW, adapters=("red",), max_num_seqs=1, kv_blocks=1024) as (server, client):
         posts = []
         for index, model in enumerate(("sim-model", "red")):

@@ -20,7 +20,7 @@ from endpick.testing.side_effects import Watch, watched
 
 
 def deeds(watch: Watch) -> list[str]:
-    return [side_effects.deed for side_effects in watch.found]
+    return [side_effects.action for side_effects in watch.found]
 
 
 def open_a_file():
@@ -54,7 +54,7 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
     with watched(watch):
         deed()
 
-    found = [side_effects for side_effects in watch.found if side_effects.deed == expected]
+    found = [side_effects for side_effects in watch.found if side_effects.action == expected]
     assert found
     assert all(Path(__file__).name in side_effects.place for side_effects in found)
 
@@ -66,7 +66,7 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
         ("a_library", "a_library/module.py"),
     ],
 )
-def test_installed_packages_are_told_from_the_standard_library_they_lie_in_and_from_us(monkeypatch, package, culprit):
+def test_installed_packages_are_not_the_standard_library(monkeypatch, package, culprit):
     packages = Path(sysconfig.get_path("stdlib"), "site-packages")
     monkeypatch.setattr(side_effects, "_OURS", str(packages / "endpick" / "testing"))
     frames = []
@@ -75,7 +75,7 @@ def test_installed_packages_are_told_from_the_standard_library_they_lie_in_and_f
 
     names["call"]()
 
-    assert side_effects._culprit(frames[0]).f_code.co_filename.endswith(culprit)
+    assert side_effects._plugin_frame(frames[0]).f_code.co_filename.endswith(culprit)
 
 
 def test_nothing_is_noticed_outside_and_after():
@@ -115,7 +115,7 @@ def test_importing_is_not_blocking(tmp_path, monkeypatch):
     assert deeds(watch) == []
 
 
-def test_asyncio_connects_resolves_and_hands_to_threads_without_blocking():
+def test_asyncio_calls_are_not_blocking():
     async def client() -> None:
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]

@@ -113,7 +113,7 @@ class Peeking(Scorer):
         (Undefined, pytest.approx((np.nan, np.nan), nan_ok=True), (0.0, 0.0), "answered a score that is not a finite number"),
     ],
 )
-def test_a_faulty_scorer_is_shown_with_what_it_said_and_what_it_counted(open_host, plugin, answered, weighted, problem):
+def test_faulty_scorer_shows_answer_and_weighted_score(open_host, plugin, answered, weighted, problem):
     host = open_host(config("type: test.faulty", refs="{pluginRef: test.faulty}"), {"test.faulty": plugin})
     host.put(2)
 
@@ -175,7 +175,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.host.telemetry import NullTelemetry
     from endpick.scheduling.trace import traced
     from endpick.serve.compile import Built, compile_plan
-    from endpick.testing.made_up import make_request
+    from endpick.testing.factories import make_request
 
     host = open_host(TWO_SCORERS)
     host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})
@@ -192,7 +192,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     assert all(type(profile).__name__ == "Profile" for profile in plain.profiles.values())
 
 
-def test_an_instance_that_is_left_out_says_so_in_an_explained_decision(open_host):
+def test_skipped_instance_is_named_in_the_explanation(open_host):
     host = open_host(TWO_SCORERS)
     host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})
     breaker = host.instances["queue-scorer"].breaker
@@ -216,7 +216,7 @@ def test_the_same_seed_gives_the_same_draws(open_host):
     assert picks[0] == picks[1] != picks[2]
 
 
-def test_a_wrong_configuration_is_refused_in_the_words_of_validate():
+def test_invalid_configuration_is_refused_as_by_validate():
     with pytest.raises(HostRefused, match=r"error\[E0301\](.|\n)*no installed plugin offers the type 'queue-scorre'"):
         host_of(config("type: queue-scorre", refs="{pluginRef: queue-scorre}"))
 
@@ -283,7 +283,7 @@ def test_requests_leave_nothing_in_flight(open_host):
 OBJECTIVES = "objectives:\n  - {name: batch, priority: -1}\n  - {name: chat, priority: 5}\n"
 
 
-def test_requests_of_a_sheddable_objective_are_refused_while_the_pool_is_full(open_host):
+def test_sheddable_requests_are_refused_when_the_pool_is_full(open_host):
     host = open_host(HEAD + OBJECTIVES + "plugins:\n  - {type: utilization-detector}\n  - {type: queue-scorer}\n")
     host.put({WAITING_QUEUE_SIZE: [100, 100], KV_CACHE_USAGE: [1.0, 1.0]})
 

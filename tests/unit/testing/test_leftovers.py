@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from endpick.testing.check import TookTooLong, time_limit
+from endpick.testing.exercise import run
+from endpick.testing.plugin_under_test import TimeLimitExceeded, time_limit
 from endpick.testing.side_effects import Running, tasks_left
-from endpick.testing.source_runner import run
 
 
 def test_threads_and_sockets_that_came_are_described():
@@ -75,7 +75,7 @@ def test_a_limit_interrupts_a_loop_that_catches_everything():
             except Exception:
                 continue
 
-    with pytest.raises(TookTooLong), time_limit(0.05):
+    with pytest.raises(TimeLimitExceeded), time_limit(0.05):
         endless()
 
 

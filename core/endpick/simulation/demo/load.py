@@ -1,4 +1,4 @@
-"""The load of the demo: multi-turn chats of several tenants, sent through the gateway, every request measured."""
+"""The demo's load: chats of several tenants, with measurements of every request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from endpick.simulation.openai import answer_text
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """Size of a load; sizes in tokens of the simulator's tokenizer."""
+    """Size of a load, in tokens of the simulator."""
 
     span_seconds: float
-    """The last turn is due before this."""
+    """The last request is due before this."""
     requests_per_second: float = 20.0
     tenants: int = 16
     turns: int = 5
@@ -28,13 +28,13 @@ class WorkloadSettings:
 
     @property
     def sessions(self) -> int:
-        """Chats in all, at least one."""
+        """Number of chats, at least one."""
         return max(1, round(self.span_seconds * self.requests_per_second / self.turns))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question, and when to ask it: not before it is due, nor before the previous one was answered."""
+    """One question; sent when it is due and the previous one is answered."""
 
     due_seconds: float
     """Since the start of the load."""
@@ -52,7 +52,7 @@ class Chat:
 
 
 def make_workload(settings: WorkloadSettings, seed: int) -> tuple[Chat, ...]:
-    """The chats of a load, in order of their start; the same arguments give the same chats."""
+    """The chats of a load, by start time; the same arguments give the same chats."""
     random = Random(seed)  # noqa: S311 - repeatable by design
     prompts = [answer_text(random.getrandbits(64), settings.system_tokens) for _ in range(settings.tenants)]
     starts = sorted(random.uniform(0, settings.span_seconds / 2) for _ in range(settings.sessions))
@@ -75,23 +75,22 @@ class ChatOutcome:
     """The result of one request."""
 
     chat: str
-    """Name of the chat; empty for a turn that the end of the load cut off."""
+    """Name of the chat; empty for a question cut off by the end of the load."""
     served_by: str | None
-    """Name of the model server, from its `x-served-by`; None when none answered."""
+    """The `x-served-by` of the response."""
     ttft_seconds: float | None
-    """From sending the request to its first token; None when there was none."""
+    """Time to first token."""
     total_seconds: float
     prompt_tokens: int = 0
     cached_tokens: int = 0
     error: str | None = None
-    """What went wrong, in a line; None when the answer is complete."""
+    """One line; None for a complete answer."""
 
 
 async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds: float) -> list[ChatOutcome]:
-    """Hold all chats, each at its own pace, and return the outcome of every turn in the order of completion.
+    """Run all chats concurrently; returns the outcome of every request in order of completion.
 
-    A failed request is an outcome with an error, never an exception. So is a turn without an answer after
-    `limit_seconds`, when the load ends.
+    Failed requests, and those unanswered after `limit_seconds`, are outcomes with an error.
     """
     outcomes: list[ChatOutcome] = []
     timeout = aiohttp.ClientTimeout(total=None)
@@ -154,7 +153,7 @@ async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: 
 
 @dataclass(slots=True)
 class _Answer:
-    """The part of a streamed answer that has arrived so far."""
+    """The part of a streamed answer received so far."""
 
     text: str = ""
     first_token_time: float | None = None

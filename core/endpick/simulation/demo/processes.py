@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent: it stops them at the end, and the kernel kills them if it dies."""
+"""Child processes that end with their parent, also if it is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
 STOP_SECONDS = 5.0
-"""How long children may take to stop before they are killed."""
+"""Time for children to stop before they are killed."""
 
 _POLL_SECONDS = 0.02
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class Children:
-    """A set of child processes that all stop when the `async with` block ends, also by an exception."""
+    """Child processes that stop when the `async with` block ends."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` takes the logs and is where the children run."""
+        """`folder` holds the logs and is the working directory."""
         self._folder = folder
         self._children: list[Child] = []
 
@@ -41,10 +41,10 @@ class Children:
         await self._stop()
 
     async def start(self, name: str, arguments: Sequence[str | Path]) -> Child:
-        """Start a process; it leads a group of its own, so that a Ctrl-C in the terminal reaches only the parent.
+        """Start a process in a new session, so that Ctrl-C in the terminal reaches only the parent.
 
         Raises:
-            OSError: the program cannot be started.
+            OSError: The program cannot be started.
         """
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
@@ -62,18 +62,14 @@ class Children:
         return child
 
     def named(self, name: str) -> Child:
-        """The child that was started under this name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The child of this name. Raises `KeyError` if there is none."""
         return {child.name: child for child in self._children}[name]
 
     async def watch(self) -> NoReturn:
-        """Wait until a child ends by itself.
+        """Wait until a child ends unexpectedly.
 
         Raises:
-            ChildFailed: for the first child that ended.
+            ChildFailed: For the first child that ended.
         """
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
@@ -101,17 +97,17 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child process, leader of a process group of its own, its output in a log file."""
+    """A child process with its output in a log file."""
 
     name: str
     process: asyncio.subprocess.Process
     log: Path
 
     async def wait_until_ready(self, probe: Callable[[], Awaitable[T | None]], timeout_seconds: float) -> T:
-        """The first result of `probe` that is not None; `probe` is called repeatedly while the child lives.
+        """Call `probe` until its result is not None; returns the result.
 
         Raises:
-            ChildFailed: the child ended first, or time ran out.
+            ChildFailed: The child ended first, or the timeout passed.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_seconds
@@ -124,21 +120,21 @@ class Child:
         return result
 
     def output(self) -> str:
-        """Everything the child has printed so far."""
+        """Everything it has printed."""
         return self.log.read_text(errors="replace")
 
     def failure(self, what: str) -> ChildFailed:
-        """An error about this child that shows the end of its log."""
+        """An error with the end of the child's log."""
         tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
         return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
 
 
-class ChildFailed(Exception):  # noqa: N818 - says what happened
-    """A child ended, or did not get ready, while it was needed; the message carries the end of its log."""
+class ChildFailed(Exception):  # noqa: N818 - names the event
+    """A child ended or did not become ready; the message has the end of its log."""
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """The first thing that a child runs: it asks the kernel to kill it when its parent dies, and ends if the parent has died already."""
+    """Runs in the child: the kernel kills it when its parent dies; ends at once if the parent is dead."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 

@@ -1,36 +1,43 @@
-"""Runs `endpick demo`: sends the same load under two configurations and reports how they compare."""
+"""Runs the demo: the same load under two configurations, each with fresh processes and a live table."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
+import aiohttp
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.simulation.demo.load import ChatOutcome, WorkloadSettings, make_workload
-from endpick.simulation.demo.trial import Configuration, LiveTable, Trial, built_in, run_trial
+from endpick.host.planning.plan import Plan
+from endpick.simulation.demo.load import Chat, ChatOutcome, WorkloadSettings, make_workload, run_load
+from endpick.simulation.demo.processes import Children
+from endpick.simulation.demo.stack import ENDPOINTS_FILE, Stack, start_stack
 
 PICKER = (sys.executable, "-m", "endpick", "serve")
 _LAST_ANSWERS_SECONDS = 1.0
-"""How long before the end of each half the last request is due, so that its answer arrives within the half."""
+"""Time between the last request and the end of each half."""
 
 _GRACE_SECONDS = 10.0
-"""How long answers may be late before the load ends without them."""
+"""Extra time for late answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What the demo runs."""
+    """Settings of the demo."""
 
     envoy: Path
     """Envoy's binary."""
     duration_seconds: float = 30.0
-    """Duration of the load under both configurations together, without starting and stopping."""
+    """Duration of both loads together, without starting and stopping."""
     requests_per_second: float = 20.0
     servers: int = 4
     seed: int = 1
@@ -39,11 +46,11 @@ class DemoSettings:
 
 
 async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
-    """Run both trials and write the comparison; True when no request failed.
+    """Run both trials and print the comparison; True if no request failed.
 
     Raises:
-        ChildFailed: a process did not start, or ended during the load.
-        OSError: a process cannot be started.
+        ChildFailed: A process did not start, or ended during the load.
+        OSError: A process cannot be started.
     """
     configurations = (settings.tried, built_in("random-picker"))
     half_seconds = settings.duration_seconds / len(configurations)
@@ -72,17 +79,17 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One configuration's results."""
+    """The results of one configuration."""
 
     requests: int
     errors: tuple[tuple[str, int], ...]
-    """Each error and how often it occurred, most frequent first."""
+    """Each error with its count, most frequent first."""
     ttft_seconds: tuple[float, ...]
-    """At each of `PERCENTILES`; NaN without a single answer."""
+    """At each of `PERCENTILES`; NaN without answers."""
     prefix_hit_ratio: float
-    """Cached prompt tokens / prompt tokens, over all answered requests; 0 to 1."""
+    """Cached / all prompt tokens of answered requests, 0 to 1."""
     served: tuple[tuple[str, int], ...]
-    """Answered requests by model server, by name."""
+    """Answered requests by model server, sorted by name."""
 
     @property
     def failed(self) -> int:
@@ -106,7 +113,7 @@ def summarize(outcomes: Sequence[ChatOutcome]) -> Summary:
 
 
 def render_report(tried: tuple[str, Summary], baseline: tuple[str, Summary]) -> str:
-    """The comparison as text, ending in a newline; each configuration is given as its name and its results."""
+    """The comparison as text."""
     return "\n".join((*_ratios(tried, baseline), "", *_figures(tried, baseline), *_errors(tried, baseline), ""))
 
 
@@ -141,3 +148,216 @@ def _figures(*results: tuple[str, Summary]) -> list[str]:
 def _errors(*results: tuple[str, Summary]) -> list[str]:
     lines = [f"  {count} x under {name}: {error}" for name, summary in results for error, count in summary.errors[:5]]
     return ["", "failed requests:", *lines] if lines else []
+
+
+MODEL = "sim-model"
+CONFIG_FILE = "config.yaml"
+_REFRESH_SECONDS = 0.5
+_SERVER_OPTIONS = (
+    *("--model", MODEL, "--max-num-seqs", "16", "--max-model-len", "8192"),
+    *("--kv-blocks", "1024", "--block-size", "16"),
+    *("--prefill-ms-per-token", "0.15", "--decode-ms", "8"),
+)
+"""The cache holds about seven conversations of the workload, so only some tenants fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One configuration with its servers and load."""
+
+    config: Configuration
+    servers: int
+    envoy: Path
+    workload: Sequence[Chat]
+    limit_seconds: float
+    """End of the load, answered or not."""
+    picker: tuple[str, ...]
+    """Command that serves a configuration, without its arguments."""
+
+
+async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[ChatOutcome]:
+    """Run one trial in the empty `folder` and stop all processes.
+
+    Raises:
+        ChildFailed: A process did not start, or ended during the load.
+        OSError: A process cannot be started.
+    """
+    config = folder / CONFIG_FILE
+    config.write_text(trial.config.text)
+    async with Children(folder) as children:
+        stack = await start_stack(
+            children,
+            folder,
+            server_options=_SERVER_OPTIONS,
+            servers=trial.servers,
+            picker=trial.picker,
+            config=config,
+            envoy=trial.envoy,
+        )
+        load = asyncio.create_task(_load_with_table(trial, stack, table))
+        watch = asyncio.create_task(children.watch())
+        try:
+            await asyncio.wait((load, watch), return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+            return await load
+        finally:
+            for task in (load, watch):
+                task.cancel()
+            await asyncio.gather(load, watch, return_exceptions=True)
+
+
+async def _load_with_table(trial: Trial, stack: Stack, table: LiveTable) -> list[ChatOutcome]:
+    async with _refreshing(trial.config.name, stack.servers, table):
+        return await run_load(stack.gateway, trial.workload, MODEL, trial.limit_seconds)
+
+
+@asynccontextmanager
+async def _refreshing(title: str, servers: Mapping[str, str], table: LiveTable) -> AsyncIterator[None]:
+    task = asyncio.create_task(_refresh(title, servers, table))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _refresh(title: str, servers: Mapping[str, str], table: LiveTable) -> None:
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as client:
+        while True:
+            stats = await asyncio.gather(*(read_stats(client, url) for url in servers.values()))
+            table.show(title, clock() - start, dict(zip(servers, stats, strict=True)))
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration for `endpick serve`, with its name in the report."""
+
+    name: str
+    text: str
+
+
+def built_in(name: str) -> Configuration:
+    """A configuration of the demo: `prefix-aware`, `random-picker` or `flow-control`."""
+    return Configuration(name, (resources.files("endpick.simulation.demo") / f"{name}.yaml").read_text())
+
+
+def why_unfit(plan: Plan) -> str | None:
+    """Why a plan cannot find the demo's model servers; None if it can."""
+    discovery = None if plan.discovery is None else plan.by_name[plan.discovery]
+    if discovery is not None and discovery.type == "file-discovery" and getattr(discovery.parameters, "path", "") == ENDPOINTS_FILE:
+        return None
+    return f"the demo lists its model servers in '{ENDPOINTS_FILE}'; name a file-discovery with that path under dataLayer.discovery"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStats:
+    """The metrics of one model server."""
+
+    requests: int
+    """Answered since its start."""
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    prefix_hit_ratio: float
+    """0 to 1, since its start."""
+
+
+Rows = Mapping[str, EndpointStats | None]
+"""Stats by endpoint name; None if it does not answer."""
+
+_CLEAR_LINE = "\x1b[2K"
+
+
+class LiveTable:
+    """Shows the state of the endpoints, in place on a terminal, else as lines."""
+
+    def __init__(self, stream: TextIO, *, plain_interval_seconds: float = 5.0) -> None:
+        self._stream = stream
+        self._in_place = stream.isatty()
+        self._plain_interval_seconds = plain_interval_seconds
+        self._drawn_lines = 0
+        self._next_plain_seconds = plain_interval_seconds
+
+    def show(self, title: str, elapsed_seconds: float, rows: Rows) -> None:
+        """Show the state `elapsed_seconds` into the load."""
+        if self._in_place:
+            self._redraw(table_lines(title, elapsed_seconds, rows))
+        elif elapsed_seconds >= self._next_plain_seconds:
+            self._next_plain_seconds = elapsed_seconds + self._plain_interval_seconds
+            self._stream.write(plain_line(title, elapsed_seconds, rows) + "\n")
+            self._stream.flush()
+
+    def _redraw(self, lines: list[str]) -> None:
+        up = f"\x1b[{self._drawn_lines}A" if self._drawn_lines else ""
+        self._stream.write(up + "".join(f"{_CLEAR_LINE}{line}\n" for line in lines))
+        self._stream.flush()
+        self._drawn_lines = len(lines)
+
+
+def table_lines(title: str, elapsed_seconds: float, rows: Rows) -> list[str]:
+    """A title, a header, and a line per endpoint."""
+    width = max((len(name) for name in rows), default=0)
+    header = f"  {'endpoint':{max(width, 8)}}{'requests':>10}{'running':>9}{'queue':>7}{'KV use':>8}{'prefix hits':>13}"
+    lines = [f"{title}  {elapsed_seconds:.0f} s", header]
+    for name, stats in rows.items():
+        start = f"  {name:{max(width, 8)}}"
+        if stats is None:
+            lines.append(f"{start}  does not answer")
+            continue
+        kv, hits = f"{stats.kv_cache_usage * 100:.0f} %", f"{stats.prefix_hit_ratio * 100:.0f} %"
+        lines.append(f"{start}{stats.requests:>10}{stats.running:>9}{stats.waiting:>7}{kv:>8}{hits:>13}")
+    return lines
+
+
+def plain_line(title: str, elapsed_seconds: float, rows: Rows) -> str:
+    """The state in one line, for logs."""
+    parts = [
+        f"{name} down"
+        if stats is None
+        else f"{name} {stats.requests} requests, queue {stats.waiting}, KV {stats.kv_cache_usage * 100:.0f} %,"
+        f" hits {stats.prefix_hit_ratio * 100:.0f} %"
+        for name, stats in rows.items()
+    ]
+    return f"{title} {elapsed_seconds:.0f} s: " + "; ".join(parts)
+
+
+_WANTED = frozenset(
+    {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:request_success_total",
+    }
+)
+
+
+async def read_stats(client: aiohttp.ClientSession, url: str) -> EndpointStats | None:
+    """The stats of a server; None if it does not answer."""
+    try:
+        async with client.get(f"{url}/metrics") as response:
+            return parse_stats(await response.text())
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+
+
+def parse_stats(page: str) -> EndpointStats:
+    """The stats from a metrics page; missing metrics are 0."""
+    lines = (line for line in page.splitlines() if line.partition("{")[0] in _WANTED)
+    values = dict.fromkeys(_WANTED, 0.0)
+    for family in text_string_to_metric_families("\n".join((*lines, ""))):
+        for sample in family.samples:
+            values[sample.name] += sample.value
+    queried = values["vllm:prefix_cache_queries_total"]
+    return EndpointStats(
+        requests=int(values["vllm:request_success_total"]),
+        running=int(values["vllm:num_requests_running"]),
+        waiting=int(values["vllm:num_requests_waiting"]),
+        kv_cache_usage=values["vllm:kv_cache_usage_perc"],
+        prefix_hit_ratio=values["vllm:prefix_cache_hits_total"] / queried if queried else 0.0,
+    )

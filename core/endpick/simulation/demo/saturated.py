@@ -1,4 +1,4 @@
-"""The saturated demo: more requests than the model servers can answer, of two tenants and three priorities."""
+"""The saturated demo: more requests than the servers can answer, from two tenants at three priorities."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from random import Random
 from typing import TextIO
@@ -14,16 +15,15 @@ from typing import TextIO
 import aiohttp
 import numpy as np
 
-from endpick.simulation.demo.picture import Bar, bars_picture
 from endpick.simulation.demo.processes import Children
+from endpick.simulation.demo.runner import CONFIG_FILE, MODEL, Configuration, built_in
 from endpick.simulation.demo.stack import start_stack
-from endpick.simulation.demo.trial import CONFIG_FILE, MODEL, Configuration, built_in
 
 PRIORITIES = ("high", "normal", "low")
 TENANTS = {"flood": 4.0, "trickle": 1.0}
-"""Each tenant's share of the requests."""
+"""Weights of the tenants' request rates."""
 PLACES = 4
-"""Requests that a model server works on at a time."""
+"""Concurrent requests of a model server."""
 _TOKENS = 30
 _DECODE_MS = 10
 _GRACE_SECONDS = 60.0
@@ -33,19 +33,19 @@ _PICKER = (sys.executable, "-m", "endpick", "serve")
 
 @dataclass(frozen=True, slots=True)
 class SaturatedSettings:
-    """What is run, once with flow control and once without."""
+    """Settings of both runs, with and without flow control."""
 
     envoy: Path
     duration_seconds: float = 30.0
-    """Of the load under both configurations together, without starting, stopping and the last answers."""
+    """Duration of both loads together, without startup and the last answers."""
     servers: int = 2
     seed: int = 1
     overload: float = 1.5
-    """How many times what the servers can answer."""
+    """Load as a multiple of the capacity."""
 
     @property
     def requests_per_second(self) -> float:
-        """That follow."""
+        """Rate of the load."""
         return self.overload * self.servers * PLACES / (_TOKENS * _DECODE_MS / 1000.0)
 
 
@@ -54,23 +54,22 @@ class Ask:
     """One request of the load."""
 
     due_seconds: float
-    """Since the start of the load."""
     tenant: str
     priority: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one."""
+    """The result of one request."""
 
     ask: Ask
     seconds: float
-    """From when it was due to its answer."""
+    """Time from when it was due to its answer."""
     status: int
 
 
 def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
-    """The load, in the order of time; the same settings give the same load."""
+    """The load in order of time; the same settings give the same load."""
     random = Random(settings.seed)  # noqa: S311 - repeatable by design
     asks, now = [], 0.0
     while (now := now + random.expovariate(settings.requests_per_second)) < settings.duration_seconds / 2:
@@ -80,17 +79,17 @@ def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
 
 
 def without_queues() -> Configuration:
-    """The same configuration with the gate off."""
+    """The configuration with the feature gate removed."""
     text = built_in("flow-control").text.replace("featureGates: [flowControl]\n", "")
     return Configuration("without flow control", text)
 
 
 async def run_saturated(settings: SaturatedSettings, output: TextIO, picture: Path) -> bool:
-    """Run both trials, write the comparison, and draw it into `picture`; True when no request failed.
+    """Run both trials, print the comparison and draw it to `picture`; True if no request failed.
 
     Raises:
-        ChildFailed: a process did not start.
-        OSError: a process cannot be started, or the picture cannot be written.
+        ChildFailed: A process did not start.
+        OSError: A process cannot be started, or the picture cannot be written.
     """
     asks = make_asks(settings)
     output.write(f"{len(asks)} requests, {settings.overload:g} times what {settings.servers} simulated model servers can answer, twice\n\n")
@@ -139,7 +138,7 @@ async def _ask(client: aiohttp.ClientSession, ask: Ask, start: float) -> Answer:
 
 
 def rows_of(results: dict[str, list[Answer]]) -> list[Bar]:
-    """A bar for each priority, tenant and configuration, in this order."""
+    """One bar for each priority, tenant and configuration, in this order."""
     rows = []
     for priority in PRIORITIES:
         for tenant in TENANTS:
@@ -152,5 +151,65 @@ def rows_of(results: dict[str, list[Answer]]) -> list[Bar]:
 
 
 def render(rows: Sequence[Bar]) -> str:
-    """The same as text."""
+    """The bars as text."""
     return "".join(f"{row.group:16}{row.name:24}{row.value:8.2f} s   {row.note}\n" for row in rows)
+
+
+WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 760, 130, 190, 70, 16, 12
+_COLOURS = ("#d0d7de", "#0969da", "#1a7f37", "#8250df")
+_STYLE = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.note{fill:#57606a;font-size:11px}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        group: Bars of a group are adjacent; the first one is labelled with it.
+        name: Bars with the same name have the same colour.
+        value: Length, 0 or more.
+        note: Text to the right.
+    """
+
+    group: str
+    name: str
+    value: float
+    note: str
+
+
+def bars_picture(title: str, bars: Sequence[Bar]) -> str:
+    """An SVG with one row per bar; the longest takes the whole width."""
+    longest = max((bar.value for bar in bars), default=0.0) or 1.0
+    names = list(dict.fromkeys(bar.name for bar in bars))
+    colours = {name: _COLOURS[position % len(_COLOURS)] for position, name in enumerate(names)}
+    shapes, y, group = [], float(TOP), None
+    for bar in bars:
+        if bar.group != group:
+            y += GAP if group is not None else 0
+            shapes.append(_text(LEFT - 10, y + 12, bar.group, ' text-anchor="end"'))
+            group = bar.group
+        length = bar.value / longest * (WIDTH - LEFT - RIGHT)
+        shapes.append(f'<rect x="{LEFT}" y="{y:g}" width="{length:.1f}" height="{BAR - 2}" fill="{colours[bar.name]}"/>')
+        shapes.append(_text(LEFT + length + 6, y + 11, f"{bar.value:.2f}; {bar.note}", ' class="note"'))
+        y += BAR
+    legend = []
+    for position, name in enumerate(names):
+        x = LEFT + 180 * position
+        legend.append(f'<rect x="{x}" y="38" width="12" height="12" fill="{colours[name]}"/>')
+        legend.append(_text(x + 18, 48, name))
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + GAP:g}" role="img">',
+            f"<style>{_STYLE}</style>",
+            f'<rect width="{WIDTH}" height="{y + GAP:g}" fill="#fff"/>',
+            _text(10, 22, title, ' class="title"'),
+            *legend,
+            *shapes,
+            "</svg>",
+            "",
+        )
+    )
+
+
+def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(text)}</text>'

@@ -1,9 +1,11 @@
-"""Checks of how a plugin behaves towards the host and the other plugins, whatever it is for."""
+"""Checks for plugins of every kind: data access, side effects, speed and lifecycle."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from time import thread_time
 
@@ -11,11 +13,15 @@ import numpy as np
 
 from endpick.api import CandidateFilter, DataCollector, DataProducer, Endpoints, Filter, Picker, Scorer
 from endpick.api.data import DataKey, Scope
-from endpick.testing.bench import Bench, Scene, benches
-from endpick.testing.check import Finding, NotApplicable, check
-from endpick.testing.exercise import scored, walk, walk_one
-from endpick.testing.made_up import varied_requests
-from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.api.datalayer import DataSource
+from endpick.api.errors import ConfigurationError
+from endpick.diagnostics import Diagnostic
+from endpick.host.failures import PLUGIN_ERRORS
+from endpick.testing.bench import Bench, Raised, Scene, benches, make_bench
+from endpick.testing.exercise import IgnoredCancellation, answering, payloads_from, run, scored, started, walk, walk_one
+from endpick.testing.factories import varied_requests
+from endpick.testing.plugin_under_test import Finding, NotApplicable, PluginUnderTest, check
+from endpick.testing.side_effects import Running, tasks_left
 
 
 @check()
@@ -32,7 +38,7 @@ def writes_only_declared_keys(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def reads_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
-    """No data key is declared that the plugin never reads: the host would refuse to start without a producer for it."""
+    """Every declared data key is read: the host refuses to start without a producer for it."""
     declared = {key.name for bench in benches(subject) for key in bench.consumed}
     read: set[str] = set()
     for bench in _walked(subject):
@@ -46,8 +52,8 @@ def reads_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataCollector, DataProducer)
 def writes_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Every data key in `produces` is written, for one request or payload or another: consumers wait for it."""
-    if DataCollector in subject.kinds and not subject.material.payloads:
+    """Every data key in `produces` is written for some request or payload: consumers wait for it."""
+    if DataCollector in subject.kinds and not subject.inputs.payloads:
         raise NotApplicable("give the kit `payloads=`, what a source would deliver")
     produced = {key.name for bench in benches(subject) for key in bench.instance.subscriptions.produces}
     written: set[str] = set()
@@ -67,19 +73,19 @@ def _undeclared(subject: PluginUnderTest, access: str, advice: str) -> Iterator[
 def _walked(subject: PluginUnderTest) -> Iterator[Bench]:
     for bench in benches(subject):
         for _ in walk(bench):
-            continue  # what is answered concerns other checks; here counts what was touched
+            continue  # other checks judge the answers
         yield bench
 
 
 MANY_ENDPOINTS = 10_000
 BUDGET_IN_LOOPS = 50
-"""How many times longer than a plain Python loop over the endpoints a plugin may take; numpy takes a hundredth of such a loop."""
+"""Allowed time as a multiple of a plain Python loop over the endpoints; numpy takes a hundredth of one."""
 _ATTEMPTS = 3
 
 
 @check()
-def leaves_its_inputs_alone(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Request, endpoints, columns and what producers left are as they were after the plugin has seen them: others see them too."""
+def does_not_change_its_inputs(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The plugin does not change the request, endpoints, columns or produced data: other plugins see them too."""
     for bench in benches(subject):
         for request in varied_requests():
             scene = bench.scene(request=request)
@@ -94,8 +100,8 @@ def leaves_its_inputs_alone(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 @check(Picker)
-def picker_leaves_scores_alone(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The totals a picker is given are as they were afterwards: decision records show them."""
+def picker_does_not_change_scores(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A picker does not change the totals it receives: decision records show them."""
     for bench in benches(subject):
         plugin, scene = bench.instance.plugin, bench.scene()
         assert isinstance(plugin, Picker)
@@ -109,20 +115,22 @@ def picker_leaves_scores_alone(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Nothing on the request path or in a collector opens files, blocking connections or processes, resolves names or sleeps."""
+    """The request path and collectors open no files, blocking connections or processes, resolve no names and do not sleep."""
     found: dict[str, None] = {}
     for bench in benches(subject):
         for request in varied_requests():
             for method, _ in walk_one(bench, bench.scene(request=request)):
                 found.update({f"`{method}` {blocking}": None for blocking in bench.watch.found})
                 bench.watch.found.clear()
-    for deed in found:
-        yield Finding(deed, "do it in `start`, in a data source, or in a thread with `asyncio.to_thread`; every request waits for it here")
+    for action in found:
+        yield Finding(
+            action, "do it in `start`, in a data source, or in a thread with `asyncio.to_thread`; every request waits for it here"
+        )
 
 
 @check(Filter, Scorer, Picker, CandidateFilter)
 def handles_ten_thousand_endpoints(subject: PluginUnderTest) -> Iterator[Finding]:
-    """With ten thousand endpoints it takes no longer than fifty plain Python loops over them."""
+    """With ten thousand endpoints it takes at most as long as fifty plain Python loops over them."""
     for bench in benches(subject):
         scene = bench.scene(size=MANY_ENDPOINTS)
         budget = BUDGET_IN_LOOPS * _loop_seconds(scene.endpoints)
@@ -136,8 +144,8 @@ def handles_ten_thousand_endpoints(subject: PluginUnderTest) -> Iterator[Finding
 
 
 @check()
-def takes_leave_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`endpoint_removed` accepts every name, also of an endpoint the plugin has never met, and twice."""
+def accepts_removal_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`endpoint_removed` accepts any name: unknown endpoints, and the same one twice."""
     for bench in benches(subject):
         for name in ("default/e0", "default/e0", "default/never-seen"):
             answer = bench.call(bench.instance.plugin.endpoint_removed, name)
@@ -150,7 +158,7 @@ def takes_leave_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What was given to a plugin, copied."""
+    """A copy of a plugin's inputs."""
 
     facts: Mapping[str, object]
 
@@ -159,12 +167,12 @@ class _Snapshot:
         return cls({name: _copied(fact) for name, fact in _facts(bench, scene)})
 
     def differs(self, bench: Bench, scene: Scene) -> str | None:
-        """What has changed since; the first of several."""
+        """The first input that has changed, or None."""
         return next((name for name, fact in _facts(bench, scene) if not _equal(fact, self.facts[name])), None)
 
 
 def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """Everything a plugin was given and could change, each with what a finding calls it."""
+    """Every mutable input of a plugin, with its name for findings."""
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     yield "the headers of the request", request.headers
     yield "the payload of the request", request.payload
@@ -182,7 +190,7 @@ def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
 
 
 def _copied(fact: object) -> object:
-    """A copy to compare with later; the fact itself where a copy does not equal its original, so that nothing false is said of it."""
+    """A copy for comparison; the original if a copy would not equal it, to avoid false findings."""
     try:
         copied = copy.deepcopy(dict(fact) if isinstance(fact, Mapping) else fact)
         return copied if _equal(fact, copied) else fact
@@ -191,7 +199,7 @@ def _copied(fact: object) -> object:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Whether two facts are the same, NaN counting as equal to itself."""
+    """Equality that treats NaN as equal to itself."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype == np.object_:
             return bool(one.tolist() == other.tolist())
@@ -200,7 +208,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _loop_seconds(endpoints: Endpoints) -> float:
-    """Processor time of one pass in plain Python: two look-ups and some arithmetic for each endpoint."""
+    """CPU time of one plain Python loop with two lookups and some arithmetic per endpoint."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()
@@ -212,7 +220,7 @@ def _loop_seconds(endpoints: Endpoints) -> float:
 
 
 def _best_of(bench: Bench, scene: Scene, budget: float) -> float:
-    """Processor time of the fastest attempt: other work on the machine does not count, and neither does the first, cold one."""
+    """CPU time of the fastest attempt, which excludes cold caches and other load."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()
@@ -233,3 +241,96 @@ def _ask(bench: Bench, scene: Scene) -> None:
         bench.call(plugin.pick, request, scored(endpoints), state)
     if isinstance(plugin, CandidateFilter):
         bench.call(plugin.filter_candidates, request, endpoints)
+
+
+@check()
+def starts_and_stops(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
+    for bench in benches(subject):
+        problem = _raised_by(_only_start(bench))
+        if problem is not None and not isinstance(problem.problem, ConfigurationError):
+            yield Finding(f"`start` or `stop` raises {problem}", "raise ConfigurationError from `start`, and nothing from `stop`")
+            return
+
+
+@check()
+def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
+    """After `stop`, no task, thread or socket of the plugin is left."""
+    for bench in benches(subject):
+        before = Running.now()
+        try:
+            left = run(tasks_left(_use_of(bench)))
+        except IgnoredCancellation:
+            return  # reported by `source_ends_when_cancelled`
+        left = (*left, *before.added(Running.now()))
+        if left:
+            yield Finding(f"after `stop`, it leaves {' and '.join(left)}", "cancel tasks and close sessions in `stop`, and await both")
+            return
+
+
+@check()
+def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A second instance works after the first, built before it, has stopped."""
+    for block, parameters in subject.valid_blocks():
+        first, second, alone = (make_bench(subject, block.origin, parameters) for _ in range(3))
+        if isinstance(first, Diagnostic) or isinstance(second, Diagnostic) or isinstance(alone, Diagnostic):
+            continue  # reported by `can_be_built`
+        failing, failing_alone = run(_failing_after(first, second)), run(_failing_after(None, alone))
+        new = {method: raised for method, raised in failing.items() if method not in failing_alone}
+        for method, raised in new.items():
+            yield Finding(f"once another instance has stopped, `{method}` raises {raised}", "share nothing between instances")
+            return
+
+
+def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
+    async def use() -> None:
+        try:
+            async with answering("an empty page") as endpoint, started(bench):
+                if isinstance(bench.instance.plugin, DataSource):
+                    await payloads_from(bench, endpoint)
+                for _, value in walk_one(bench, bench.scene()):
+                    await _settled(value)
+        except IgnoredCancellation:
+            raise
+        except PLUGIN_ERRORS:
+            return
+
+    return use
+
+
+def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
+    try:
+        run(life)
+    except PLUGIN_ERRORS as problem:
+        return Raised(problem)
+    return None
+
+
+async def _only_start(bench: Bench) -> None:
+    async with started(bench):
+        await asyncio.sleep(0)
+
+
+async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised]:
+    """The methods of the second instance that raise after the first has started and stopped next to it."""
+    try:
+        if first is not None:
+            await first.instance.plugin.start()
+        async with started(second):
+            if first is not None:
+                await first.instance.plugin.stop()
+            said = [(method, await _settled(value)) for method, value in walk_one(second, second.scene())]
+            return {method: value for method, value in said if isinstance(value, Raised)}
+    except PLUGIN_ERRORS as problem:
+        return {"start": Raised(problem)}
+
+
+async def _settled(value: object) -> object:
+    """The answer of a method, awaited if necessary, or `Raised`."""
+    if not inspect.isawaitable(value):
+        await asyncio.sleep(0)
+        return value
+    try:
+        return await value
+    except PLUGIN_ERRORS as problem:
+        return Raised(problem)

@@ -14,10 +14,9 @@ from endpick.api.errors import ConfigurationError, Unavailable
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.kinds import payload_of
 from endpick.testing.bench import Bench, Raised, benches
-from endpick.testing.check import Finding, NotApplicable, check
-from endpick.testing.made_up import make_pool, nonsense_of
-from endpick.testing.plugin_under_test import PluginUnderTest
-from endpick.testing.source_runner import ANSWERS, Stubborn, answering, no_server, payloads_from, run, run_discovery, started
+from endpick.testing.exercise import ANSWERS, IgnoredCancellation, answering, no_server, payloads_from, run, run_discovery, started
+from endpick.testing.factories import garbage_of, make_pool
+from endpick.testing.plugin_under_test import Finding, NotApplicable, PluginUnderTest, check
 
 Server = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
@@ -35,8 +34,8 @@ _SERVERS: dict[str, Server] = {
 
 
 @check(DataSource)
-def source_is_unavailable_and_nothing_else(subject: PluginUnderTest) -> Iterator[Finding]:
-    """When a server is down or answers nonsense, the only exception that comes out is `Unavailable`."""
+def source_raises_only_unavailable(subject: PluginUnderTest) -> Iterator[Finding]:
+    """When a server is down or its answer is invalid, the source raises only `Unavailable`."""
     for situation, outcome in _outcomes(subject):
         if isinstance(outcome, Raised) and not isinstance(outcome.problem, Unavailable):
             yield Finding(f"it raises {outcome} when {situation}", "catch what your client raises, and raise Unavailable(...) from it")
@@ -45,7 +44,7 @@ def source_is_unavailable_and_nothing_else(subject: PluginUnderTest) -> Iterator
 
 @check(DataSource)
 def source_gives_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Whatever the source brings is of the type that is its second generic argument: collectors rely on it."""
+    """Every payload of the source has the type of its second generic argument: collectors rely on it."""
     expected = payload_of(subject.plugin) or object
     for situation, outcome in _outcomes(subject):
         for payload in outcome if isinstance(outcome, list) else ():
@@ -58,12 +57,12 @@ def source_gives_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 @check(DataSource)
-def source_heeds_cancellation(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Cancelled, it ends within a second: endpoints come and go, and the host has to stop."""
+def source_ends_when_cancelled(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The source ends within a second of its cancellation: endpoints come and go, and the host has to stop."""
     for bench in benches(subject):
         try:
             run(_collect(bench, _no_server))
-        except Stubborn:
+        except IgnoredCancellation:
             yield Finding(
                 "it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await"
             )
@@ -71,8 +70,8 @@ def source_heeds_cancellation(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 @check(DataSource)
-def source_has_sane_times(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`interval_seconds` is None or positive; a `timeout_seconds` that is not is refused when the plugin is loaded."""
+def source_has_valid_times(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`interval_seconds` is None or positive."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         if not isinstance(plugin, PollingSource | PollingPoolSource):
@@ -83,7 +82,7 @@ def source_has_sane_times(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataSource)
 def source_does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Polling and watching await: no blocking socket, file, process or sleep in the thread that also routes."""
+    """Polling and watching use await: no blocking socket, file, process or sleep in the event loop."""
     for bench in benches(subject):
         for server in (_no_server, partial(answering, "an empty page")):
             if _attempt(bench, server) is None:
@@ -93,12 +92,12 @@ def source_does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 @check(EndpointDiscovery)
-def discovery_fails_in_words(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A discovery that cannot work says why with `ConfigurationError`, and ends when it is cancelled."""
+def discovery_reports_configuration_errors(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A discovery that cannot work raises `ConfigurationError` with the reason, and ends when cancelled."""
     for bench in benches(subject):
         try:
             outcome = run(_discover(bench))
-        except Stubborn:
+        except IgnoredCancellation:
             yield Finding("it goes on after it was cancelled", "let asyncio.CancelledError pass")
             return
         if isinstance(outcome, Raised) and not isinstance(outcome.problem, ConfigurationError):
@@ -107,7 +106,7 @@ def discovery_fails_in_words(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Raised]]:
-    """What comes of each situation; ends early where other checks say what is wrong."""
+    """The outcome of each situation; ends early if another check reports the problem."""
     for situation, server in _SERVERS.items():
         for bench in benches(subject):
             outcome = _attempt(bench, server)
@@ -117,7 +116,7 @@ def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Ra
 
 
 def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
-    """What came of it; None when it would not start, stop or be cancelled, of which other checks speak."""
+    """The payloads, or None if starting, stopping or cancelling failed, which other checks report."""
     try:
         return run(_collect(bench, server))
     except PLUGIN_ERRORS:
@@ -135,9 +134,9 @@ async def _discover(bench: Bench) -> object:
 
 
 @check(DataCollector)
-def collector_survives_nonsense(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A payload of the right type that makes no sense is `Unavailable`, or changes nothing; no other exception comes out."""
-    payloads = nonsense_of(payload_of(subject.plugin) or object)
+def collector_survives_garbage(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A meaningless payload of the right type raises `Unavailable` or changes nothing."""
+    payloads = garbage_of(payload_of(subject.plugin) or object)
     if not payloads:
         raise NotApplicable(f"the kit cannot make a {payload_of(subject.plugin)}")
     for bench in benches(subject):
@@ -155,13 +154,13 @@ def collector_survives_nonsense(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataCollector)
 def collector_reads_good_payloads(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Every payload that its author gave the kit is read without complaint."""
-    if not subject.material.payloads:
+    """The collector accepts every payload that its author gave to the kit."""
+    if not subject.inputs.payloads:
         raise NotApplicable("give the kit `payloads=`, what a source would deliver")
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, DataCollector)
-        for payload in subject.material.payloads:
+        for payload in subject.inputs.payloads:
             answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
             if answer is not None:
                 said = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"

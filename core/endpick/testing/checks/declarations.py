@@ -1,4 +1,4 @@
-"""Checks of what a plugin says about itself: its entry point, its declarations and its parameters."""
+"""Checks of a plugin's entry point, declarations and parameters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from endpick.host.resolution import where
 from endpick.host.schema import own_model
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION, SEPARATE_PLUGINS
 from endpick.testing.bench import make_bench
-from endpick.testing.check import Finding, check
-from endpick.testing.made_up import BUILT_IN_KEYS
-from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.testing.factories import BUILT_IN_KEYS
+from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
 
 @check()
 def loads(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The host loads the class: kind, declarations, methods, signatures and parameter schema are in order."""
+    """The host can load the class: its kind, declarations, methods, signatures and parameters schema are valid."""
     for refusal in subject.refusals:
         notes = "; ".join(refusal.notes)
         yield Finding(f"{refusal.message} [{refusal.code}]", notes or f"`endpick explain {refusal.code}` says more")
@@ -38,7 +37,7 @@ GROUP = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
 
 @check()
 def has_an_entry_point(subject: PluginUnderTest) -> Iterator[Finding]:
-    """One installed entry point leads to the class; its name is the plugin's type."""
+    """One installed entry point leads to the class; its name is the plugin type."""
     wanted = f'[project.entry-points."{GROUP}"] "{_type_to_write(subject)}" = "{subject.target}"'
     bearing = [offer for offer in subject.offers if offer.type == subject.name]
     leading = [offer for offer in bearing if _target(offer) == subject.target]
@@ -62,7 +61,7 @@ def has_an_entry_point(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _type_to_write(subject: PluginUnderTest) -> str:
-    """The type it has, or one made of the name of its class."""
+    """Its type, or one derived from the name of the class."""
     if any(offer.type == subject.name for offer in subject.offers):
         return subject.name
     return f"acme.{re.sub('(?<!^)(?=[A-Z])', '-', subject.plugin.__name__).lower()}"
@@ -70,7 +69,7 @@ def _type_to_write(subject: PluginUnderTest) -> str:
 
 @check()
 def works_under_its_aliases(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Each former name in `aliases` has an entry point of its own."""
+    """Each former name in `aliases` has an entry point."""
     for alias in subject.plugin.aliases:
         if not any(offer.type == alias for offer in subject.offers):
             yield Finding(
@@ -80,7 +79,7 @@ def works_under_its_aliases(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def has_a_vendor_prefix(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The type begins with who makes it (`acme.queue-scorer`): types without prefix are endpick's own."""
+    """The type starts with a vendor (`acme.queue-scorer`): types without one are endpick's."""
     if not subject.offers or any(offer.is_builtin or offer.type in SEPARATE_PLUGINS for offer in subject.offers):
         return
     if "." not in subject.name:
@@ -89,7 +88,7 @@ def has_a_vendor_prefix(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def requires_endpick(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Its distribution says from which endpick on it works: the host refuses it on older ones, before it imports anything."""
+    """Its distribution requires a minimum version of endpick: older ones refuse it before importing it."""
     offer = subject.candidate
     if offer.is_builtin or not offer.metadata_path:
         return
@@ -100,14 +99,14 @@ def requires_endpick(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def has_a_docstring(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The class has a docstring of its own: `endpick list` and `endpick describe` show it."""
+    """The class has a docstring: `endpick list` and `endpick describe` show it."""
     if not subject.loaded.summary:
         yield Finding("the class has no docstring", "say in one sentence what it prefers, keeps or does, and with what formula")
 
 
 @check()
 def documents_its_data_keys(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Every declared data key says what it holds, and keys that are not endpick's own have a namespace."""
+    """Every declared data key is documented, and keys of plugins have a namespace."""
     plugin = subject.plugin
     for key in (*plugin.consumes, *plugin.consumes_optional, *plugin.produces):
         if not key.doc:
@@ -118,7 +117,7 @@ def documents_its_data_keys(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataSource, DataCollector)
 def names_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The second generic argument names the type a source delivers, or a collector reads: the host connects the two by it."""
+    """The second generic argument is the payload type of a source or collector: the host connects the two by it."""
     if payload_of(subject.plugin) is None:
         base = "PollingSource" if issubclass(subject.plugin, DataSource) else "DataCollector"
         yield Finding("it names no type of payload", f"name its class as the second generic argument: `{base}[Parameters, MetricsPage]`")
@@ -126,7 +125,7 @@ def names_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataCollector, DataProducer)
 def produces_something(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A collector or producer declares what it writes in `produces`; the class does for one that may leave it to another instance."""
+    """A collector or producer declares its data keys in `produces`, for the class or for the instance."""
     for block, parameters in subject.valid_blocks():
         if not subject.plugin.subscriptions(parameters).produces and not subject.plugin.produces:
             yield Finding(f"it produces nothing with {block.origin}", "list the data keys it writes in `produces`")
@@ -153,7 +152,7 @@ def describes_its_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def refuses_unknown_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A parameter that does not exist is an error, never ignored: it is a typing mistake of an operator."""
+    """An unknown parameter is an error: it is a typing mistake of an operator."""
     for block, _ in subject.valid_blocks():
         if isinstance(subject.judge({**block.raw, _UNKNOWN: 1}), Parameters):
             yield Finding("it accepts a parameter that does not exist", "leave `extra='forbid'` of endpick.api.Parameters as it is")
@@ -162,7 +161,7 @@ def refuses_unknown_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def has_valid_defaults(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The default of every parameter satisfies the parameter's own constraints, which pydantic does not look at."""
+    """Every default satisfies the constraints of its parameter, which pydantic does not check."""
     model = own_model(subject.plugin)
     if model is None:
         return
@@ -184,7 +183,7 @@ def has_valid_defaults(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def has_valid_examples(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The defaults, and every example of the parameters, are accepted by the host."""
+    """The host accepts the defaults and every example of the parameters."""
     for block in subject.blocks:
         judged = subject.judge(block.raw)
         if not isinstance(judged, Parameters):
@@ -199,7 +198,7 @@ def has_valid_examples(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def keeps_parameters_immutable(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Parameters cannot be changed once they are read: what a configuration says holds until the next reload."""
+    """Parameters cannot change after they are read: they hold until the next reload."""
     model = own_model(subject.plugin)
     if model is not None and model.model_config.get("frozen") is not True:
         yield Finding("its parameters can be changed", "leave `frozen=True` of endpick.api.Parameters as it is")
@@ -207,7 +206,7 @@ def keeps_parameters_immutable(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check()
 def can_be_built(subject: PluginUnderTest) -> Iterator[Finding]:
-    """The constructor accepts the defaults and every example, and builds a second instance beside the first, as for a reload."""
+    """The constructor accepts the defaults and every example, and can build a second instance, as for a reload."""
     for block, parameters in subject.valid_blocks():
         built = make_bench(subject, block.origin, parameters)
         if isinstance(built, Diagnostic):

@@ -1,4 +1,4 @@
-"""Checks of the policies of flow control: which waiting request goes next, how full the pool may become, what is evicted."""
+"""Checks of flow control policies: fairness, ordering, usage limits and eviction."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from endpick.api.flow_control import (
     UsageLimitPolicy,
 )
 from endpick.testing.bench import Bench, Raised, benches
-from endpick.testing.check import Finding, check
-from endpick.testing.made_up import make_endpoint, make_request, varied_requests
-from endpick.testing.plugin_under_test import PluginUnderTest
-from endpick.testing.waiting import MadeUpBand, MadeUpFlow, make_waiting
+from endpick.testing.factories import FakeBand, FakeFlow, make_endpoint, make_request, make_waiting, varied_requests
+from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
 MANY_FLOWS = 10_000
 BUDGET_IN_LOOPS = 10
-"""How many times longer than a plain Python loop over the flows one choice may take."""
+"""Allowed time of one choice as a multiple of a plain Python loop over the flows."""
 _CHOICES = 5
-_PATIENCE = 20
+_MAX_EMPTY_CHOICES = 20
 _STEPS = 300
 _LEAST, _MOST = -(2**63), 2**63 - 1
 PRIORITIES: tuple[tuple[int, ...], ...] = ((), (0,), (5, 0, -1), (_MOST, 0, _LEAST), tuple(range(50, -50, -1)))
@@ -36,9 +34,9 @@ _OBJECTIVES = ("250", "0", " 7 ", "soon", "-1", "1.5", "9" * 30, "")
 
 @check(FairnessPolicy)
 def fairness_policy_chooses_what_waits(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`choose` answers a flow of the band, whatever came and went before, and serves everything in the end."""
+    """`choose` returns a flow of the band after any history, and serves everything eventually."""
     for bench in benches(subject):
-        problem = _drawn_out(bench)
+        problem = _run_random_history(bench)
         if problem:
             yield Finding(problem, "answer one of `band.flows`; keep what you know of a band up to date in `flow_changed`")
             return
@@ -46,7 +44,7 @@ def fairness_policy_chooses_what_waits(subject: PluginUnderTest) -> Iterator[Fin
 
 @check(FairnessPolicy)
 def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iterator[Finding]:
-    """With ten thousand flows one choice takes no longer than ten plain Python loops over them."""
+    """With ten thousand flows one choice takes at most as long as ten plain Python loops over them."""
     for bench in benches(subject):
         band = _band(bench)
         for number in range(MANY_FLOWS):
@@ -58,9 +56,9 @@ def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iter
         started = thread_time()
         for _ in range(_CHOICES):
             chosen = band.choose()
-            if not isinstance(chosen, MadeUpFlow) or band.flow(chosen.id) is not chosen:
-                return  # another check says so
-            band.let_go(chosen)
+            if not isinstance(chosen, FakeFlow) or band.flow(chosen.id) is not chosen:
+                return  # reported by another check
+            band.dispatch_head(chosen)
         seconds = thread_time() - started
         if seconds > budget:
             yield Finding(
@@ -72,7 +70,7 @@ def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iter
 
 @check(OrderingPolicy)
 def ordering_policy_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`sort_key` answers a tuple of numbers without NaN, of one length, whatever the request."""
+    """`sort_key` returns a tuple of numbers without NaN, always of the same length."""
     requests = [*varied_requests(), *(make_request(headers={"x-llm-d-slo-ttft-ms": text}) for text in _OBJECTIVES)]
     for bench in benches(subject):
         plugin = bench.instance.plugin
@@ -83,7 +81,7 @@ def ordering_policy_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(UsageLimitPolicy)
 def usage_limit_falls_with_priority(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`ceilings` answers one number for each priority, none greater than the one before it, however full the pool."""
+    """`ceilings` returns one number for each priority, none greater than the one before, for any saturation."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, UsageLimitPolicy)
@@ -101,7 +99,7 @@ def usage_limit_falls_with_priority(subject: PluginUnderTest) -> Iterator[Findin
 
 @check(EvictionFilter)
 def eviction_filter_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`is_evictable` answers a bool, whatever the request."""
+    """`is_evictable` returns a bool for every request."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, EvictionFilter)
@@ -115,27 +113,27 @@ def eviction_filter_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Find
 
 @check(EvictionOrderingPolicy)
 def eviction_order_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`sort_key` answers a tuple of numbers without NaN, of one length, whatever the request."""
+    """`sort_key` returns a tuple of numbers without NaN, always of the same length."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, EvictionOrderingPolicy)
         yield from _keys([bench.call(plugin.sort_key, each) for each in _dispatched()])
 
 
-def _band(bench: Bench) -> MadeUpBand:
+def _band(bench: Bench) -> FakeBand:
     policy = bench.instance.plugin
     assert isinstance(policy, FairnessPolicy)
-    return MadeUpBand(policy, call=bench.call)
+    return FakeBand(policy, call=bench.call)
 
 
-def _drawn_out(bench: Bench) -> str | None:
-    """What is wrong with the choices while requests come, leave and are served by chance, until the band is empty."""
+def _run_random_history(bench: Bench) -> str | None:
+    """The first fault while random requests arrive, leave and are served until the band is empty."""
     draw, band, none = Random(1), _band(bench), 0  # noqa: S311 - made-up data
     for number in range(_STEPS):
         bench.clock.now += draw.random()
         flows = list(band.flows)
         if flows and draw.random() < 0.2:
-            band.give_up(draw.choice(flows))
+            band.drop_head(draw.choice(flows))
         if number < _STEPS // 2:
             flow = f"tenant-{draw.randrange(8)}"
             band.add(make_waiting(flow, key=(), arrival=number, enqueued_at=bench.clock.now))
@@ -146,13 +144,13 @@ def _drawn_out(bench: Bench) -> str | None:
             return f"`choose` raises {chosen}"
         if chosen is None:
             none = none + 1 if band.flows else 0
-            if none > _PATIENCE:
+            if none > _MAX_EMPTY_CHOICES:
                 return f"`choose` answers None {none} times while {len(band.flows)} flows wait"
             continue
-        if not isinstance(chosen, MadeUpFlow) or band.flow(chosen.id) is not chosen:
+        if not isinstance(chosen, FakeFlow) or band.flow(chosen.id) is not chosen:
             return f"`choose` answers {type(chosen).__name__}, not a flow of the band"
         none = 0
-        band.let_go(chosen)
+        band.dispatch_head(chosen)
     return None
 
 
@@ -165,7 +163,7 @@ _KEY_HELP = "answer as many numbers for every request, float('inf') to put one l
 
 
 def _keys(answers: Sequence[object]) -> Iterator[Finding]:
-    """A finding for the first answer that is no key, or one of another length."""
+    """A finding for the first answer that is not a key of the common length."""
     length: int | None = None
     for answer in answers:
         if isinstance(answer, Raised):

@@ -1,4 +1,4 @@
-"""Checks of profile handlers and of the kinds around scheduling: parsers, candidate filters, producers, admitters, detectors, observers."""
+"""Checks of profile handlers, parsers, candidate filters, producers, admitters, detectors and observers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from endpick.api.request import ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.scheduling.profile import as_view
 from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
-from endpick.testing.check import Finding, check
 from endpick.testing.exercise import Answer, walk
-from endpick.testing.made_up import runs_of, varied_requests
-from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.testing.factories import runs_of, varied_requests
+from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
 _BODIES = (b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe\x00", b'{"model": 7}', b'{"messages": "x", "prompt": {}}', b"[" * 100_000)
 
 
 @check(Parser)
 def parser_refuses_what_it_cannot_read(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A malformed body is a `Rejection` with status 400, never an exception: clients can send anything."""
+    """A malformed body gives a `Rejection` with status 400, not an exception: clients can send anything."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, Parser)
@@ -56,7 +55,7 @@ def parser_refuses_what_it_cannot_read(subject: PluginUnderTest) -> Iterator[Fin
 
 @check(Parser)
 def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`usage` answers None for a response body it cannot read, whole or in events."""
+    """`usage` returns None for a response body it cannot read, whole or in events."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, Parser)
@@ -70,13 +69,13 @@ def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Findi
 
 @check(RequestHeaderProcessor)
 def header_processor_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`request_headers` answers None or a `Rejection`, whatever the headers."""
+    """`request_headers` returns None or a `Rejection`, for any headers."""
     yield from _first(subject, "request_headers", _is_verdict, "answer None to go on, Rejection(message, status) to refuse")
 
 
 @check(CandidateFilter)
 def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
-    """However little endpoints have reported, the answer is a mask for the candidates or a view of some of them."""
+    """For any amount of reported data, the answer is a mask of the candidates or a view of some of them."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, CandidateFilter)
@@ -93,7 +92,7 @@ def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Findin
 
 @check(SaturationDetector)
 def detector_answers_a_share(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Saturation is a finite number of 0 or more, and at least 1 when there is no endpoint at all."""
+    """Saturation is a finite number of 0 or more, and at least 1 without endpoints."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, SaturationDetector)
@@ -110,25 +109,25 @@ def detector_answers_a_share(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataProducer)
 def producer_copes_with_every_request(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`produce` never raises, whatever the request, and answers nothing: data goes into the state."""
+    """`produce` does not raise for any request, and returns None: data goes into the state."""
     yield from _first(subject, "produce", lambda value: value is None, "write with state.put and state.put_column, and return nothing")
 
 
 @check(Admitter)
 def admitter_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`admit` answers None or a `Rejection`, whatever the request."""
+    """`admit` returns None or a `Rejection`, for any request."""
     yield from _first(subject, "admit", _is_verdict, "answer None to admit, Rejection(message, status) to refuse")
 
 
 @check(DisaggregationDecider)
 def decider_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`disaggregate` answers a bool, whatever the request and however little is known of the endpoint."""
+    """`disaggregate` returns a bool, for any request and any amount of reported data."""
     yield from _first(subject, "disaggregate", lambda value: isinstance(value, bool | np.bool_), "answer True or False")
 
 
 @check(PreRequest)
 def pre_request_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`before_request` answers None or a `Rejection`, whatever was decided."""
+    """`before_request` returns None or a `Rejection`, for any decision."""
     yield from _first(subject, "before_request", _is_verdict, "answer None; to add headers, use headers.set")
 
 
@@ -140,7 +139,7 @@ def observer_copes_with_every_response(subject: PluginUnderTest) -> Iterator[Fin
 
 
 def _first(subject: PluginUnderTest, method: str, is_right: Callable[[object], bool], advice: str) -> Iterator[Finding]:
-    """A finding for the first answer that is not right."""
+    """A finding for the first wrong answer."""
     wrong = next((answer for answer in _answers(subject, method) if not is_right(answer.value)), None)
     if wrong is not None:
         said = f"raises {wrong.value}" if isinstance(wrong.value, Raised) else f"answers {type(wrong.value).__name__}"
@@ -169,7 +168,7 @@ _LOOP_HELP = "name each profile once, only from `profiles`, and answer () when t
 
 @check(ProfileHandler)
 def handler_ends_its_loop(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`pick_profiles` names profiles that exist, none twice, and then none, whether runs succeed or fail."""
+    """`pick_profiles` names existing profiles, each once, and finally none, whether runs succeed or fail."""
     for bench in benches(subject):
         for scene, failed in _scenes(bench):
             outcome = _loop(bench, scene, failed)
@@ -180,7 +179,7 @@ def handler_ends_its_loop(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(ProfileHandler)
 def handler_decides(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`process_results` answers a decision for a profile that picked an endpoint, or says why there is none."""
+    """`process_results` returns a decision for a profile that picked an endpoint, or the reason why there is none."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, ProfileHandler)
@@ -208,7 +207,7 @@ def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:
 
 
 def _loop(bench: Bench, scene: Scene, failed: frozenset[str]) -> dict[str, ProfileRunResult] | str:
-    """The runs the handler asks for, as the scheduler runs them; or what is wrong with what it asks for."""
+    """The runs the handler asks for, run as by the scheduler; or the fault in its answers."""
     plugin = bench.instance.plugin
     assert isinstance(plugin, ProfileHandler)
     profiles = profiles_of(bench)

@@ -1,4 +1,4 @@
-"""What users of the package meet: the plugin is found, its example is right, and its documentation is true."""
+"""Tests of the installed package: discovery, example configuration and README."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 def endpick(*arguments: str) -> str:
-    """What an `endpick` command prints; it must succeed."""
+    """The output of a successful `endpick` command."""
     command = [sys.executable, "-m", "endpick", *arguments]
     result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -35,7 +35,7 @@ def test_example_configuration_is_valid() -> None:
 
 
 @pytest.mark.parametrize("plugin_type", ["acme.carbon-scorer", "acme.carbon-source"])
-def test_readme_has_the_table_of_parameters_that_endpick_generates(plugin_type: str) -> None:
+def test_readme_has_the_generated_parameter_table(plugin_type: str) -> None:
     table = endpick("describe", plugin_type, "--format", "markdown")
 
     assert table in (PROJECT / "README.md").read_text(), f"put this into README.md:\n\n{table}"

@@ -1,4 +1,4 @@
-"""The rules that every endpick plugin keeps."""
+"""Runs endpick's conformance kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of the package meet: the plugin is found, its example is right, and its documentation is true."""
+"""Tests of the installed package: discovery, example configuration and README."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 def endpick(*arguments: str) -> str:
-    """What an `endpick` command prints; it must succeed."""
+    """The output of a successful `endpick` command."""
     command = [sys.executable, "-m", "endpick", *arguments]
     result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -30,7 +30,7 @@ def test_example_configuration_is_valid() -> None:
     endpick("validate", "examples/config.yaml")
 
 
-def test_readme_has_the_table_of_parameters_that_endpick_generates() -> None:
+def test_readme_has_the_generated_parameter_table() -> None:
     table = endpick("describe", "acme.tenant-filter", "--format", "markdown")
 
     assert table in (PROJECT / "README.md").read_text(), f"put this into README.md:\n\n{table}"

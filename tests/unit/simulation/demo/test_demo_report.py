@@ -8,8 +8,7 @@ import math
 import pytest
 
 from endpick.simulation.demo.load import ChatOutcome
-from endpick.simulation.demo.runner import render_report, summarize
-from endpick.simulation.demo.trial import EndpointStats, LiveTable
+from endpick.simulation.demo.runner import EndpointStats, LiveTable, render_report, summarize
 
 BUSY = EndpointStats(requests=12, running=3, waiting=2, kv_cache_usage=0.5, prefix_hit_ratio=0.875)
 
@@ -76,7 +75,7 @@ def test_on_a_terminal_the_table_is_redrawn_over_itself():
     assert stream.getvalue()[len(first) :].startswith("\x1b[4A\x1b[2Kprefix-aware  2 s\n")
 
 
-def test_elsewhere_a_line_is_written_now_and_then_without_control_characters():
+def test_live_table_prints_plain_lines_without_a_terminal():
     stream = io.StringIO()
     table = LiveTable(stream, plain_interval_seconds=5.0)
     for elapsed in range(12):

@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.picture import Bar, bars_picture
-from endpick.simulation.demo.saturated import PRIORITIES, Answer, Ask, SaturatedSettings, make_asks, render, rows_of, without_queues
-from endpick.simulation.demo.trial import built_in, why_unfit
+from endpick.simulation.demo.runner import built_in, why_unfit
+from endpick.simulation.demo.saturated import (
+    PRIORITIES,
+    Answer,
+    Ask,
+    Bar,
+    SaturatedSettings,
+    bars_picture,
+    make_asks,
+    render,
+    rows_of,
+    without_queues,
+)
 from unit.simulation.demo.test_demo_configurations import plan_of
 
 
-def test_the_load_is_more_than_the_servers_can_answer_and_the_same_for_the_same_seed():
+def test_saturated_load_exceeds_capacity_and_is_repeatable():
     settings = SaturatedSettings(Path("envoy"), duration_seconds=200.0)
     asks = make_asks(settings)
     assert asks == make_asks(settings) != make_asks(SaturatedSettings(Path("envoy"), 200.0, seed=2))
@@ -26,7 +36,7 @@ def test_the_load_is_more_than_the_servers_can_answer_and_the_same_for_the_same_
     assert Counter(ask.priority for ask in asks).keys() == set(PRIORITIES)
 
 
-def test_nine_of_ten_answers_came_within_the_figure_and_refusals_are_told():
+def test_bars_show_p90_and_the_number_of_answers():
     answers = [Answer(Ask(0.0, "flood", "high"), float(seconds), 200) for seconds in range(11)]
     refused = [Answer(Ask(0.0, "flood", "high"), 99.0, 429)]
     rows = rows_of({"one": answers + refused})

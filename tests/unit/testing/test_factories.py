@@ -13,7 +13,7 @@ import pytest
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, MetricsPage, Scope
 from endpick.api.keys import LORA_ADAPTERS
 from endpick.testing import make_pool
-from endpick.testing.made_up import BUILT_IN_KEYS, make_endpoint, make_request, nonsense_of, unprotected, value_of, varied_requests
+from endpick.testing.factories import BUILT_IN_KEYS, garbage_of, make_endpoint, make_request, unprotected, value_of, varied_requests
 
 PRICE = DataKey("test.example/price", float, Scope.POOL)
 
@@ -90,7 +90,7 @@ def test_there_is_a_value_for_every_key_of_our_own(key):
     assert repr(value) == repr(value_of(key, Random(1), {})), "endpoints and arrays do not compare by value"
 
 
-def test_samples_come_before_made_up_values_also_for_a_named_producer():
+def test_samples_precede_generated_values():
     samples = {KV_CACHE_USAGE: (0.125,)}
 
     assert value_of(KV_CACHE_USAGE, Random(1), samples) == 0.125
@@ -103,14 +103,14 @@ def test_objects_that_cannot_be_made_are_missing():
 
 
 def test_nonsense_is_of_the_right_type():
-    assert all(isinstance(page, MetricsPage) for page in nonsense_of(MetricsPage))
-    assert len(nonsense_of(MetricsPage)) > 3
-    assert nonsense_of(dict) == ({},)
-    assert nonsense_of(Opaque) == ()
+    assert all(isinstance(page, MetricsPage) for page in garbage_of(MetricsPage))
+    assert len(garbage_of(MetricsPage)) > 3
+    assert garbage_of(dict) == ({},)
+    assert garbage_of(Opaque) == ()
 
 
 def test_dataclasses_are_filled_with_nonsense_field_by_field():
-    readings = nonsense_of(Reading)
+    readings = garbage_of(Reading)
 
     assert all(isinstance(reading, Reading) for reading in readings)
     assert any(np.isnan(reading.grams) for reading in readings)

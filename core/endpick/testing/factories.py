@@ -1,4 +1,4 @@
-"""Pools, requests, profile runs and values made up for tests."""
+"""Factories of pools, requests, waiting requests and values for tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import dataclasses
 import enum
 import math
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import UnionType
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from endpick.api import keys
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints
+from endpick.api.flow_control import FairnessPolicy, SortKey, WaitingRequest
 from endpick.api.generation import Column, Generation
 from endpick.api.metrics import MetricsPage
 from endpick.api.request import InferenceRequest, Prompt
@@ -23,7 +26,6 @@ from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints
 from endpick.data.table import EndpointTable
 
 BUILT_IN_KEYS: tuple[AnyKey, ...] = tuple(value for value in vars(keys).values() if isinstance(value, DataKey))
-"""The data keys that endpick defines itself."""
 
 SERVER_PORT = 8000
 
@@ -39,14 +41,14 @@ def make_pool(
     """A table of endpoints `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000 and so on.
 
     Args:
-        columns: For each data key one value per endpoint, None for one that has not reported; or just how many endpoints.
-        labels: Of the endpoints, in order; those left over have none.
+        columns: One value per endpoint for each data key, None for not reported; or the number of endpoints.
+        labels: Labels of the endpoints, in order; the remaining endpoints have none.
         pool: Values of scope `POOL`.
         keys: Further keys that may be written later.
-        clock: Monotonic seconds; everything is written at what it says now.
+        clock: Monotonic seconds; the time of all writes.
 
     Raises:
-        ValueError: columns of different lengths.
+        ValueError: Columns have different lengths.
     """
     values = {} if isinstance(columns, int) else columns
     sizes = {len(column) for column in values.values()}
@@ -65,19 +67,19 @@ def make_pool(
 
 
 def make_endpoint(number: int, labels: Mapping[str, str] | None = None) -> Endpoint:
-    """The endpoint of that number: `default/e<number>`."""
+    """The endpoint `default/e<number>`."""
     address = f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
     return Endpoint(f"default/e{number}", address, SERVER_PORT, labels or {})
 
 
 def unprotected(generation: Generation) -> Generation:
-    """A copy whose arrays can be written to, so that a plugin that writes to them is caught and not stopped."""
+    """A copy with writable arrays, to detect plugins that write to them."""
     columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
     return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock, dict(generation.pool_written_at))
 
 
 def is_column(key: AnyKey) -> bool:
-    """Whether values of the key live in the endpoint table, one per endpoint."""
+    """True if the endpoint table holds the values of this key."""
     return key.scope is Scope.ENDPOINT
 
 
@@ -95,7 +97,7 @@ def make_request(
     cache_salt: str = "",
     received_at: float = 0.0,
 ) -> InferenceRequest:
-    """A request as plugins see it; every value can be chosen, none has to be."""
+    """A request as plugins see it; every argument has a default."""
     texts = tuple(text.encode() for text in ((prompt,) if isinstance(prompt, str) else prompt))
     return InferenceRequest(
         id=id,
@@ -116,7 +118,7 @@ def make_request(
 
 
 def varied_requests() -> tuple[InferenceRequest, ...]:
-    """Requests that differ in all that a plugin may look at: no prompt, no model, long and several prompts, priorities, headers."""
+    """Requests with and without prompt and model, with long and several prompts, priorities and headers."""
     return (
         make_request(),
         make_request((), model=""),
@@ -127,19 +129,11 @@ def varied_requests() -> tuple[InferenceRequest, ...]:
 
 
 def runs_of(profiles: Iterable[str], endpoints: Endpoints, failed: Container[str] = ()) -> dict[str, ProfileRunResult]:
-    """A run of each profile: the first endpoint picked, the second as fallback; nothing picked where it `failed`."""
-    return {name: failed_run(name) if name in failed else successful_run(name, endpoints) for name in profiles}
-
-
-def successful_run(profile: str, endpoints: Endpoints) -> ProfileRunResult:
-    """A run that found endpoints."""
+    """A run of each profile: picks the first endpoint with the second as fallback, or nothing if `failed`."""
     scored = ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
-    return ProfileRunResult(profile, scored.take(range(min(2, len(endpoints)))), scored)
-
-
-def failed_run(profile: str) -> ProfileRunResult:
-    """A run that found no endpoint."""
-    return ProfileRunResult(profile, None, failure="no endpoints available for the given request")
+    picked = ProfileRunResult("", scored.take(range(min(2, len(endpoints)))), scored)
+    unpicked = ProfileRunResult("", None, failure="no endpoints available for the given request")
+    return {name: dataclasses.replace(unpicked if name in failed else picked, profile=name) for name in profiles}
 
 
 _BLOCKS = 16
@@ -172,9 +166,9 @@ _MAKERS: Mapping[str, Callable[[Random], object]] = {
 
 
 def value_of(key: AnyKey, random: Random, samples: Mapping[AnyKey, Sequence[object]]) -> object:
-    """A plausible value: one of the author's samples, else one of our own making; None where we cannot make one.
+    """A plausible value: one of the author's samples, else a generated one; None if the kit cannot generate it.
 
-    Numbers under keys we do not know are between 0 and 1.
+    Numbers of unknown keys are between 0 and 1.
     """
     name = getattr(key, "shared_name", key.name)
     given = next((values for sampled, values in samples.items() if sampled.name in (key.name, name)), ())
@@ -196,7 +190,7 @@ _PAGES = (
     b"<html><body>502 Bad Gateway</body></html>",
     b'# HELP x\n# TYPE x gauge\nx{a="b" 1\nx}{ 1\nx NaN\nx +Inf\nx 1 2 3\n',
 )
-_NONSENSE: Mapping[type, tuple[object, ...]] = {
+_GARBAGE: Mapping[type, tuple[object, ...]] = {
     MetricsPage: tuple(MetricsPage(page) for page in _PAGES),
     bool: (True, False),
     int: (0, -1, 2**63),
@@ -209,8 +203,8 @@ _NONSENSE: Mapping[type, tuple[object, ...]] = {
 _CONCRETE: Mapping[object, type] = {Mapping: dict, Sequence: list, Iterable: list}
 
 
-def nonsense_of(kind: type) -> tuple[object, ...]:
-    """Payloads of this type that say nothing sensible; none when we cannot make any."""
+def garbage_of(kind: type) -> tuple[object, ...]:
+    """Meaningless payloads of this type; empty if none can be made."""
     return tuple(_of_type(kind))
 
 
@@ -228,8 +222,8 @@ def _of_type(kind: object) -> Iterator[object]:
 
 
 def _of_class(kind: type) -> Iterator[object]:
-    if kind in _NONSENSE:
-        yield from _NONSENSE[kind]
+    if kind in _GARBAGE:
+        yield from _GARBAGE[kind]
     elif dataclasses.is_dataclass(kind):
         yield from _dataclasses_of(kind)
     elif issubclass(kind, enum.Enum):
@@ -242,7 +236,7 @@ def _of_class(kind: type) -> Iterator[object]:
 
 
 def _dataclasses_of(kind: type) -> Iterator[object]:
-    """One object for each round of field values, as many rounds as the field with most values needs."""
+    """One object per round of field values, until every value has been used."""
     try:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):
@@ -256,3 +250,132 @@ def _dataclasses_of(kind: type) -> Iterator[object]:
             yield kind(**{name: values[number % len(values)] for name, values in choices.items()})
         except Exception:  # noqa: S112 - a type that refuses nonsense by itself needs no test with it
             continue
+
+
+TTL_SECONDS = 60.0
+
+
+def make_waiting(
+    flow: str = "default-flow",
+    *,
+    key: SortKey = (),
+    arrival: int = 0,
+    enqueued_at: float = 0.0,
+    ttl_seconds: float = TTL_SECONDS,
+    size_bytes: int = 100,
+    request: InferenceRequest | None = None,
+) -> WaitingRequest:
+    """A waiting request of a flow; every argument has a default."""
+    asked = make_request(fairness_id=flow, id=f"{flow}-{arrival}") if request is None else request
+    return WaitingRequest(asked, size_bytes, arrival, enqueued_at, ttl_seconds, key)
+
+
+class FakeFlow:
+    """The waiting requests of one fairness id, in order."""
+
+    def __init__(self, flow_id: str) -> None:
+        self._id = flow_id
+        self.waiting: list[WaitingRequest] = []
+
+    @property
+    def id(self) -> str:
+        """The fairness id."""
+        return self._id
+
+    @property
+    def head(self) -> WaitingRequest | None:
+        """The next request."""
+        return self.waiting[0] if self.waiting else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Total bytes of its requests."""
+        return sum(each.size_bytes for each in self.waiting)
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+
+def _directly(method: Callable[..., object], *arguments: object) -> object:
+    return method(*arguments)
+
+
+class FakeBand:
+    """The flows of one priority and a fairness policy; notifies the policy as the host does."""
+
+    def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = _directly) -> None:
+        """Start empty.
+
+        Args:
+            policy: The policy under test.
+            priority: Priority of all requests.
+            call: Calls a method of the policy.
+        """
+        self._policy = policy
+        self._priority = priority
+        self._call = call
+        self._flows: dict[str, FakeFlow] = {}
+        self._private: dict[str, object] = {}
+
+    @property
+    def priority(self) -> int:
+        """Priority of the band."""
+        return self._priority
+
+    @property
+    def flows(self) -> Collection[FakeFlow]:
+        """Every flow with waiting requests."""
+        return self._flows.values()
+
+    def flow(self, flow_id: str) -> FakeFlow | None:
+        """The flow of a fairness id."""
+        return self._flows.get(flow_id)
+
+    @property
+    def private(self) -> dict[str, object]:
+        """Storage of the policy."""
+        return self._private
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """Enqueue a request."""
+        flow = self._flows.setdefault(waiting.request.fairness_id, FakeFlow(waiting.request.fairness_id))
+        before = flow.head
+        insort(flow.waiting, waiting, key=lambda each: (each.key, each.arrival))
+        if flow.head is not before:
+            self._call(self._policy.flow_changed, self, flow)
+
+    def choose(self) -> object:
+        """The policy's answer."""
+        return self._call(self._policy.choose, self)
+
+    def dispatch_head(self, flow: FakeFlow) -> WaitingRequest:
+        """Dispatch the head of a flow."""
+        waiting = self._without_head(flow)
+        self._call(self._policy.dispatched, self, flow, waiting)
+        self._call(self._policy.flow_changed, self, flow)
+        return waiting
+
+    def drop_head(self, flow: FakeFlow) -> WaitingRequest:
+        """Remove the head of a flow, as when its client disconnects."""
+        waiting = self._without_head(flow)
+        self._call(self._policy.flow_changed, self, flow)
+        return waiting
+
+    def serve(self) -> WaitingRequest | None:
+        """Dispatch the head of the chosen flow; None if the policy chooses none.
+
+        Raises:
+            ValueError: The policy chose something other than a flow of the band.
+        """
+        chosen = self.choose()
+        if chosen is None:
+            return None
+        if not isinstance(chosen, FakeFlow) or self._flows.get(chosen.id) is not chosen:
+            raise ValueError(f"chosen was {chosen!r}, which is no flow of the band")
+        return self.dispatch_head(chosen)
+
+    def _without_head(self, flow: FakeFlow) -> WaitingRequest:
+        waiting = flow.waiting.pop(0)
+        if not flow.waiting:
+            del self._flows[flow.id]
+        return waiting
