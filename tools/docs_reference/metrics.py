@@ -21,8 +21,8 @@ from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
-from endpick.serve.exposition import PoolGauges
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.pool_metrics import PoolGauges
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters

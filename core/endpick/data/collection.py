@@ -22,8 +22,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
-from endpick.data.dispatch import PayloadDispatcher, SourceBinding
-from endpick.data.polling import PollCounts, PolledSource, Watched, adapt_to_pool, poll_pool
+from endpick.data.polling import PayloadDispatcher, PollCounts, PolledSource, SourceBinding, Watched, adapt_to_pool, poll_pool
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import cancel_all, keep_running
 from endpick.host.telemetry import Telemetry

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from endpick.extproc import replies
-from endpick.extproc.context import ONE_MESSAGE_MODES
-from endpick.extproc.headers import DESTINATION_HEADER, destination_metadata, mutation
+from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, destination_metadata, mutation
 from endpick.extproc.replies import Direction
-from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
+from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
 from endpick.requests.memory import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
 

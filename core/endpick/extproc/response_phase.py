@@ -8,11 +8,19 @@ from typing import Final
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation
 from endpick.extproc import replies
-from endpick.extproc.context import ONE_MESSAGE_MODES
-from endpick.extproc.headers import as_struct, mutation
+from endpick.extproc.messages import ONE_MESSAGE_MODES, as_struct, mutation
 from endpick.extproc.replies import Direction
-from endpick.extproc.states import MessagePart, MessageState, next_state, out_of_order
-from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, SessionCounters
+from endpick.extproc.stream import (
+    GrpcStatus,
+    LetPass,
+    MessagePart,
+    MessageState,
+    PassingBody,
+    ProtocolError,
+    SessionCounters,
+    next_state,
+    out_of_order,
+)
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)

@@ -13,15 +13,21 @@ from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.context import MessageContext, context_of
-from endpick.extproc.headers import read_headers
-from endpick.extproc.heads import RESPONSE_HEADERS, header_message
-from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
+from endpick.extproc.messages import MessageContext, context_of, read_headers
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import RequestPhase
 from endpick.extproc.response_phase import ResponsePhase
-from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
-from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import (
+    SESSION_TRANSITIONS,
+    GrpcStatus,
+    LetPass,
+    MessageState,
+    ProtocolError,
+    SessionCounters,
+    SessionFactory,
+    SessionState,
+)
+from endpick.extproc.wire import REQUEST_BODY, RESPONSE_BODY, RESPONSE_HEADERS, body_piece, header_message
 from endpick.host.throttle import Throttle
 from endpick.requests.memory import NO_MEMORY, Memory
 from endpick.requests.model import (

@@ -37,12 +37,12 @@ from endpick.requests.model import (
     Routed,
     refused,
 )
-from endpick.requests.pipeline import Job, Pipeline, hidden_by_body_modes
-from endpick.requests.producing import decide_later
-from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
-from endpick.requests.steps import (
+from endpick.requests.pipeline import (
+    Job,
+    Pipeline,
     admit,
     filter_candidates,
+    hidden_by_body_modes,
     prepare_request,
     process_headers,
     produce,
@@ -51,11 +51,13 @@ from endpick.requests.steps import (
     wants_cached_only,
     was_cached,
 )
+from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
+from endpick.requests.waiting import decide_later
 from endpick.scheduling.trace import UNREAD
 
 if TYPE_CHECKING:
-    from endpick.flow_control.reclaim import Flight
-    from endpick.requests.flow_gate import FlowGate
+    from endpick.flow_control.controller import Flight
+    from endpick.requests.waiting import FlowGate
 
 _SHEDDING: Final = OverloadStage.SHEDDING
 

@@ -24,7 +24,7 @@ from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
 
 if TYPE_CHECKING:
-    from endpick.flow_control.reclaim import Flight
+    from endpick.flow_control.controller import Flight
 
 _STATUS_DIGITS: Final = 3
 _NO_USAGE: Final = UsageReader()

@@ -23,12 +23,13 @@ from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.request_plugins import missing_discovery
-from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,
     NotStoppedError,
     Runtime,
     StartRefused,
+    compile_collection,
+    declared_keys,
     deploy,
     document_of,
     instance_failed,

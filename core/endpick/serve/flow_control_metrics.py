@@ -8,8 +8,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.fast_metrics import Counts, Distribution, Distributions, Levels, Tally
 from endpick.api.request import InferenceRequest
+from endpick.flow_control.policies import Reading
 from endpick.flow_control.queues import BandQueue, Bands, Entry, Outcome
-from endpick.flow_control.saturation import Reading
 from endpick.serve.metrics import PREFIX, SCHEDULING_BUCKETS
 from endpick.serve.recorder import CombinationLimit
 

@@ -22,24 +22,20 @@ from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.flow_gate import FlowGate
 from endpick.requests.memory import Memory, OverloadStage
+from endpick.requests.waiting import FlowGate
 from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
-from endpick.serve.admin import AdminServer
-from endpick.serve.compile import declared_keys
+from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
 from endpick.serve.decisions import DecisionObservers
-from endpick.serve.deployment import Runtime, StartRefused, deploy, document_of
-from endpick.serve.exposition import EventCounts, Exposition, PoolGauges, new_host_registry
+from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
-from endpick.serve.metrics import EndpickMetrics, StreamMetrics
-from endpick.serve.overload import OverloadWatch, available_bytes
-from endpick.serve.pool_log import PoolLog
+from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
+from endpick.serve.pool_metrics import PoolGauges, PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
-from endpick.serve.stream_metrics import measured
-from endpick.serve.watchdog import Watchdog, WatchdogSettings
+from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits

@@ -33,7 +33,7 @@ from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
 from endpick.scheduling.trace import ProfileRecord, traced
-from endpick.serve.compile import build_plan, compile_plan, declared_keys
+from endpick.serve.deployment import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
 from endpick.testing.made_up import BUILT_IN_KEYS, make_pool
 

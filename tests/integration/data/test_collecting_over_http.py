@@ -16,7 +16,7 @@ from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Plugin, PluginContex
 from endpick.api.keys import LORA_ADAPTERS
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
-from endpick.data.dispatch import SourceBinding
+from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import default_on_fault, kinds_of

@@ -15,7 +15,7 @@ from endpick.diagnostics import has_errors
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.compile import Built, build_plan, compile_collection, compile_plan, declared_keys
+from endpick.serve.deployment import Built, build_plan, compile_collection, compile_plan, declared_keys
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))

@@ -9,7 +9,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.serve.compile import Built, build_plan, carry_over
+from endpick.serve.deployment import Built, build_plan, carry_over
 
 CONFIG = """
 apiVersion: endpick/v1alpha1

@@ -9,8 +9,7 @@ import pytest
 
 from endpick.api import DataCollector, PollingPoolSource, Unavailable
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.data.dispatch import SourceBinding
-from endpick.data.polling import PollCounts, PollSchedule, next_poll_at, pool_delay
+from endpick.data.polling import PollCounts, PollSchedule, SourceBinding, next_poll_at, pool_delay
 from endpick.data.table import EndpointTable
 from unit.data.collecting import KEYS, PRICE, SEEN, Polling, Rig, endpoint, now
 

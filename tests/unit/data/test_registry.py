@@ -8,7 +8,7 @@ import pytest
 
 from endpick.api import Endpoint
 from endpick.api.discovery import ModelRewrite, ModelTarget
-from endpick.data.registry import Registry
+from endpick.data.discovery import Registry
 from endpick.data.table import EndpointTable
 
 A, B = Endpoint("a", "10.0.0.1", 80), Endpoint("b", "10.0.0.2", 80)

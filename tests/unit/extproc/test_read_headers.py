@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HeaderMap
-from endpick.extproc.headers import MAX_NAMES, _names, read_headers
+from endpick.extproc.messages import MAX_NAMES, _names, read_headers
 
 
 def header_map(*headers: tuple[str, bytes]) -> HeaderMap:

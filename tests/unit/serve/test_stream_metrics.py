@@ -7,8 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
-from endpick.serve.metrics import StreamMetrics
-from endpick.serve.stream_metrics import measured, name_of
+from endpick.serve.metrics import StreamMetrics, measured, name_of
 
 PREFIX = "llm_d_epp_extproc_stream"
 

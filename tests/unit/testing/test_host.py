@@ -174,7 +174,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.host.planning.plan import Plan
     from endpick.host.telemetry import NullTelemetry
     from endpick.scheduling.trace import traced
-    from endpick.serve.compile import Built, compile_plan
+    from endpick.serve.deployment import Built, compile_plan
     from endpick.testing.made_up import make_request
 
     host = open_host(TWO_SCORERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from endpick.api import PluginContext
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.serve.compile import Built, build_plan, carry_over
+from endpick.serve.deployment import Built, build_plan, carry_over
 from unit.host.planning.planned import plan
 
 

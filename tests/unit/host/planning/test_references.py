@@ -23,7 +23,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.compile import Built, build_plan, carry_over, compile_plan
+from endpick.serve.deployment import Built, build_plan, carry_over, compile_plan
 from endpick.testing.host import _offer, host_of
 from unit.host.planning.planned import Result
 

@@ -1,4 +1,4 @@
-"""Flow control for the director: runs the queues on the event loop while requests wait."""
+"""Requests that wait: for flow control, or for asynchronous producers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.flow_control.controller import FlowController, Report
-from endpick.flow_control.policies import BoundFlowControl
+from endpick.flow_control.controller import Flight, FlowController, Report
+from endpick.flow_control.policies import BoundFlowControl, Pool
 from endpick.flow_control.queues import Entry, WaitEnd
-from endpick.flow_control.reclaim import Flight
-from endpick.flow_control.saturation import Pool
-from endpick.host.boundary import Step
+from endpick.host.boundary import Fault, Step
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import OverloadStage
-from endpick.requests.model import CODE_OF, Refused, RequestRefused
+from endpick.requests.model import CODE_OF, Decision, Refused, RequestRefused, refused
+from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited
 
 PACE_SECONDS = 0.001
@@ -201,3 +200,46 @@ class _Wait:
     def __del__(self) -> None:
         # A task that is cancelled before its first step awaits nothing.
         self._controller.leave(self._entry)
+
+
+class SynchronousSteps(Protocol):
+    """The synchronous part of the director."""
+
+    @property
+    def access(self) -> Access:
+        """The host's."""
+
+    def prepare(self, job: Job) -> bool:
+        """See `Director.prepare`."""
+
+    def conclude(self, job: Job) -> Decision:
+        """See `Director.conclude`."""
+
+    def refuse(self, refusal: Refused, built: BuiltRequest | None) -> Refused:
+        """See `Director.refuse`."""
+
+
+async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
+    """Finish a decision that waits for flow control or, with `waiting` None, for producers."""
+    try:
+        if waiting is not None:
+            await waiting
+            if not director.prepare(job):
+                return director.conclude(job)
+        for producer in job.pipeline.producers_later:
+            if producer.awaits:
+                await _produce_later(producer, director.access, job)
+            else:
+                produce((producer,), job.built.request, job.endpoints, job.state, director.access)
+        return director.conclude(job)
+    except RequestRefused as refusal:
+        return director.refuse(refusal.refused, job.built)
+
+
+async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:
+    """Await a producer under its own `Access`, because other requests run meanwhile."""
+    access = Access(None, host.on_violation)
+    endpoints, state = job.endpoints._accessed_by(access), job.state._accessed_by(access)
+    answer = await producer.step.run_async(access, producer.timeout_seconds, job.built.request, endpoints, state)
+    if isinstance(answer, Fault) and answer.refuses:
+        raise RequestRefused(refused(answer))
