@@ -30,15 +30,13 @@ from endpick.host.boundary import Step
 
 MOST_AT_ONCE = 2
 CONFIRMATION_SECONDS = 10.0
-"""An eviction counts as confirmed after this long."""
 COUNTED_GRACE_SECONDS = 0.01
-"""Pause after an eviction, if the detector counts requests itself."""
+"""Pause after an eviction if the detector counts requests itself; else model servers report the freed capacity later."""
 REPORTED_GRACE_SECONDS = 0.5
-"""Pause if model servers have to report the new room first."""
 
 
 class FlightState(Enum):
-    """BARRED: must not be evicted, or is not connected yet. REVOKED: evicted, but not over yet."""
+    """BARRED: not evictable, or not connected yet. REVOKED: evicted, but not over yet."""
 
     BARRED = auto()
     EVICTABLE = auto()
@@ -47,7 +45,7 @@ class FlightState(Enum):
 
 
 class Flight:
-    """A request that was sent to a model server, until it is over."""
+    """A request in flight to a model server."""
 
     __slots__ = ("_reclaimer", "dispatched", "place", "revoke", "revoked_at", "state")
 
@@ -60,7 +58,7 @@ class Flight:
         self.revoked_at = 0.0
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """Set the callback that evicts the request at its gateway."""
+        """Set the callback that evicts the request."""
         self.revoke = revoke
         self._reclaimer.connected(self)
 
@@ -76,15 +74,15 @@ class ReclaimReport(Protocol):
     """Receives evictions."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """A request was evicted to free the saturation `target`; evictions will free `pending`."""
+        """A request was evicted to free `target`; unconfirmed evictions free `pending` (both in saturation)."""
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """An eviction is `confirmed`, or `unconfirmed` after too long."""
+        """`outcome` is `confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The saturation, the bands with their ceilings, and the position of the first closed band."""
+    """A pool in which the bands from position `blocked` on are closed."""
 
     saturation: float
     ceilings: Sequence[float]
@@ -92,7 +90,7 @@ class Demand:
     blocked: int
 
     def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
-        """The first closed band above the victim with a waiting request, and its ceiling; bands with ceiling 0 are never served."""
+        """The first closed band above the victim with a waiting request, and its ceiling. Ceiling 0 is never served."""
         for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
             if band.priority <= victim_priority:
                 return None
@@ -107,7 +105,6 @@ class Reclaimer:
     def __init__(
         self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: ReclaimReport, *, is_counted_here: bool
     ) -> None:
-        """`is_counted_here`: see `PoolSaturation`."""
         self.in_flight = 0
         self._access = access
         self._clock = clock
@@ -125,7 +122,7 @@ class Reclaimer:
         self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight:
-        """Track a request to a model server."""
+        """Track a request."""
         self._numbers += 1
         self.in_flight += 1
         return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
@@ -151,7 +148,7 @@ class Reclaimer:
         flight.revoke = None
 
     def reclaim(self, demand: Demand) -> None:
-        """Evict for the highest closed band with a waiting request, unless earlier evictions are still to be confirmed."""
+        """Evict for the highest closed band with a waiting request, unless evictions are unconfirmed."""
         now = self._clock()
         for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
             self._confirm(flight, "unconfirmed")
@@ -187,41 +184,39 @@ class Reclaimer:
 
 
 def _victims(missing: float, freed_by_each: float) -> int:
-    """The number of requests to evict: at least one, at most `MOST_AT_ONCE`."""
     if not math.isfinite(missing):
         return MOST_AT_ONCE
     return min(MOST_AT_ONCE, max(1, math.ceil(missing / freed_by_each))) if freed_by_each > 0 else 1
 
 
 class Report(ReclaimReport, Protocol):
-    """Receives the events of the queues. Methods are cheap and never raise."""
+    """Receives the events of the queues."""
 
     def passed(self, request: InferenceRequest) -> None:
         """A request went on without waiting."""
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """A request was queued in `seconds`."""
+        """A request was queued."""
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
-        """A request no longer waits in the band."""
+        """A wait ended."""
 
     def refused(self, entry: Entry, outcome: Outcome) -> None:
-        """A request was refused before it waited."""
+        """A request may not wait."""
 
     def attempted(self, seconds: float) -> None:
-        """A dispatch cycle took this long."""
+        """A dispatch cycle ended."""
 
     def read(self, reading: Reading) -> None:
         """The saturation of the pool was measured."""
 
 
 class FlowController:
-    """The queues of a process; the caller runs `dispatch` and `expire` while `waiting` is not 0."""
+    """The queues of a process. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
     def __init__(
         self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
     ) -> None:
-        """`clock` gives monotonic seconds."""
         self._pool = pool
         self._access = access
         self._clock = clock
@@ -239,11 +234,11 @@ class FlowController:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting requests."""
+        """Number of waiting requests."""
         return self.bands.requests
 
     def may_pass(self, request: InferenceRequest) -> bool:
-        """True if no request of this priority or above waits, and the band is open; counts the request if so."""
+        """True if no request of this priority or above waits, and the band is open; then counts the request."""
         bands, now = self.bands, self._clock()
         band = bands.band(request.priority, now)
         highest = bands.highest_waiting()
@@ -259,7 +254,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request. Returns why it may not wait, if so. `on_end` is called when the wait ends, unless by `leave`."""
+        """Queue a request, or return the reason for refusing it. `on_end` is called when the wait ends, unless by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)
@@ -279,7 +274,7 @@ class FlowController:
             self._remove(entry, WaitEnd.CLIENT_LEFT)
 
     def dispatch(self) -> bool:
-        """Dispatch one request, if the pool has room; returns True if so."""
+        """Dispatch one request if the pool has capacity; returns True if so."""
         if not self.bands.requests:
             return False
         started = perf_counter()
@@ -294,13 +289,13 @@ class FlowController:
         return True
 
     def expire(self) -> int:
-        """End waits at their time limit, and drop idle bands; returns the number of expired requests."""
+        """End waits at their time limit, and drop idle bands; returns the number expired."""
         now = self._clock()
         is_empty = self.pool_is_empty()
         settings = self.bands.rules.settings
         limit = settings.no_endpoint_ttl_seconds if is_empty else settings.ttl_seconds
         both = settings.ttl_seconds, settings.no_endpoint_ttl_seconds
-        longest = max(both) if all(both) else 0.0  # however often the pool becomes empty and fills again
+        longest = max(both) if all(both) else 0.0  # bounds the wait when the pool keeps emptying and filling
         expired = 0
         for band in tuple(self.bands):
             while (entry := band.oldest) is not None:
@@ -321,19 +316,19 @@ class FlowController:
         return len(entries)
 
     def end_all(self, end: WaitEnd) -> int:
-        """End every wait, the highest band and the oldest request first; returns their number."""
+        """End every wait, by priority and arrival; returns their number."""
         entries = [entry for band in self.bands for entry in band.entries]
         for entry in entries:
             self._end(entry, end)
         return len(entries)
 
     def shut_down(self) -> int:
-        """End every wait and refuse later ones; returns the number of requests that waited."""
+        """End every wait and refuse later ones; returns the number that waited."""
         self._is_shut_down = True
         return self.end_all(WaitEnd.SHUT_DOWN)
 
     def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
-        """Use other rules. Refuse the newest requests of the lowest bands until the rest fits."""
+        """Use other rules; refuse the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
         self._make_reclaimer()
@@ -342,7 +337,7 @@ class FlowController:
                 self._end(entry, WaitEnd.NO_ROOM)
 
     def pool_is_empty(self) -> bool:
-        """True if there are no endpoints. A change restarts the time limit of every wait."""
+        """True without endpoints. A change restarts the time limit of every wait."""
         is_empty = not self._pool.generation.endpoints
         if is_empty is not self._pool_was_empty:
             self._pool_was_empty, self._pool_changed_at = is_empty, self._clock()
@@ -362,7 +357,7 @@ class FlowController:
         return checked_ceilings(step, len(priorities), step.run(self._access, reading.effective, priorities))
 
     def _next(self) -> Entry | None:
-        """The entry to dispatch. A closed band closes all bands below it."""
+        # A closed band closes all bands below it.
         reading = self.read_saturation()
         if reading.is_empty:
             return None
@@ -377,7 +372,6 @@ class FlowController:
         return None
 
     def _count_as_dispatched(self, band: BandQueue, entry: Entry) -> None:
-        """Notify the fairness policy of a request that did not wait."""
         self.bands.add(band, entry)
         _, flow = self.bands.remove(entry, entry.waiting.enqueued_at)
         band.dispatched(flow, entry.waiting)

@@ -24,11 +24,11 @@ from endpick.transport.tls import CertificateWatch, TlsSettings
 _log = logging.getLogger("endpick.serve")
 
 MAX_SAMPLES = 20_000
-"""Per instance. An instance with more has a label with unbounded values."""
+"""Per instance; more indicate a label with unbounded values."""
 
 
 def new_host_registry() -> CollectorRegistry:
-    """The registry of a serving process, with the metrics of Python and the process."""
+    """A registry with the metrics of Python and the process."""
     disable_created_metrics()  # type: ignore[no-untyped-call] # llm-d has no `_created` gauges
     registry = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
@@ -37,30 +37,21 @@ def new_host_registry() -> CollectorRegistry:
 
 
 class Exposition(Collector):
-    """Chains the host's registry, that of hook objects, and the registries of the instances that serve now.
+    """The metrics of the host, of hook objects and of the current instances.
 
-    Samples of instances get the labels `plugin_name` and `plugin_type`, so two instances of a type never clash, nor does an instance
-    with the one it replaces at a reload. A registry that raises is left out and reported.
+    Samples of instances get the labels `plugin_name` and `plugin_type`. A registry that raises is left out and reported.
     """
 
     def __init__(
         self, host: CollectorRegistry, hooks: CollectorRegistry | None, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry
     ) -> None:
-        """Keep what each scrape needs.
-
-        Args:
-            host: The host's own metrics.
-            hooks: Metrics that hook objects have registered.
-            instances: Returns the instances that serve now.
-            telemetry: Gets the faults of their metrics.
-        """
         self._host = host
         self._hooks = hooks
         self._instances = instances
         self._telemetry = telemetry
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each once."""
+        """See `Collector`."""
         families: dict[str, Metric] = {}
         for family in self._host.collect():
             _join(families, family)
@@ -105,7 +96,7 @@ class Exposition(Collector):
 
 
 def _join(families: dict[str, Metric], family: Metric) -> bool:
-    """Add a family, or its samples to the one of the same name; False if their types differ."""
+    """Add a family or extend the one of the same name; False if their types differ."""
     first = families.setdefault(family.name, family)
     if first is not family and first.type == family.type:
         first.samples.extend(family.samples)
@@ -125,20 +116,19 @@ class EventCounts(Collector):
     """One counter family with the label `event`, read at scrape time."""
 
     def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
-        """`read` returns the count of each event."""
         self._name = name
         self._documentation = documentation
         self._read = read
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The family as it is now."""
+        """See `Collector`."""
         family = CounterMetricFamily(self._name, self._documentation, labels=["event"])
         for event, count in self._read().items():
             family.add_metric([event], count)
         yield family
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """The family without samples."""
+        """See `Collector`."""
         yield CounterMetricFamily(self._name, self._documentation, labels=["event"])
 
 
@@ -152,15 +142,7 @@ class AdminServer:
     """Serves metrics and health on one port."""
 
     def __init__(self, collector: Collector, report: Report, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """Nothing listens until `start`.
-
-        Args:
-            collector: All metric families of the page. Collected in a thread.
-            report: Whether the process is ready, and the text of `/healthz`.
-            host: Empty for every interface.
-            port: 0 for any free port.
-            tls: None for plain text.
-        """
+        """`collector` is read in a thread; `report` returns readiness and the text of `/healthz`. Port 0 binds any free port."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._report = report
@@ -172,12 +154,7 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
     async def start(self) -> int:
-        """Bind and serve; returns the bound port.
-
-        Raises:
-            ListenError: the address is in use, or not one of this host.
-            TlsError: the certificate cannot be read or used.
-        """
+        """Serve; returns the bound port. Raises ListenError, TlsError."""
         certificate = None if self._address.tls is None else CertificateWatch(self._address.tls)
         if certificate is not None:
             self._refreshing = asyncio.create_task(self._refresh(certificate))
@@ -192,7 +169,7 @@ class AdminServer:
         return port
 
     async def stop(self) -> None:
-        """Close the port and its connections."""
+        """Close the port."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         await self._runner.cleanup()
@@ -205,7 +182,7 @@ class AdminServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # A thread, because a page of a megabyte takes 50 ms to write.
+        # In a thread: a page of 1 MB takes 50 ms.
         body = await asyncio.to_thread(encode, self._registry)
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()

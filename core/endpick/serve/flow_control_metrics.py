@@ -37,8 +37,6 @@ class FlowControlMetrics:
     """The flow-control `Report` of a serving process."""
 
     def __init__(self, registry: CollectorRegistry, pool_name: str, max_combinations: int, overflowed: Callable[[], None]) -> None:
-        """Register the metrics. `max_combinations` and `overflowed`: see `CombinationLimit`."""
-
         def counts(name: str, help_text: str, labels: tuple[str, ...]) -> Counts:
             return Counts(_NAME + name, help_text, labels, registry)
 

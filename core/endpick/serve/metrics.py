@@ -46,20 +46,20 @@ MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
 class RewriteDecisions(Collector):
-    """Requests sent to another model than they asked for, derived from the request counter at scrape time.
+    """Requests sent to another model than requested, derived from the request counter.
 
-    llm-d labels them with the name of the rule. The only rule here is the client's header, so the name is `header`.
+    llm-d has the name of the rule as a label; here it is always `header`.
     """
 
     def __init__(self, requests: Counts) -> None:
         self._requests = requests
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """The family without samples."""
+        """See `Collector`."""
         yield self._family()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The family as it is now."""
+        """See `Collector`."""
         decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (model, target, *_), tally in tuple(self._requests.members().items()):
             if target != model:
@@ -80,11 +80,6 @@ class StreamMetrics:
     """llm-d's metrics of ext_proc streams; optional, because they add a call to each message."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register all.
-
-        Raises:
-            ValueError: the registry already holds metrics of these names.
-        """
         self.inflight = Levels(PREFIX + "extproc_streams_inflight", "Open ext_proc streams.", (), registry).labels()
         self.duration = Distributions(
             PREFIX + "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), STREAM_BUCKETS, registry
@@ -93,14 +88,9 @@ class StreamMetrics:
 
 
 class EndpickMetrics:
-    """Every metric of one endpick process, registered once in one registry."""
+    """All metrics of an endpick process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register all metrics.
-
-        Raises:
-            ValueError: the registry already holds metrics of these names.
-        """
         self.registry = registry
 
         def histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Distributions:
@@ -244,7 +234,7 @@ CODE_OF: dict[CloseCause, str] = {
     CloseCause.ERROR: "Internal",
     CloseCause.DRAIN: "Unavailable",
 }
-"""The code of gRPC, as llm-d spells it, by how a stream ended; one that ended for breaking the protocol has the status that it got."""
+"""gRPC codes in llm-d's spelling, for streams without a protocol error."""
 
 _NAME_OF = {GrpcStatus.OK: "OK"}
 
@@ -255,7 +245,7 @@ def name_of(status: GrpcStatus) -> str:
 
 
 class MeasuredSession:
-    """Another session, and what is counted of it."""
+    """Wraps a session to count it."""
 
     __slots__ = ("_clock", "_code", "_metrics", "_opened_at", "_session")
 
@@ -278,7 +268,7 @@ class MeasuredSession:
         return self._session.finished
 
     def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
-        """Pass on what the transport can do, if the session wants to know."""
+        """See `Session.connect`."""
         connect = getattr(self._session, "connect", None)
         if connect is not None:
             connect(interrupt, let_pass)
@@ -304,11 +294,11 @@ class MeasuredSession:
         return self._session.fail(exception)
 
     def close(self, cause: CloseCause) -> None:
-        """See `StreamSession.close`; counted once."""
+        """See `StreamSession.close`."""
         if self._opened_at >= 0.0:
             self._metrics.inflight.value -= 1.0
             self._metrics.duration.observe(self._clock() - self._opened_at)
-            # Once it was answered, a gateway resets a stream that it needs no more: that is no cancellation.
+            # Resetting an answered stream is no cancellation.
             done = "OK" if self._session.finished else CODE_OF[cause]
             self._metrics.ended.labels(self._code or done).inc()
             self._opened_at = -1.0
@@ -316,9 +306,5 @@ class MeasuredSession:
 
 
 def measured(factory: SessionFactory, metrics: StreamMetrics, clock: Callable[[], float]) -> SessionFactory:
-    """A factory of sessions that are counted; `clock` gives monotonic seconds."""
-
-    def session() -> StreamSession:
-        return MeasuredSession(factory(), metrics, clock)
-
-    return session
+    """Wrap a session factory to count its sessions."""
+    return lambda: MeasuredSession(factory(), metrics, clock)

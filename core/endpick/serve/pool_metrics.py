@@ -29,7 +29,6 @@ class PoolLog:
     """Follows one endpoint table."""
 
     def __init__(self, table: EndpointTable, metrics: EndpickMetrics, clock: Callable[[], float]) -> None:
-        """`clock` returns monotonic seconds."""
         self._metrics = metrics
         self._throttle = Throttle(clock, _LOG_SECONDS)
         self._members: dict[str, Endpoint] = {}
@@ -80,18 +79,18 @@ class PoolGauges(Collector):
     def __init__(
         self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float], staleness_seconds: float = math.inf
     ) -> None:
-        """`generation` returns the table as it is now. Averages leave out values older than `staleness_seconds`."""
+        """Averages leave out values older than `staleness_seconds`."""
         self._pool_name = pool_name
         self._generation = generation
         self._clock = clock
         self._staleness_seconds = staleness_seconds
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: the families depend on the pool."""
+        """Nothing; families depend on the pool."""
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All gauges as they are now."""
+        """See `Collector`."""
         generation = self._generation()
         yield self._pool("ready_endpoints", "Endpoints in the pool.", len(generation.endpoints))
         for name, key, text in _AVERAGED:
@@ -113,7 +112,7 @@ class PoolGauges(Collector):
         )
         column = generation.columns.get(WAITING_QUEUE_SIZE.name)
         if column is not None:
-            # llm-d drops the namespace. Keep it for endpoints that would otherwise have the same labels.
+            # llm-d drops the namespace; kept if labels would be equal.
             names = Counter(endpoint.name.rpartition("/")[2] for endpoint in generation.endpoints)
             for endpoint, size in zip(generation.endpoints, column.values.tolist(), strict=True):
                 if not np.isnan(size):

@@ -1,4 +1,4 @@
-"""One serving process: starts its parts in order, serves until it is stopped, and stops the parts in reverse order."""
+"""One serving process: starts its parts in order, serves until stopped, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEALTH_LIMITS = Limits(max_connections=64)
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Ports, intervals and limits of one serving process. Defaults are llm-d's if llm-d has them."""
+    """Settings of a serving process; defaults are llm-d's if llm-d has them."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
@@ -64,33 +64,32 @@ class ServeSettings:
     pool_name: str = "endpick"
     """Label `name` of the pool gauges."""
     emits_scores: bool = False
-    """Send the score of each candidate to the gateway."""
+    """Send the scores of candidates to the gateway."""
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
     discovery_timeout_seconds: float = 60.0
     drain_timeout_seconds: float = 30.0
-    """How long new requests are served after SIGTERM."""
+    """New requests are served this long after SIGTERM."""
     finish_timeout_seconds: float = 30.0
-    """How long open streams may finish after that. Also delays stopping instances a reload has replaced."""
+    """Then open streams may finish this long; so do those of instances that a reload replaced."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
     decision_sampling_ratio: float = 0.01
     """Share of decisions shown to hook objects, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
-    """See `CombinationLimit`."""
     legacy_metrics: bool = False
-    """Repeat llm-d's metrics under their names from before August 2026."""
+    """See `LegacyNames`."""
     grpc_stream_metrics: bool = False
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_memory_bytes: int = field(default_factory=available_bytes)
     watched_config: WatchedFile | None = None
-    """The configuration file, if its changes cause a reload. SIGHUP reloads in any case."""
+    """Changes of this configuration file cause a reload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The bound ports of a serving process."""
+    """The bound ports."""
 
     ext_proc: int
     health: int
@@ -106,7 +105,7 @@ class Control:
     lifecycle: Lifecycle
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     hasten: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the drain time early; has no effect before `stop`."""
+    """Ends the drain time early."""
     reload: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -114,10 +113,10 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
     """Serve a plan until `control.stop` is set.
 
     Args:
-        plan: Made by `make_plan`.
+        plan: From `make_plan`.
         settings: Ports, intervals and limits.
-        control: Set by signal handlers or a test.
-        started: Called with the bound ports once requests are answered.
+        control: Events that stop or reload the process.
+        started: Called once requests are answered.
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object did not start.
@@ -177,7 +176,7 @@ class _Process:
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
     async def open_health_and_metrics(self) -> tuple[_Listening, int]:
-        """Open the health and metrics ports, which answer while the process starts."""
+        """Open the health and metrics ports."""
         settings = self._settings
         page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         if settings.legacy_metrics:
@@ -196,7 +195,7 @@ class _Process:
         watchdog.start()
 
     async def start_instances(self) -> None:
-        """Start the plugin instances, discover endpoints and collect their data."""
+        """Start the plugins, the discovery and the collection."""
         stop = self._control.stop
         deployment = await unless(stop, deploy(self._plan, self._runtime))
         self._stack.push_async_callback(self._current.end)
@@ -204,7 +203,7 @@ class _Process:
         self._show_instances()
 
     async def start_hooks(self) -> None:
-        """Start hook objects and whatever else runs beside requests."""
+        """Start the hook objects and watchers."""
         deployment = self._current.deployment
         plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
         host = HostView(document_of(deployment.plan), plugins)
@@ -222,7 +221,7 @@ class _Process:
         self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
 
     def make_director(self) -> tuple[Director, FlowGate]:
-        """The director and the gate in which requests wait for capacity."""
+        """The director, and the gate in which requests wait for capacity."""
         table, clock = self._table, self._services.clock
         access = Access(on_violation=self._recorder.undeclared_access)
         gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
@@ -244,7 +243,7 @@ class _Process:
         return director, gate
 
     def make_server(self, director: Director) -> Server:
-        """The ext_proc server, which also answers health checks and reflection."""
+        """The ext_proc server with health checks and reflection."""
         counters = SessionCounters()
         sessions = session_factory(director, self._settings.sessions, counters, self._memory)
         if self._settings.grpc_stream_metrics:
@@ -256,7 +255,7 @@ class _Process:
         return server
 
     async def reload_until_stopped(self) -> None:
-        """Reload on request, or when the watched file changes, until the process is stopped."""
+        """Reload on request until the process is stopped."""
         control, watched = self._control, self._settings.watched_config
         tasks = [asyncio.ensure_future(self._reload_on_request())]
         if watched is not None:

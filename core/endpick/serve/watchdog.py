@@ -29,12 +29,7 @@ _BEATS_PER_WARNING = 4
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """When the event loop counts as stalled.
-
-    Attributes:
-        warning_seconds: A stall of this length is counted and logged with the stack.
-        limit_seconds: A stall of this length makes the process unready for the same time.
-    """
+    """Stalls are counted and logged from `warning_seconds`; from `limit_seconds`, the process is unready for that time."""
 
     warning_seconds: float = 1.0
     limit_seconds: float = 10.0
@@ -50,14 +45,7 @@ class Watchdog:
         set_stalled: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a stopped watchdog.
-
-        Args:
-            settings: When the loop counts as stalled.
-            metrics: Where stalls are counted.
-            set_stalled: Called on the loop after a stall with the reason why the process is unready, and with None once it is ready.
-            clock: Monotonic seconds.
-        """
+        """`set_stalled` is called on the loop with the reason for being unready, and with None once ready."""
         self._settings = settings
         self._clock = clock
         self._set_stalled = set_stalled
@@ -70,7 +58,7 @@ class Watchdog:
         self._blocked_by = ""
 
     def start(self) -> None:
-        """Watch the running loop; called in its thread."""
+        """Watch the running loop."""
         loop, interval = asyncio.get_running_loop(), self._settings.warning_seconds / _BEATS_PER_WARNING
         self._beat_at = self._clock()
 
@@ -83,7 +71,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it."""
+        """End the thread."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -123,7 +111,7 @@ class Watchdog:
 
 
 def blocking_code(frame: FrameType | None) -> str:
-    """The innermost plugin instance in a stack and the function that runs."""
+    """The innermost plugin of a stack, and the running function."""
     where = ""
     if frame is not None:
         code = frame.f_code
@@ -161,14 +149,13 @@ class OverloadWatch(Collector):
     """Measures memory every second."""
 
     def __init__(self, memory: Memory, registry: CollectorRegistry) -> None:
-        """Register the metrics."""
         self._memory = memory
         self._timer: asyncio.TimerHandle | None = None
         memory.on_stage.append(self._entered)
         registry.register(self)
 
     def start(self) -> None:
-        """Measure, now and every second."""
+        """Measure now and every second."""
         self._memory.measure()
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL_SECONDS, self.start)
 

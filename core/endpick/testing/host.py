@@ -141,7 +141,7 @@ class Host:
         built = build_plan(plan, context_for)
         if isinstance(built, tuple):
             raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
-        self.instances: Mapping[str, Instance] = built.instances
+        self.instances: Mapping[str, Instance] = built
         pipeline = compile_plan(plan, built, self._faults)
         listening = replace(pipeline, scheduler=traced(pipeline.scheduler, self._runs.append))
         access = Access(on_violation=self._faults.undeclared_access)
