@@ -52,8 +52,8 @@ def page() -> str:
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),
         "## Polls",
-        "`endpick_polls_total`, label `event`: `made`, `skipped` because the endpoint had nothing to do or did not answer, or `told` "
-        "because its answers told its load; see `--idle-metrics-interval`.",
+        "`endpick_polls_total`, label `event`: `made`, `skipped` because the endpoint is idle or down, or `reported` "
+        "because responses reported all required data; see `--idle-metrics-interval`.",
         "## Decision records",
         "`endpick_decision_records_total`, label `event`: `shown` to the hook objects that watch decisions, or `dropped` because they are "
         "too slow.",

@@ -19,14 +19,11 @@ from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
 _NOT_IN_AN_ADDRESS = re.compile(r"[^\x21-\x7e]|,")
-"""Addresses are sent in a header that separates them by commas."""
+"""A header separates addresses by commas."""
 
 
 class Registry:
-    """The `EndpointRegistry` of one discovery.
-
-    An invalid report raises TypeError or ValueError in the discovery, and changes nothing.
-    """
+    """The `EndpointRegistry` of one discovery; an invalid report raises TypeError or ValueError."""
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -34,7 +31,7 @@ class Registry:
         self._thread = threading.get_ident()
 
     def close(self) -> None:
-        """Ignore later reports: another discovery may report now."""
+        """Ignore later reports."""
         self._is_open = False
 
     def upsert(self, endpoint: Endpoint) -> None:
@@ -118,7 +115,7 @@ def _check_type(value: object, expected: type, what: str) -> None:
 
 
 STOP_SECONDS = 10.0
-"""How long a discovery may take to end: it may have to release a lease."""
+"""A discovery may have to release a lease."""
 
 
 class DiscoveryTask:
@@ -135,18 +132,17 @@ class DiscoveryTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to discover. Call once, on the running event loop."""
+        """Start to discover. Call once."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait_ready(self, timeout_seconds: float) -> None:
         """Wait for the first complete report.
 
         Raises:
-            ConfigurationError: the discovery cannot work as configured, or ended before it reported anything.
+            ConfigurationError: the discovery cannot work as configured, or ended.
             TimeoutError: nothing was reported in time; the discovery keeps trying.
         """
-        if self._task is None:
-            raise RuntimeError("start the discovery before waiting for it")
+        assert self._task is not None
         ready = asyncio.ensure_future(self._table.is_ready.wait())
         try:
             await asyncio.wait((ready, self._task), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +156,7 @@ class DiscoveryTask:
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
 
     async def stop(self) -> None:
-        """End the discovery and ignore later reports. Safe to call twice, and before `start`."""
+        """End the discovery and ignore later reports. Idempotent."""
         self._registry.close()
         if self._task is None or self._task.done():
             return

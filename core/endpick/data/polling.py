@@ -21,16 +21,12 @@ from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
 _CANCEL_GRACE_SECONDS = 1.0
-"""After its timeout, a poll may take this long to handle its cancellation."""
+"""For a poll to handle its cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBinding:
-    """A source and the collectors of its payloads, in configuration order.
-
-    Attributes:
-        needed: The keys among those the collectors write that some instance requires.
-    """
+    """A source and its collectors; `needed` are the keys they write that an instance requires."""
 
     source: Instance
     collectors: tuple[Instance, ...]
@@ -38,16 +34,13 @@ class SourceBinding:
 
 
 class Failure(NamedTuple):
-    """An error of a source or collector.
-
-    Not a `Fault`: an endpoint that is down must not open the circuit for the others.
-    """
+    """An error of a source or collector. No `Fault`: one endpoint that is down must not open the circuit."""
 
     problem: BaseException | str
 
 
 class PayloadDispatcher:
-    """Calls one source and its collectors, and counts their failures."""
+    """Calls one source and its collectors."""
 
     def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
         self.source = binding.source
@@ -58,12 +51,12 @@ class PayloadDispatcher:
         self._collectors = tuple(self._step(_collect_method(instance), instance) for instance in binding.collectors)
 
     def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
-        """Let every collector read a payload.
+        """Pass a payload to the collectors.
 
         Args:
-            payload: None if the source had nothing.
-            endpoint: Its endpoint; None for a pool-wide payload.
-            since: When it was requested; newer values in the table are kept. None for a payload that was pushed.
+            payload: None to do nothing.
+            endpoint: None for a pool-wide payload.
+            since: Request time; newer values are kept. None for a pushed payload.
         """
         if payload is None:
             return
@@ -75,7 +68,7 @@ class PayloadDispatcher:
             delivered()
 
     def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
-        """Make a function that polls once; it returns the payload, a `Failure` or a `Fault`."""
+        """Make a function that polls once, and returns the payload, a `Failure` or a `Fault`."""
 
         async def call(*arguments: object) -> object:
             try:
@@ -92,7 +85,7 @@ class PayloadDispatcher:
         return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
 
     def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
-        """Make a function that delivers the payload of an event."""
+        """Make the callback for endpoint events."""
         step = self._step(source.notify, self.source)
 
         def notify(event: EndpointEvent) -> None:
@@ -105,7 +98,7 @@ class PayloadDispatcher:
         return notify
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """Make the `publish` of an endpoint's stream; it ignores payloads after the endpoint has left."""
+        """Make the `publish` of an endpoint's stream, which does nothing once the endpoint has left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -119,7 +112,7 @@ class PayloadDispatcher:
         self.deliver(payload, None)
 
     def failed(self, endpoint: str, problem: BaseException | str) -> None:
-        """Count a poll error; `endpoint` is empty for a pool-wide source."""
+        """Count a poll error; `endpoint` is "" for a pool-wide source."""
         self._telemetry.poll_error(self.source, endpoint, problem)
 
     def _step(self, method: Callable[..., object], instance: Instance) -> Step:
@@ -140,42 +133,37 @@ def _collect_method(instance: Instance) -> Callable[..., object]:
 
 SHORTEST_INTERVAL_SECONDS = 0.05
 MAX_POLLS_PER_SECOND = 3000
-"""Of all endpoints together; larger pools are polled less often."""
+"""Larger pools are polled less often."""
 _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-"""Polls of an idle endpoint within the age at which a plugin considers data stale."""
+"""Polls of an idle endpoint before its data count as stale."""
 _GROUP_SIZE = 8
-"""Endpoints polled at the same moment: wake-ups cost more than polls, but requests wait for a whole group."""
+"""Endpoints polled together: wake-ups cost more than polls, but requests wait for a whole group."""
 
 
 @dataclass(slots=True)
 class PollCounts:
-    """Polls over the life of the process.
+    """Polls of the process.
 
     Attributes:
         skipped: Left out because the endpoint is idle or down.
-        told: Left out because responses reported all required data.
+        reported: Left out because responses reported all required data.
     """
 
     made: int = 0
     skipped: int = 0
-    told: int = 0
+    reported: int = 0
 
     def snapshot(self) -> dict[str, int]:
-        """The counts by event, for `/metrics`."""
-        return {"made": self.made, "skipped": self.skipped, "told": self.told}
+        """The counts by event."""
+        return {"made": self.made, "skipped": self.skipped, "reported": self.reported}
 
 
 @dataclass(slots=True)
 class Watched:
-    """One endpoint that is collected from.
-
-    Attributes:
-        endpoint: Replaced when its labels change.
-        number: Counts the endpoints that have joined; assigns it to a group.
-    """
+    """An endpoint (replaced when its labels change), and the number that assigns it to a group."""
 
     endpoint: Endpoint
     number: int
@@ -188,7 +176,7 @@ def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
 
 
 class PollSchedule:
-    """Delay between polls of one endpoint: longer while its payload repeats or polls fail."""
+    """The delay between polls of an endpoint: longer while its payload repeats or polls fail."""
 
     __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
 
@@ -247,7 +235,7 @@ class PolledSource:
         interval = refresh_seconds if plugin.interval_seconds is None else plugin.interval_seconds
         self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
         self.stretch = 1.0
-        """Factor on the interval in large pools."""
+        """Factor of the interval in large pools."""
         self.groups = 1
         can_idle = plugin.repeats_payload and plugin.interval_seconds is None
         idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
@@ -258,7 +246,7 @@ class PolledSource:
         self._counts = counts
 
     async def follow(self, watched: Watched) -> None:
-        """Poll one endpoint until cancelled."""
+        """Poll an endpoint until cancelled."""
         loop = asyncio.get_running_loop()
         schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
         sent = self._table.sent
@@ -270,7 +258,7 @@ class PolledSource:
             if waited < schedule.delay_seconds - interval / 2:
                 self._counts.skipped += 1
             elif waited + interval <= self._idle_seconds and self._has_reported(endpoint.name, delivered_at, interval):
-                self._counts.told += 1
+                self._counts.reported += 1
             else:
                 self._counts.made += 1
                 waited = 0.0
@@ -303,7 +291,7 @@ class PolledSource:
 
 
 def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
-    """Spread the endpoints over the interval, and keep all sources together within `MAX_POLLS_PER_SECOND`."""
+    """Spread the endpoints over the interval, within `MAX_POLLS_PER_SECOND` in total."""
     polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
     for source in sources:
         source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
@@ -311,10 +299,7 @@ def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:
-    """Seconds between two polls of a pool-wide source.
-
-    After failures in a row: 1 s (or a shorter interval), doubled each time, up to 30 s (or a longer interval).
-    """
+    """Seconds between polls. After failures: 1 s (or a shorter interval), doubled up to 30 s (or a longer interval)."""
     if not failures:
         return interval_seconds
     first = min(interval_seconds, 1.0)

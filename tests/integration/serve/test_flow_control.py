@@ -176,7 +176,7 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
         first = await clients.occupy()
         kept = clients.begin("kept", tenant="a")
         await waiting(gateway, 1)
-        told = clients.begin("told", tenant="a")
+        told = clients.begin("reported", tenant="a")
         await waiting(gateway, 2)
         picker = gateway.children.named("endpick").process
         (tmp_path / "config.yaml").write_text(CONFIG.replace("maxRequests: 6", "maxRequests: 9"))
