@@ -41,25 +41,13 @@ NEVER_SET: Final = HOP_BY_HOP | {DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "co
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
-MAX_NAMES: Final = 1024
-MAX_NAME_LENGTH: Final = 64
-"""Names are cached; clients choose them, so the cache is bounded."""
-_names: Final[dict[str, str]] = {}
-
-
-def _lower(name: str) -> str:
-    lowered = name.lower()
-    if len(_names) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:
-        _names[name] = lowered
-    return lowered
-
 
 def read_headers(header_map: HeaderMap) -> dict[str, str]:
     """Lower-case names and last values; older gateways use `value`."""
     headers = {}
     for header in header_map.headers:
         raw = header.raw_value
-        headers[_names.get(key := header.key) or _lower(key)] = raw.decode(errors="replace") if raw else header.value
+        headers[header.key.lower()] = raw.decode(errors="replace") if raw else header.value
     return headers
 
 
@@ -113,7 +101,7 @@ _GRPC_MODE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """The context of a message; `subset` None is no restriction."""
+    """The context of a message; `subset` None allows all."""
 
     modes: BodyModes = EVERYTHING_SENT
     subset: tuple[str, ...] | None = None
@@ -133,7 +121,7 @@ def context_of(message: ProcessingRequest) -> MessageContext:
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
-    """The body modes; the default is FULL_DUPLEX_STREAMED. Raises ProtocolError."""
+    """The body modes. Raises ProtocolError."""
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,

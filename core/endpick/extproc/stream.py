@@ -26,7 +26,7 @@ class GrpcStatus(IntEnum):
 
 
 class ProtocolError(Exception):
-    """The stream cannot go on; the transport ends it with `status` and `message`."""
+    """Ends the stream with `status` and `message`."""
 
     def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class ProtocolError(Exception):
 
 
 class PassingBody:
-    """A response body with unchanged chunks, which a transport may answer itself."""
+    """A response body whose chunks a transport may answer unchanged."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class PassingBody:
 
 
 LetPass = Callable[[PassingBody | None], None]
-"""Called with None when the transport must stop answering chunks."""
+"""Called with None to stop."""
 
 
 class StreamSession(Protocol):
@@ -52,11 +52,11 @@ class StreamSession(Protocol):
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """Set when the replies depend on a decision to await; then call `resume` or `fail`."""
+        """A decision to await; then call `resume` or `fail`."""
 
     @property
     def finished(self) -> bool:
-        """True when the stream should be closed with OK."""
+        """True if the stream should be closed with OK."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """Return the replies to a message. Raises ProtocolError."""
@@ -129,7 +129,7 @@ SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
 
 
 class MessageState(IntEnum):
-    """How much of a request or response has arrived."""
+    """The part of a request or response that has arrived."""
 
     IDLE = 0
     BODY = 1
@@ -157,7 +157,7 @@ MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
     (MessageState.BODY, MessagePart.TRAILERS): MessageState.TRAILED,
     (MessageState.DONE, MessagePart.TRAILERS): MessageState.TRAILED,
 }
-"""Everything else is an error; a gateway that buffers sends trailers after the end."""
+"""Other transitions are errors; a gateway that buffers sends trailers after the end."""
 
 _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
 

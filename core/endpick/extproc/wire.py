@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.messages import MAX_NAME_LENGTH, MAX_NAMES, NO_CONTEXT, MessageContext, context_of
+from endpick.extproc.messages import NO_CONTEXT, MessageContext, context_of
 
 REQUEST_HEADERS: Final = 0x12
 RESPONSE_HEADERS: Final = 0x1A
@@ -21,21 +21,19 @@ _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF
 """Longer lengths take three bytes."""
 _SETTINGS_BYTES: Final = 32
-"""Shorter contexts are settings that all requests share."""
+"""Shorter contexts are settings shared by all requests."""
+MAX_NAMES: Final = 1024
+MAX_NAME_LENGTH: Final = 64
 _names: Final[dict[bytes, str]] = {}
-"""Header names by their encoding."""
+"""Header names by encoding; bounded, because clients choose them."""
 _message_of: Final = ProcessingRequest.FromString
 
 
 def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
-    """Headers, end of stream and context; None to leave the message to protobuf.
-
-    Raises DecodeError or ProtocolError for an invalid context.
-    """
+    """Headers, end of stream and context; None to leave the message to protobuf. Raises DecodeError or ProtocolError."""
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
-    # Lengths of one or two bytes are read in place; a three-byte length reads as more than `_LONGEST` and is left to protobuf.
-    # Nearly every header has a known name and one-byte lengths.
+    # Lengths of up to two bytes are read in place; longer ones read as more than `_LONGEST`.
     headers: dict[str, str] = {}
     try:
         size = message[1]
@@ -54,7 +52,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
         end = position + size
         if end > stop:
             return None
-        while position < end:
+        while position < end:  # nearly every header has a known name and one-byte lengths
             size = message[position + 1]
             at = position + 5 + message[position + 3]
             name = _names.get(message[position + 2 : at])
@@ -72,23 +70,23 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
         return None
     if position != end or message[end:stop] not in (b"", _HEADERS_END):
         return None
-    beside = message[stop:]
-    if not beside:
+    rest = message[stop:]
+    if not rest:
         return headers, end < stop, NO_CONTEXT
-    context = _cached_context(beside) if len(beside) <= _SETTINGS_BYTES else _context(beside)
+    context = _cached_context(rest) if len(rest) <= _SETTINGS_BYTES else _context(rest)
     return None if context is None else (headers, end < stop, context)
 
 
-def _context(beside: bytes) -> MessageContext | None:
-    rest = _message_of(beside)
-    return None if rest.WhichOneof("request") is not None else context_of(rest)
+def _context(rest: bytes) -> MessageContext | None:
+    message = _message_of(rest)
+    return None if message.WhichOneof("request") is not None else context_of(message)
 
 
 _cached_context: Final = lru_cache(maxsize=64)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
-    """Name, value and end of an unusual header. Raises IndexError, UnicodeDecodeError."""
+    """Name, value and end of an unusual header."""
     size = message[position + 1]
     start = position + 2
     if size > 0x7F:
@@ -130,7 +128,7 @@ _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
 def body_piece(message: bytes) -> tuple[int, int, bool] | None:
-    """Start and stop of the body, and whether it ends; None to leave the message to protobuf."""
+    """Start and stop of the body, and end of stream; None to leave the message to protobuf."""
     length = len(message)
     if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
         return None
@@ -143,7 +141,7 @@ def body_piece(message: bytes) -> tuple[int, int, bool] | None:
 
 
 def response_piece_head(length: int) -> bytes:
-    """The bytes before a response chunk in a message of this length."""
+    """The bytes before the chunk in a response message of this length."""
     return _heads(RESPONSE_BODY, length)[0]
 
 
@@ -154,7 +152,7 @@ def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
 
 
 def _head(tag: int, rest: int, after: int) -> bytes:
-    """Tags and lengths before a body with `rest` bytes after the tag and `after` bytes after the body."""
+    """Tags and lengths before a body; `rest` bytes follow the tag, `after` bytes the body."""
     whole = _announced(rest)
     size = _announced(whole - 1 - after)
     return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else NO_HEAD
@@ -164,7 +162,7 @@ NO_HEAD: Final = b"\x00"
 
 
 def _announced(total: int) -> int:
-    """The length that with its own varint takes `total` bytes; -1 if none."""
+    """The length that takes `total` bytes including its varint; -1 if none."""
     for size in range(1, 6):
         if total > size and len(varint(total - size)) == size:
             return total - size

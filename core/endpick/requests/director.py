@@ -91,7 +91,7 @@ class Director:
         rules: ModelRules | None = None,
         gate: FlowGate | None = None,
     ) -> None:
-        """Keep the shared parts; a pipeline with flow control requires a gate."""
+        """A pipeline with flow control requires a gate."""
         self._pipeline = pipeline
         self._pool = pool
         self._telemetry = telemetry
@@ -111,7 +111,7 @@ class Director:
             gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
-        """Use another pipeline for undecided requests."""
+        """Use `pipeline` for undecided requests."""
         self._pipeline = pipeline
         if self._gate is not None:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -188,7 +188,7 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
-        # Made after the pre-request plugins: observers whose circuit just opened do not see the request end.
+        # After the pre-request plugins: observers whose circuit just opened do not see the end.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:
@@ -214,7 +214,7 @@ class Director:
         return refusal
 
     def _route_bodiless(self, incoming: IncomingRequest) -> Routed:
-        """As in llm-d, a request such as `GET /v1/models` goes to any endpoint, and no profile runs."""
+        """As in llm-d, a request such as `GET /v1/models` goes to a random endpoint without scheduling."""
         candidates = within(incoming.subset, self._pool.view(self.access)).members
         if not candidates:
             raise RequestRefused(NO_CANDIDATES)

@@ -25,7 +25,7 @@ LARGE_BODY_BYTES: Final = 256 * 1024
 
 
 class PatientStep(Step):
-    """A step without a time budget: the time depends on the client's body."""
+    """A step without a time budget, because the time depends on the body."""
 
     __slots__ = ()
 
@@ -180,12 +180,9 @@ class BuiltRequest:
 def build_request(
     incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], rules: ModelRules, random: Random, access: Access
 ) -> BuiltRequest:
-    """Parse the body and resolve model, priority and fairness id.
+    """Parse the body and resolve model, priority and fairness id. Raises RequestRefused.
 
     As in llm-d, a rewrite rule overrides the client's header, configured objectives override discovered ones, and unknown ones are 0.
-
-    Raises:
-        RequestRefused: the body is invalid, or a name is missing or too long.
     """
     headers, came = incoming.headers, incoming.body
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]

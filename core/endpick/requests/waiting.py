@@ -24,9 +24,8 @@ from endpick.scheduling.trace import WAITED, Waited
 PACE_SECONDS = 0.001
 """Pause after a dispatched request that the detector does not see yet; as in llm-d."""
 TICK_SECONDS = 0.005
-"""How often a full pool is measured, unless `something_changed`."""
+"""Interval of dispatch attempts, unless `something_changed`."""
 EXPIRY_SECONDS = 1.0
-"""How often time limits are checked."""
 
 _log = logging.getLogger("endpick.flow_control")
 
@@ -51,18 +50,10 @@ class Memory(Protocol):
 
 
 class FlowGate:
-    """Flow control for the director; one for a process, on one event loop."""
+    """Runs the queues of flow control on the event loop."""
 
     def __init__(self, pool: Pool, access: Access, clock: Callable[[], float], memory: Memory, report: Callable[[], Report]) -> None:
-        """Start without queues.
-
-        Args:
-            pool: The endpoints.
-            access: Checks the data access of the policies.
-            clock: Monotonic seconds.
-            memory: While it sheds, waiting requests of negative priority are refused.
-            report: Makes the metrics when flow control is first enabled.
-        """
+        """`report` makes the metrics when flow control is first enabled."""
         self._pool = pool
         self._access = access
         self._clock = clock
@@ -76,19 +67,12 @@ class FlowGate:
 
     @property
     def controller(self) -> FlowController:
-        """The queues; flow control must have been enabled."""
+        """The queues, once flow control was enabled."""
         assert self._controller is not None
         return self._controller
 
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
-        """Decide whether a request has to wait; `state` gets the wait.
-
-        Returns:
-            None to go on at once; else an awaitable until the dispatch, which raises RequestRefused if the wait ends otherwise.
-
-        Raises:
-            RequestRefused: there is no room to wait.
-        """
+        """Returns None to go on at once, or an awaitable until the dispatch. Both raise RequestRefused; `state` gets the wait."""
         controller = self.controller
         if controller.may_pass(built.request):
             return None
@@ -105,7 +89,7 @@ class FlowGate:
         return _Wait(controller, offered, future, state, self._clock)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
-        """Use other rules. Without flow control, dispatch every waiting request."""
+        """Use other rules, or None to dispatch every waiting request."""
         if bound is None or detector is None:
             if self._controller is not None:
                 self._controller.end_all(WaitEnd.DISPATCHED)
@@ -126,7 +110,7 @@ class FlowGate:
         return None if reclaimer is None else reclaimer.track(request, endpoint)
 
     async def shut_down(self) -> int:
-        """Refuse waiting requests, and later ones; returns the number that waited."""
+        """Refuse waiting and later requests; returns the number that waited."""
         return 0 if self._controller is None else self._controller.shut_down()
 
     def _run_soon(self) -> None:
@@ -138,7 +122,7 @@ class FlowGate:
         self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One request per iteration of the event loop, so that it is scheduled, and counted by the detector, before the next."""
+        """One request per loop iteration: it is scheduled, and counted by the detector, before the next."""
         self._runs_soon = False
         delay = TICK_SECONDS
         try:
@@ -169,7 +153,7 @@ def _refused(controller: FlowController, end: WaitEnd) -> RequestRefused:
 
 
 class _Wait:
-    """Waits for a dispatch; leaves the queues when it is cancelled or dropped."""
+    """Waits for a dispatch; leaves the queues when cancelled."""
 
     __slots__ = ("_clock", "_controller", "_entry", "_future", "_saturation", "_state")
 
@@ -198,7 +182,7 @@ class _Wait:
         self._state.put(WAITED, Waited(self._clock() - self._entry.waiting.enqueued_at, self._saturation))
 
     def __del__(self) -> None:
-        # A task that is cancelled before its first step awaits nothing.
+        # A task may be cancelled before its first step.
         self._controller.leave(self._entry)
 
 
