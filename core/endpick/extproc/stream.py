@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -74,7 +74,6 @@ class StreamSession(Protocol):
 SessionFactory = Callable[[], StreamSession]
 
 _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
-_PLAIN = ("requests", "unroutable", "bodies_too_large", "names_too_long", "buffer_exhaustions", "decision_faults", "exchange_faults")
 
 
 @dataclass(slots=True)
@@ -99,8 +98,9 @@ class SessionCounters:
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
+        counts = asdict(self)
+        del counts["protocol_errors"]
+        return counts | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
 
 
 class SessionState(IntEnum):

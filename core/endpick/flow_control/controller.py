@@ -70,8 +70,26 @@ class Flight:
 _place = attrgetter("place")
 
 
-class ReclaimReport(Protocol):
-    """Receives evictions."""
+class Report(Protocol):
+    """Receives the events of the queues, for metrics."""
+
+    def passed(self, request: InferenceRequest) -> None:
+        """A request went on without waiting."""
+
+    def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
+        """A request was queued."""
+
+    def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
+        """A wait ended."""
+
+    def refused(self, entry: Entry, outcome: Outcome) -> None:
+        """A request may not wait."""
+
+    def attempted(self, seconds: float) -> None:
+        """A dispatch cycle ended."""
+
+    def read(self, reading: Reading) -> None:
+        """The saturation of the pool was measured."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
         """A request was evicted to free `target`; unconfirmed evictions free `pending` (both in saturation)."""
@@ -103,7 +121,7 @@ class Reclaimer:
     """Tracks requests in flight, and evicts a few at a time."""
 
     def __init__(
-        self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: ReclaimReport, *, is_counted_here: bool
+        self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: Report, *, is_counted_here: bool
     ) -> None:
         self.in_flight = 0
         self._access = access
@@ -187,28 +205,6 @@ def _victims(missing: float, freed_by_each: float) -> int:
     if not math.isfinite(missing):
         return MOST_AT_ONCE
     return min(MOST_AT_ONCE, max(1, math.ceil(missing / freed_by_each))) if freed_by_each > 0 else 1
-
-
-class Report(ReclaimReport, Protocol):
-    """Receives the events of the queues."""
-
-    def passed(self, request: InferenceRequest) -> None:
-        """A request went on without waiting."""
-
-    def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """A request was queued."""
-
-    def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
-        """A wait ended."""
-
-    def refused(self, entry: Entry, outcome: Outcome) -> None:
-        """A request may not wait."""
-
-    def attempted(self, seconds: float) -> None:
-        """A dispatch cycle ended."""
-
-    def read(self, reading: Reading) -> None:
-        """The saturation of the pool was measured."""
 
 
 class FlowController:

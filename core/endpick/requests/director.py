@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
-from endpick.api.generation import Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.data.model_rules import ModelRules
+from endpick.flow_control.controller import Flight
+from endpick.flow_control.policies import Pool
 from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
@@ -52,25 +52,10 @@ from endpick.requests.pipeline import (
     was_cached,
 )
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
-from endpick.requests.waiting import decide_later
+from endpick.requests.waiting import FlowGate, decide_later
 from endpick.scheduling.trace import UNREAD
 
-if TYPE_CHECKING:
-    from endpick.flow_control.controller import Flight
-    from endpick.requests.waiting import FlowGate
-
 _SHEDDING: Final = OverloadStage.SHEDDING
-
-
-class Pool(Protocol):
-    """What the director needs of the endpoint table."""
-
-    @property
-    def generation(self) -> Generation:
-        """Replaced when the pool changes."""
-
-    def view(self, access: Access) -> Endpoints:
-        """Every endpoint of the pool."""
 
 
 class Director:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
@@ -15,6 +15,7 @@ from endpick.api.fast_metrics import Distribution
 from endpick.api.request import check_headers, shown
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
+from endpick.flow_control.controller import Flight
 from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.instance import Instance
@@ -22,9 +23,6 @@ from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
-
-if TYPE_CHECKING:
-    from endpick.flow_control.controller import Flight
 
 _STATUS_DIGITS: Final = 3
 _NO_USAGE: Final = UsageReader()

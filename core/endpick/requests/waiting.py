@@ -16,7 +16,7 @@ from endpick.flow_control.policies import BoundFlowControl, Pool
 from endpick.flow_control.queues import Entry, WaitEnd
 from endpick.host.boundary import Fault, Step
 from endpick.requests.intake import BuiltRequest
-from endpick.requests.memory import OverloadStage
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.model import CODE_OF, Decision, Refused, RequestRefused, refused
 from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited
@@ -40,13 +40,6 @@ _REFUSALS_WITHOUT_ENDPOINTS = _REFUSALS | {
     WaitEnd.NO_ROOM: Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
     WaitEnd.EXPIRED: Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
 }
-
-
-class Memory(Protocol):
-    """The memory limits of the process."""
-
-    stage: OverloadStage
-    shed: int
 
 
 class FlowGate:

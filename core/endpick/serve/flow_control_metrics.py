@@ -78,13 +78,13 @@ class FlowControlMetrics:
         ).labels(pool_name)
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """See `ReclaimReport`."""
+        """See `Report`."""
         self._issued.labels(self._combination.priority(priority), self._pool).value += 1.0
         self._target.labels(self._pool).value = target
         self._pending.labels(self._pool).value = pending
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """See `ReclaimReport`."""
+        """See `Report`."""
         self._revocations.labels(outcome, self._pool).value += 1.0
         self._pending.labels(self._pool).value = 0.0
         self._confirmation.observe(seconds)

@@ -99,6 +99,12 @@ class EndpickMetrics:
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(PREFIX + name, text, labels, registry=registry)
 
+        def own_counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def own_gauge(name: str, text: str, labels: tuple[str, ...]) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
         self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
         self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
         self.duration = histogram(
@@ -159,49 +165,30 @@ class EndpickMetrics:
         info = Gauge(PREFIX + "info", "Version of endpick.", ("commit", "build_ref"), registry=registry)
         info.labels("", __version__).set(1)
 
-        self.faults = Counter(
+        self.faults = own_counter(
             "endpick_plugin_faults_total",
             "Plugin calls that raised or returned an invalid answer.",
             ("plugin", "type", "distribution", "version", "extension_point", "reason"),
-            registry=registry,
         )
         calls = ("plugin", "type", "extension_point")
-        self.late_calls = Counter(
-            "endpick_plugin_late_calls_total",
-            "Plugin calls longer than --plugin-time-budget.",
-            calls,
-            registry=registry,
-        )
-        self.left_out = Counter(
-            "endpick_plugin_left_out_total",
-            "Plugin calls skipped because the circuit is open.",
-            calls,
-            registry=registry,
-        )
-        self.circuits = Gauge(
+        self.late_calls = own_counter("endpick_plugin_late_calls_total", "Plugin calls longer than --plugin-time-budget.", calls)
+        self.left_out = own_counter("endpick_plugin_left_out_total", "Plugin calls skipped because the circuit is open.", calls)
+        self.circuits = own_gauge(
             "endpick_plugin_circuit_state",
             "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
             ("plugin", "type"),
-            registry=registry,
         )
-        hook = ("hook_object",)
-        self.hook_faults = Counter(
-            "endpick_hook_faults_total", "Hook object calls that raised.", (*hook, "hook", "reason"), registry=registry
+        self.hook_faults = own_counter("endpick_hook_faults_total", "Hook object calls that raised.", ("hook_object", "hook", "reason"))
+        self.loop_stalls = own_counter("endpick_loop_stalls_total", "Stalls of the event loop.")
+        self.loop_stalled_seconds = own_counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.")
+        self.clamped_scores = own_counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"))
+        self.plugin_info = own_gauge(
+            "endpick_plugin_info", "Plugin instances of the current configuration.", ("plugin", "type", "distribution", "version")
         )
-        self.loop_stalls = Counter("endpick_loop_stalls_total", "Stalls of the event loop.", registry=registry)
-        self.loop_stalled_seconds = Counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.", registry=registry)
-        self.clamped_scores = Counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"), registry=registry)
-        self.plugin_info = Gauge(
-            "endpick_plugin_info",
-            "Plugin instances of the current configuration.",
-            ("plugin", "type", "distribution", "version"),
-            registry=registry,
-        )
-        self.gateway_bodies = Gauge(
+        self.gateway_bodies = own_gauge(
             "endpick_gateway_sends_bodies",
             "1 if gateways send bodies of this direction; 0 if one did not in the last 5 minutes.",
             ("direction",),
-            registry=registry,
         )
         self.overflows = Counts(
             "endpick_metric_overflows_total",
@@ -209,20 +196,12 @@ class EndpickMetrics:
             (),
             registry,
         ).labels()
-        self.pool_changes = Counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",), registry=registry)
-        self.pool_left_out = Counter(
-            "endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.", registry=registry
-        )
-        self.phase = Gauge(
-            "endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",), registry=registry
-        )
-        self.streams_while_draining = Counter(
-            "endpick_streams_while_draining", "Streams opened and served after SIGTERM.", registry=registry
-        )
-        self.uncaught = Counter(
-            "endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",), registry=registry
-        )
-        self.reloads = Counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",), registry=registry)
+        self.pool_changes = own_counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
+        self.pool_left_out = own_counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
+        self.phase = own_gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
+        self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
+        self.uncaught = own_counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
+        self.reloads = own_counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
         for outcome in RELOAD_OUTCOMES:
             self.reloads.labels(outcome)
 

@@ -125,23 +125,17 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
     """
     async with AsyncExitStack() as stack:
         process = _Process(plan, settings, control, stack)
-        health, metrics_port = await process.open_health_and_metrics()
+        health, health_port, metrics_port = await process.open_health_and_metrics()
         process.watch_event_loop()
         await process.start_instances()
         await process.start_hooks()
         director, gate = process.make_director()
         server = process.make_server(director)
-        ports = Ports(await _start(stack, server), health.port, metrics_port)
+        ports = Ports(await _start(stack, server), health_port, metrics_port)
         control.lifecycle.enter(Phase.SERVING)
         started(ports)
         await process.reload_until_stopped()
-        await process.drain(server, health.server, gate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    server: Server
-    port: int
+        await process.drain(server, health, gate)
 
 
 class _Process:
@@ -172,11 +166,13 @@ class _Process:
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
         self._table.on_stand_by.append(self._readiness.stand_by)
         control.lifecycle.on_entered(self._phase_entered)
-        self._register_collectors()
+        self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
+        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
+        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
-    async def open_health_and_metrics(self) -> tuple[_Listening, int]:
-        """Open the health and metrics ports."""
+    async def open_health_and_metrics(self) -> tuple[Server, int, int]:
+        """Open the health and metrics ports; returns the health server and both ports."""
         settings = self._settings
         page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         if settings.legacy_metrics:
@@ -186,7 +182,7 @@ class _Process:
         health = open_server("h2", settings.health, health_methods(self._board))
         health_port = await _start(self._stack, health)
         self._count_events("endpick_health_events", "Events on the gRPC health port.", health.counters.snapshot)
-        return _Listening(health, health_port), metrics_port
+        return health, health_port, metrics_port
 
     def watch_event_loop(self) -> None:
         """Start the watchdog."""
@@ -299,14 +295,6 @@ class _Process:
             applied = await reloader.reload()
             self._metrics.reloads.labels("applied" if applied else "refused").inc()
             self._show_instances()
-
-    def _register_collectors(self) -> None:
-        pool = PoolGauges(
-            self._settings.pool_name, lambda: self._table.generation, self._services.clock, self._settings.metrics_staleness_seconds
-        )
-        self._registry.register(pool)
-        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
-        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
 
     def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:
         self._registry.register(EventCounts(name, documentation, counts))

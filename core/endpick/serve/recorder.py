@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -169,12 +168,8 @@ class Recorder(Telemetry):
         bound = self._models.get(key) or self._bind_model(key)
         bound.requests.value += 1.0
         bound.running.value += 1.0
-        # Inlined `Distribution.observe`, on every request.
-        processing, sizes = self._metrics.request_processing, bound.request_size
-        processing.counts[0 if seconds <= processing.lowest else bisect_left(processing.bounds, seconds)] += 1
-        processing.total += seconds
-        sizes.counts[bisect_left(sizes.bounds, size_bytes)] += 1
-        sizes.total += size_bytes
+        bound.request_size.observe(size_bytes)
+        self._metrics.request_processing.observe(seconds)
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """See `Telemetry`."""
@@ -183,9 +178,7 @@ class Recorder(Telemetry):
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
         """See `Telemetry`."""
-        duration = self._metrics.scheduler_duration
-        duration.counts[0 if seconds <= duration.lowest else bisect_left(duration.bounds, seconds)] += 1
-        duration.total += seconds
+        self._metrics.scheduler_duration.observe(seconds)
         key = (endpoint.name, endpoint.port, target_model) if endpoint is not None else ("", 0, target_model)
         attempt = self._attempts.get(key) or self._bind_attempt(key)
         attempt.value += 1.0
@@ -196,35 +189,30 @@ class Recorder(Telemetry):
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
         cause, status, seconds, ttft, usage = end.cause, end.status, end.duration_seconds, end.ttft_seconds, end.usage
-        seen: list[tuple[Distribution, float]] = []
         if cause is _NATURAL:
-            seen.append((bound.duration, seconds))
+            bound.duration.observe(seconds)
         if status:
-            seen.append((self._metrics.response_processing, pace.processing_seconds))
+            self._metrics.response_processing.observe(pace.processing_seconds)
         if pace.gaps is not None:
             bound.itl.merge(pace.gaps)
         if end.response_bytes:
-            seen.append((bound.response_size, end.response_bytes))
+            bound.response_size.observe(end.response_bytes)
         if ttft is not None:
-            seen.append((bound.ttft_of_streams if pace.streaming else bound.ttft, ttft))
+            (bound.ttft_of_streams if pace.streaming else bound.ttft).observe(ttft)
         if status >= 400 or cause is _ERROR:
             code = "ModelServerError" if status >= 400 else "Error"
             self.request_refused(model, target_model, fairness_id, priority, code)
         if usage is not None:
             output_tokens = usage.completion_tokens
             if usage.prompt_tokens:
-                seen.append((bound.input_tokens, usage.prompt_tokens))
+                bound.input_tokens.observe(usage.prompt_tokens)
             if output_tokens:
-                seen.append((bound.output_tokens, output_tokens))
-                seen.append((bound.ntpot, seconds / output_tokens))
+                bound.output_tokens.observe(output_tokens)
+                bound.ntpot.observe(seconds / output_tokens)
                 if pace.streaming and ttft is not None and output_tokens > 1:
-                    seen.append((bound.tpot, (seconds - ttft) / (output_tokens - 1)))
+                    bound.tpot.observe((seconds - ttft) / (output_tokens - 1))
             if usage.cached_tokens is not None:
-                seen.append((bound.cached_tokens, usage.cached_tokens))
-        # Inlined `Distribution.observe`, up to ten times per request.
-        for distribution, value in seen:
-            distribution.counts[bisect_left(distribution.bounds, value)] += 1
-            distribution.total += value
+                bound.cached_tokens.observe(usage.cached_tokens)
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
         """See `Telemetry`."""
