@@ -62,7 +62,7 @@ def idle_rig(recorder, make_instance, keep):
     return table, loop, source.plugin, counts
 
 
-def test_an_idle_endpoint_is_polled_at_full_rate_when_a_request_is_sent(run_virtual, idle_rig):
+def test_idle_endpoint_is_polled_at_full_rate_after_a_request(run_virtual, idle_rig):
     table, loop, plugin, _ = idle_rig
 
     async def scenario():
@@ -82,7 +82,7 @@ def test_an_idle_endpoint_is_polled_at_full_rate_when_a_request_is_sent(run_virt
     assert not table.sent, "forgotten when nothing changed for five polls"
 
 
-def test_an_endpoint_that_reports_in_its_responses_is_polled_less_often(run_virtual, idle_rig):
+def test_endpoint_reporting_in_responses_is_polled_less(run_virtual, idle_rig):
     table, loop, plugin, counts = idle_rig
 
     async def scenario():
