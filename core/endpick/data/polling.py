@@ -21,12 +21,11 @@ from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
 _CANCEL_GRACE_SECONDS = 1.0
-"""For a poll to handle its cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBinding:
-    """A source and its collectors; `needed` are the keys they write that an instance requires."""
+    """A source and its collectors; an instance requires the `needed` keys they write."""
 
     source: Instance
     collectors: tuple[Instance, ...]
@@ -34,7 +33,7 @@ class SourceBinding:
 
 
 class Failure(NamedTuple):
-    """An error of a source or collector. No `Fault`: one endpoint that is down must not open the circuit."""
+    """An error of a source or collector; no `Fault`, so that one endpoint does not open the circuit."""
 
     problem: BaseException | str
 
@@ -98,7 +97,7 @@ class PayloadDispatcher:
         return notify
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """Make the `publish` of an endpoint's stream, which does nothing once the endpoint has left."""
+        """Make the `publish` of an endpoint's stream; it ignores endpoints that left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -138,7 +137,6 @@ _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-"""Polls of an idle endpoint before its data count as stale."""
 _GROUP_SIZE = 8
 """Endpoints polled together: wake-ups cost more than polls, but requests wait for a whole group."""
 
@@ -171,7 +169,7 @@ class Watched:
 
 
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The next time that lies `phase` (0 to 1) into an interval."""
+    """The next time at `phase` (0 to 1) of an interval."""
     return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 

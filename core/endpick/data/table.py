@@ -1,4 +1,4 @@
-"""The endpoint table: one row per endpoint of the pool, one column per data key."""
+"""The endpoint table: one row per endpoint, one column per data key."""
 
 from __future__ import annotations
 
@@ -165,22 +165,22 @@ class EndpointTable:
             max_endpoints: More are left out.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
-        """Called with the new generation after a membership change."""
+        """Called after a membership change."""
         self.on_removed: list[Callable[[str], None]] = []
-        """Called with the name of an endpoint that left or moved."""
+        """Called for an endpoint that left or moved."""
         self.on_left_out: list[Callable[[], None]] = []
-        """Called when a discovery reports more endpoints than allowed."""
+        """Called for a report of too many endpoints."""
         self.on_delivered: list[Callable[[], None]] = []
-        """Called after collectors have read a payload."""
+        """Called after collectors read a payload."""
         self.sent: set[str] = set()
         """Addresses to which requests were sent, for polls at the full rate."""
         self.rules = ModelRules()
         self.is_ready = asyncio.Event()
-        """Set after the first complete report of a discovery."""
+        """Set after the first complete report."""
         self.is_ending = asyncio.Event()
-        """Set when the process begins to shut down."""
+        """Set when the process shuts down."""
         self.on_stand_by: list[Callable[[str], None]] = []
-        """Called with the reason when this replica must stand by, or "" when it must serve."""
+        """Called with the reason to stand by, or "" to serve."""
         self.clock = clock
         self._on_violation = on_violation
         self._max_endpoints = max_endpoints

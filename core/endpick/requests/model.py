@@ -1,4 +1,4 @@
-"""The values that pass between the protocol and the director: a request, the decision, and the exchange that follows."""
+"""The values between the protocol and the director: request, decision and exchange."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from endpick.host.boundary import Fault
 
 
 class BodyMode(IntEnum):
-    """How the gateway sends bodies; the values of Envoy's `BodySendMode`."""
+    """Envoy's `BodySendMode`."""
 
     NONE = 0
     STREAMED = 1
     BUFFERED = 2
     BUFFERED_PARTIAL = 3
-    """The part that fits the gateway's buffer."""
     FULL_DUPLEX_STREAMED = 4
-    """The mode of the Endpoint Picker Protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class BodyModes:
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     early_request_body: bool = False
-    """STREAMED only: the gateway sends the body before the headers are answered."""
+    """STREAMED only: the body comes before the headers are answered."""
 
     sees_request_body: bool = field(init=False, default=True)
     sees_response_body: bool = field(init=False, default=True)
@@ -76,7 +74,7 @@ class CloseCause(StrEnum):
 
     END = "end"
     RESET = "reset"
-    """For an exchange: the client left early."""
+    """The client left early."""
     DISCONNECT = "disconnect"
     ERROR = "error"
     DRAIN = "drain"
@@ -87,15 +85,15 @@ class Exchange(Protocol):
 
     @property
     def wants_chunks(self) -> bool:
-        """False: `response_chunk` is called for the end only."""
+        """If False, `response_chunk` is called for the end only."""
 
     @property
     def rewrites(self) -> bool:
-        """False: `response_chunk` never changes a chunk, and sees no empty ones."""
+        """If False, `response_chunk` never changes a chunk, and sees no empty ones."""
 
     @property
     def adds_metadata(self) -> bool:
-        """False: `response_metadata` is not called."""
+        """If False, `response_metadata` is not called."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """Returns headers to set, or to remove if None; `served` is the `ip:port` used, if reported."""
@@ -107,7 +105,7 @@ class Exchange(Protocol):
         """Dynamic metadata for the last message of the response."""
 
     def finish(self, cause: CloseCause) -> None:
-        """End the exchange; called exactly once and last."""
+        """End the exchange; called once, last."""
 
 
 class Revocable(Protocol):
@@ -155,7 +153,7 @@ class Refused:
 
 
 class RequestRefused(Exception):  # noqa: N818 - a decision, not an error
-    """Raised by a step of the pipeline that refuses the request."""
+    """Raised to refuse the request."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.message)
@@ -201,7 +199,7 @@ Decision = Routed | Refused
 
 
 class Decider(Protocol):
-    """Decides about the requests of all streams."""
+    """Decides about requests."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Route or refuse, now or later."""
+        """Route or refuse."""

@@ -22,7 +22,7 @@ from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited
 
 PACE_SECONDS = 0.001
-"""Pause after a dispatched request that the detector does not see yet; as in llm-d."""
+"""Pause until the detector sees a dispatched request; as in llm-d."""
 TICK_SECONDS = 0.005
 """Interval of dispatch attempts, unless `something_changed`."""
 EXPIRY_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""The phases of a serving process, its readiness, and the drain time after SIGTERM."""
+"""The phases, the readiness and the drain time of a serving process."""
 
 from __future__ import annotations
 
