@@ -288,9 +288,9 @@ def test_instance_is_carried_over_with_those_it_names() -> None:
     same, other = built_from(16, first), built_from(17, first)
 
     names = ("decider", "acme.stages")
-    assert all(same[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert not any(other[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].proxy
+    assert all(same[1][name].plugin is first[1][name].plugin for name in names)
+    assert not any(other[1][name].plugin is first[1][name].plugin for name in names)
+    assert other[1]["acme.stages"].plugin.decider is other[1]["decider"].proxy
 
 
 class Stubborn(DisaggregationDecider):
