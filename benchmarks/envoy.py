@@ -24,7 +24,7 @@ from benchmarks.extproc.load import Load, Sample, cpu_seconds, h2load
 from benchmarks.extproc.messages import chat
 from benchmarks.extproc.served import SESSIONS, contestants, served
 from benchmarks.model_server import CHUNKS, model_server
-from endpick.extproc.headers import DESTINATION_HEADER
+from endpick.extproc.messages import DESTINATION_HEADER
 from endpick.simulation.demo.stack import bootstrap, find_envoy
 
 BODIES = {"1 KB": chat(1024), f"1 KB + {CHUNKS} chunks": chat(1024, stream=True), "16 KB": chat(16 * 1024)}

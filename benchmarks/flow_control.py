@@ -29,11 +29,10 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.flow_gate import FlowGate
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
-from endpick.serve.compile import declared_keys
-from endpick.serve.deployment import Runtime, deploy, stop_instances
+from endpick.requests.waiting import FlowGate
+from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.main import collect_rarely
 from endpick.serve.metrics import EndpickMetrics

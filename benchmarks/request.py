@@ -33,8 +33,7 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.serve.compile import declared_keys
-from endpick.serve.deployment import Runtime, deploy, stop_instances
+from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames

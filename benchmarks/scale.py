@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.scrape import TOLERATED_AGE_SECONDS, long_page, ready, serving, short_page
 from endpick.api import Endpoint
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.data.dispatch import SourceBinding
+from endpick.data.polling import SourceBinding
 from endpick.host.telemetry import NullTelemetry
 from endpick.serve.main import collect_rarely
 

@@ -36,8 +36,7 @@ from endpick.host.schema import own_model
 from endpick.host.telemetry import NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
-from endpick.requests.pipeline import compile_pipeline
-from endpick.requests.steps import compile_producer, produce
+from endpick.requests.pipeline import compile_pipeline, compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.filters.labels import DecodeFilter

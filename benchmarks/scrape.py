@@ -24,8 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.data.dispatch import PayloadDispatcher, SourceBinding
-from endpick.data.polling import PollCounts, PolledSource, PollSchedule
+from endpick.data.polling import PayloadDispatcher, PollCounts, PolledSource, PollSchedule, SourceBinding
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import OnFault, kinds_of

@@ -14,7 +14,7 @@ import grpc.aio
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from endpick.extproc.headers import DESTINATION_HEADER
+from endpick.extproc.messages import DESTINATION_HEADER
 from endpick.simulation.demo.processes import Child, Children
 from endpick.transport.methods import EXT_PROC_PATH
 

@@ -16,7 +16,7 @@ from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, ha
 from endpick.host.discovery import Candidate, discover
 from endpick.host.planning.planner import check_statically, make_plan
 from endpick.host.planning.pool import missing_discovery
-from endpick.serve.compile import build_plan
+from endpick.serve.deployment import build_plan
 
 
 @click.command("validate", short_help="Find every mistake in a configuration.")

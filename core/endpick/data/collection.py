@@ -1,4 +1,4 @@
-"""Runs every data source of a plan over every endpoint of the table."""
+"""Runs the data sources of a plan for the endpoints of the table."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
-from endpick.data.dispatch import PayloadDispatcher, SourceBinding
-from endpick.data.polling import PollCounts, PolledSource, Watched, adapt_to_pool, poll_pool
+from endpick.data.polling import PayloadDispatcher, PollCounts, PolledSource, SourceBinding, Watched, adapt_to_pool, poll_pool
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import cancel_all, keep_running
 from endpick.host.telemetry import Telemetry
@@ -33,12 +32,7 @@ DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The sources of a plan.
-
-    Attributes:
-        bindings: Each source with its collectors. A source without collectors is not polled.
-        tolerated_age_seconds: The shortest age at which an instance considers data stale; see `Plugin.tolerated_age_seconds`.
-    """
+    """The sources of a plan, and the shortest `Plugin.tolerated_age_seconds`."""
 
     bindings: tuple[SourceBinding, ...] = ()
     tolerated_age_seconds: float = math.inf
@@ -46,12 +40,12 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """Poll intervals.
+    """Intervals.
 
     Attributes:
-        refresh_interval_seconds: For sources without their own interval; 50 ms if not positive, as in llm-d.
-        idle_interval_seconds: For endpoints whose payload does not change.
-        stop_grace_seconds: How long `stop` waits for plugins that ignore cancellation.
+        refresh_interval_seconds: For sources without an interval; 50 ms if not positive, as in llm-d.
+        idle_interval_seconds: For endpoints with an unchanged payload.
+        stop_grace_seconds: For plugins that ignore cancellation.
     """
 
     refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
@@ -60,7 +54,7 @@ class CollectionSettings:
 
 
 class CollectionLoop:
-    """Collects for every endpoint: one task for each endpoint and source."""
+    """One task for each endpoint and source."""
 
     def __init__(
         self,
@@ -70,7 +64,6 @@ class CollectionLoop:
         telemetry: Telemetry,
         counts: PollCounts | None = None,
     ) -> None:
-        """`counts` continues the counts of an earlier loop."""
         self._table = table
         self._settings = settings
         self._watched: dict[str, Watched] = {}
@@ -107,7 +100,7 @@ class CollectionLoop:
         ]
 
     def start(self) -> None:
-        """Collect for every endpoint in the table, now and later. Call once, on the running event loop."""
+        """Collect for the endpoints in the table, now and later. Call once."""
         for source, dispatcher in self._pool_sources:
             if isinstance(source, PollingPoolSource):
                 self._pool_tasks.append(_spawn(poll_pool(source, dispatcher)))
@@ -118,7 +111,7 @@ class CollectionLoop:
         self._follow(self._table.generation)
 
     async def stop(self) -> int:
-        """Cancel everything; returns how many tasks did not end in time. Safe to call twice."""
+        """Cancel everything; returns the number of tasks that did not end in time. Idempotent."""
         if self._follow in self._table.on_changed:
             self._table.on_changed.remove(self._follow)
         tasks = [*self._pool_tasks, *self._leaving, *(task for watched in self._watched.values() for task in watched.tasks)]

@@ -9,20 +9,20 @@ from typing import TypeAlias
 from endpick.api.discovery import ModelRewrite, ModelTarget
 
 RewriteTable: TypeAlias = Mapping[str, tuple[ModelTarget, ...]]
-"""Targets by model; those under "" are for every other model."""
+"""Targets by model; "" for every other model."""
 
 NO_REWRITES: RewriteTable = MappingProxyType({})
 
 
 class ModelRules:
-    """The current rules, of the configuration and of the discovery."""
+    """The rules of the configuration and of the discovery."""
 
     __slots__ = ("_configured", "_found", "objectives", "rewrites")
 
     def __init__(self) -> None:
         self.objectives: Mapping[str, int] = {}
         self.rewrites: RewriteTable = NO_REWRITES
-        """Compiled; for a model with two rules, that of the configuration counts."""
+        """Rules of the configuration come first."""
         self._configured: tuple[ModelRewrite, ...] = ()
         self._found: tuple[ModelRewrite, ...] = ()
 
@@ -38,7 +38,7 @@ class ModelRules:
 
 
 def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
-    """Index rules by model; the first rule of a model counts. Rules without targets are left out."""
+    """Index rules by model. The first rule of a model counts; rules without targets are ignored."""
     table: dict[str, tuple[ModelTarget, ...]] = {}
     for rule in rewrites:
         for model in rule.models if rule.targets else ():
@@ -49,13 +49,7 @@ def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
 
 
 def choose_model(table: RewriteTable, model: str, draw: float) -> str:
-    """Choose a target for a model by weight; "" if no rule applies.
-
-    Args:
-        table: From `compile_rewrites`.
-        model: The requested model; empty if the client named none.
-        draw: A uniformly distributed number in [0, 1).
-    """
+    """Choose a target by weight, or "" if no rule applies; `draw` is uniform in [0, 1)."""
     targets = table.get(model) or table.get("", ())
     total = sum(target.weight for target in targets)
     if not total:

@@ -1,57 +1,167 @@
-"""Polls sources: endpoints at their interval, less often while idle or down; and documents about the whole pool."""
+"""Polls data sources, and delivers payloads to their collectors."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from endpick.api.datalayer import PollingPoolSource, PollingSource
+from endpick.api.access import Access
+from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSource, PollingPoolSource, PollingSource
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
-from endpick.data.dispatch import Failure, PayloadDispatcher
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
-from endpick.host.boundary import Fault
+from endpick.host.boundary import Fault, Step
+from endpick.host.failures import PLUGIN_ERRORS
+from endpick.host.instance import Instance
+from endpick.host.kinds import ExtensionPoint
+from endpick.host.telemetry import Telemetry
+
+_CANCEL_GRACE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBinding:
+    """A source and its collectors; an instance requires the `needed` keys they write."""
+
+    source: Instance
+    collectors: tuple[Instance, ...]
+    needed: frozenset[str] = frozenset()
+
+
+class Failure(NamedTuple):
+    """An error of a source or collector; no `Fault`, so that one endpoint does not open the circuit."""
+
+    problem: BaseException | str
+
+
+class PayloadDispatcher:
+    """Calls one source and its collectors."""
+
+    def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
+        self.source = binding.source
+        self.needed = binding.needed
+        self._table = table
+        self._telemetry = telemetry
+        self._access = Access(None, telemetry.undeclared_access)
+        self._collectors = tuple(self._step(_collect_method(instance), instance) for instance in binding.collectors)
+
+    def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
+        """Pass a payload to the collectors.
+
+        Args:
+            payload: None to do nothing.
+            endpoint: None for a pool-wide payload.
+            since: Request time; newer values are kept. None for a pushed payload.
+        """
+        if payload is None:
+            return
+        for step in self._collectors:
+            answer = step.run(self._access, payload, self._table.writer(step.instance.scope, endpoint, since))
+            if isinstance(answer, Failure):
+                self._telemetry.collect_error(self.source, step.instance, endpoint.name if endpoint else "", answer.problem)
+        for delivered in self._table.on_delivered:
+            delivered()
+
+    def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
+        """Make a function that polls once, and returns the payload, a `Failure` or a `Fault`."""
+
+        async def call(*arguments: object) -> object:
+            try:
+                async with asyncio.timeout(timeout_seconds) as deadline:
+                    return await poll(*arguments)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                return Failure("cancelled itself")
+            except PLUGIN_ERRORS as error:
+                return Failure(f"no answer within {timeout_seconds:g} s" if deadline.expired() else error)
+
+        step = Step(call, self.source, ExtensionPoint.COLLECTION, self._telemetry)
+        return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
+
+    def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
+        """Make the callback for endpoint events."""
+        step = self._step(source.notify, self.source)
+
+        def notify(event: EndpointEvent) -> None:
+            answer = step.run(self._access, event)
+            if isinstance(answer, Failure):
+                self.failed(event.endpoint.name, answer.problem)
+            elif not isinstance(answer, Fault):
+                self.deliver(answer, event.endpoint)
+
+        return notify
+
+    def publisher_for(self, name: str) -> Callable[[object], None]:
+        """Make the `publish` of an endpoint's stream; it ignores endpoints that left."""
+
+        def publish(payload: object) -> None:
+            endpoint = self._table.find(name)
+            if endpoint is not None:
+                self.deliver(payload, endpoint)
+
+        return publish
+
+    def publish_pool(self, payload: object) -> None:
+        """Deliver a pool-wide payload."""
+        self.deliver(payload, None)
+
+    def failed(self, endpoint: str, problem: BaseException | str) -> None:
+        """Count a poll error; `endpoint` is "" for a pool-wide source."""
+        self._telemetry.poll_error(self.source, endpoint, problem)
+
+    def _step(self, method: Callable[..., object], instance: Instance) -> Step:
+        def call(*arguments: object) -> object:
+            try:
+                return method(*arguments)
+            except PLUGIN_ERRORS as error:
+                return Failure(error)
+
+        return Step(call, instance, ExtensionPoint.COLLECTION, self._telemetry)
+
+
+def _collect_method(instance: Instance) -> Callable[..., object]:
+    if not isinstance(instance.plugin, DataCollector):
+        raise TypeError(f"{instance.origin} is not a data collector")
+    return instance.plugin.collect
+
 
 SHORTEST_INTERVAL_SECONDS = 0.05
 MAX_POLLS_PER_SECOND = 3000
-"""Of all endpoints together; larger pools are polled less often."""
+"""Larger pools are polled less often."""
 _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-"""Polls of an idle endpoint within the age at which a plugin considers data stale."""
 _GROUP_SIZE = 8
-"""Endpoints polled at the same moment: wake-ups cost more than polls, but requests wait for a whole group."""
+"""Endpoints polled together: wake-ups cost more than polls, but requests wait for a whole group."""
 
 
 @dataclass(slots=True)
 class PollCounts:
-    """Polls over the life of the process.
+    """Polls of the process.
 
     Attributes:
         skipped: Left out because the endpoint is idle or down.
-        told: Left out because responses reported all required data.
+        reported: Left out because responses reported all required data.
     """
 
     made: int = 0
     skipped: int = 0
-    told: int = 0
+    reported: int = 0
 
     def snapshot(self) -> dict[str, int]:
-        """The counts by event, for `/metrics`."""
-        return {"made": self.made, "skipped": self.skipped, "told": self.told}
+        """The counts by event."""
+        return {"made": self.made, "skipped": self.skipped, "reported": self.reported}
 
 
 @dataclass(slots=True)
 class Watched:
-    """One endpoint that is collected from.
-
-    Attributes:
-        endpoint: Replaced when its labels change.
-        number: Counts the endpoints that have joined; assigns it to a group.
-    """
+    """An endpoint (replaced when its labels change), and the number that assigns it to a group."""
 
     endpoint: Endpoint
     number: int
@@ -59,12 +169,12 @@ class Watched:
 
 
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The next time that lies `phase` (0 to 1) into an interval."""
+    """The next time at `phase` (0 to 1) of an interval."""
     return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 
 class PollSchedule:
-    """Delay between polls of one endpoint: longer while its payload repeats or polls fail."""
+    """The delay between polls of an endpoint: longer while its payload repeats or polls fail."""
 
     __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
 
@@ -123,7 +233,7 @@ class PolledSource:
         interval = refresh_seconds if plugin.interval_seconds is None else plugin.interval_seconds
         self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
         self.stretch = 1.0
-        """Factor on the interval in large pools."""
+        """Factor of the interval in large pools."""
         self.groups = 1
         can_idle = plugin.repeats_payload and plugin.interval_seconds is None
         idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
@@ -134,7 +244,7 @@ class PolledSource:
         self._counts = counts
 
     async def follow(self, watched: Watched) -> None:
-        """Poll one endpoint until cancelled."""
+        """Poll an endpoint until cancelled."""
         loop = asyncio.get_running_loop()
         schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
         sent = self._table.sent
@@ -146,7 +256,7 @@ class PolledSource:
             if waited < schedule.delay_seconds - interval / 2:
                 self._counts.skipped += 1
             elif waited + interval <= self._idle_seconds and self._has_reported(endpoint.name, delivered_at, interval):
-                self._counts.told += 1
+                self._counts.reported += 1
             else:
                 self._counts.made += 1
                 waited = 0.0
@@ -179,7 +289,7 @@ class PolledSource:
 
 
 def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
-    """Spread the endpoints over the interval, and keep all sources together within `MAX_POLLS_PER_SECOND`."""
+    """Spread the endpoints over the interval, within `MAX_POLLS_PER_SECOND` in total."""
     polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
     for source in sources:
         source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
@@ -187,10 +297,7 @@ def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:
-    """Seconds between two polls of a pool-wide source.
-
-    After failures in a row: 1 s (or a shorter interval), doubled each time, up to 30 s (or a longer interval).
-    """
+    """Seconds between polls. After failures: 1 s (or a shorter interval), doubled up to 30 s (or a longer interval)."""
     if not failures:
         return interval_seconds
     first = min(interval_seconds, 1.0)

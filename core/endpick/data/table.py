@@ -1,4 +1,4 @@
-"""The endpoint table: one row per endpoint of the pool, one column per data key."""
+"""The endpoint table: one row per endpoint, one column per data key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,33 +21,30 @@ from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 from endpick.api.generation import Column, Generation
 from endpick.data.model_rules import ModelRules
-from endpick.data.tasks import until_set
 
 MAX_ENDPOINTS = 4096
 _MAX_NUMBER = 1e300
-"""Larger numbers are stored as NaN, so that differences and products stay finite."""
+"""Larger numbers become NaN, so that differences and products stay finite."""
 NEW_ROW = -1
-"""In a list of origins: a row without an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A writable column; `written_at` is -inf for a cell that was never written."""
+    """A writable column; `written_at` is -inf for empty cells."""
 
     key: AnyKey
     values: NDArray[np.float64] | NDArray[np.object_]
     written_at: FloatArray
     derived: dict[object, object] = field(default_factory=dict)
-    """See `Column`."""
 
     @classmethod
     def empty(cls, key: AnyKey, rows: int) -> Cells:
-        """A column without values: NaN for numbers, None for objects."""
+        """A column of NaN for numbers, or None for objects."""
         values = np.full(rows, np.nan) if key.is_number else np.full(rows, None, dtype=np.object_)
         return cls(key, values, np.full(rows, -np.inf))
 
     def moved(self, origins: Sequence[int]) -> Cells:
-        """A copy with one row per origin: an earlier row, or `NEW_ROW`."""
+        """A copy with one row per origin, an earlier row or `NEW_ROW`."""
         moved = Cells.empty(self.key, len(origins))
         old = np.asarray(origins, dtype=np.intp)
         kept = old != NEW_ROW
@@ -56,7 +53,7 @@ class Cells:
         return moved
 
     def write(self, row: int, value: object, now: float) -> None:
-        """Write one cell. Raises TypeError or ValueError if a number is expected."""
+        """Write one cell. Raises TypeError or ValueError for a wrong value."""
         if self.key.is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # type: ignore[operator]
             value = math.nan
         # An equal value keeps the object and its derived results.
@@ -97,7 +94,7 @@ class Writable(Protocol):
 
 
 class TableWriter:
-    """The `ColumnWriter` of one instance, for one payload or without an endpoint for longer."""
+    """The `ColumnWriter` of one instance; see `EndpointTable.writer`."""
 
     __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
@@ -109,7 +106,6 @@ class TableWriter:
         on_violation: OnViolation,
         since: float | None = None,
     ) -> None:
-        """Made by `EndpointTable.writer`."""
         self._table = table
         self._since = since
         self._scope = scope
@@ -147,12 +143,10 @@ class TableWriter:
 
 
 class EndpointTable:
-    """The endpoints of the pool and their data. Rows change by generation, values change in place.
+    """The endpoints of the pool and their data.
 
-    A membership change copies the columns to a new `Generation`, so that a request keeps the rows it began with. Values are written
-    straight into the arrays: all readers run on the same thread, and none awaits while it reads.
-
-    The table implements `EndpointRegistry`; discoveries report through `Registry`, which checks their reports.
+    A membership change copies the columns to a new `Generation`, so that a request keeps its rows. Values change in place: all readers
+    run on one thread, and none awaits while it reads. Implements `EndpointRegistry`; `Registry` checks reports before.
     """
 
     def __init__(
@@ -166,27 +160,27 @@ class EndpointTable:
 
         Args:
             clock: Monotonic seconds; virtual in simulations.
-            keys: Declared keys: columns for scope `ENDPOINT`, single values for scope `POOL`; others are ignored.
-            on_violation: Called when a collector writes a key that it does not produce; the value is dropped.
-            max_endpoints: Endpoints beyond are left out.
+            keys: See `declare`.
+            on_violation: Called for writes of undeclared keys, which are dropped.
+            max_endpoints: More are left out.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
-        """Called with the new generation after a membership change."""
+        """Called after a membership change."""
         self.on_removed: list[Callable[[str], None]] = []
-        """Called with the name of an endpoint that left or changed its address."""
+        """Called for an endpoint that left or moved."""
         self.on_left_out: list[Callable[[], None]] = []
-        """Called when a discovery reports more endpoints than allowed."""
+        """Called for a report of too many endpoints."""
         self.on_delivered: list[Callable[[], None]] = []
-        """Called after collectors have read a payload."""
+        """Called after collectors read a payload."""
         self.sent: set[str] = set()
-        """Addresses to which requests were sent; the collection empties it, and polls these endpoints at the full rate."""
+        """Addresses to which requests were sent, for polls at the full rate."""
         self.rules = ModelRules()
         self.is_ready = asyncio.Event()
-        """Set after the first complete report of a discovery."""
+        """Set after the first complete report."""
         self.is_ending = asyncio.Event()
-        """Set when the process begins to shut down."""
+        """Set when the process shuts down."""
         self.on_stand_by: list[Callable[[str], None]] = []
-        """Called with the reason when this replica must stand by, and with "" when it must serve."""
+        """Called with the reason to stand by, or "" to serve."""
         self.clock = clock
         self._on_violation = on_violation
         self._max_endpoints = max_endpoints
@@ -203,16 +197,16 @@ class EndpointTable:
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """All endpoints as plugins see them; valid until `generation` changes."""
+        """All endpoints; valid until `generation` changes."""
         return Endpoints(self._generation, None, access)
 
     def find(self, name: str) -> Endpoint | None:
-        """The endpoint of that name."""
+        """Find an endpoint by name."""
         row = self._generation.row_of.get(name)
         return None if row is None else self._generation.endpoints[row]
 
     def declare(self, keys: Iterable[AnyKey]) -> None:
-        """Set the keys that may be written. A key that stays, with the same type, keeps its values."""
+        """Set the keys of scope `ENDPOINT` (columns) and `POOL`. Unchanged keys keep their values."""
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
@@ -224,17 +218,11 @@ class EndpointTable:
         self._generation = self._next_generation(self._generation.endpoints)
 
     def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
-        """Make a writer.
-
-        Args:
-            scope: The keys that may be written; None for host code, which may write all.
-            endpoint: The endpoint of the payload.
-            since: Time of the request for it; None for a pushed payload.
-        """
+        """Make a writer for the keys of `scope` (None: all) and one payload, requested at `since` (None: pushed)."""
         return TableWriter(self, scope, endpoint, self._on_violation, since)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write a cell; ignored if the endpoint left or moved, the key is undeclared, or the cell was written after `since`."""
+        """Write a cell, unless the endpoint left or moved, the key is undeclared, or the cell was written after `since`."""
         cells = self._cells.get(key.name)
         generation = self._generation
         row = generation.row_of.get(endpoint.name)
@@ -248,13 +236,13 @@ class EndpointTable:
         cells.write(row, value, self.clock())
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Write a pool-wide value, unless the key is not declared."""
+        """Write a pool-wide value, if declared."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
             self._pool_written_at[key.name] = self.clock()
 
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
-        """Time of the oldest write among these cells; -inf if one is empty."""
+        """Time of the oldest write to these cells; -inf if one is empty."""
         row = self._generation.row_of.get(name)
         if row is None:
             return -math.inf
@@ -298,9 +286,9 @@ class EndpointTable:
         for listener in self.on_stand_by:
             listener(reason)
 
-    def until_ending(self) -> Coroutine[object, object, None]:
+    def until_ending(self) -> Coroutine[Any, Any, Any]:
         """See `EndpointRegistry`."""
-        return until_set(self.is_ending)
+        return self.is_ending.wait()
 
     def _leave_out(self) -> None:
         for listener in self.on_left_out:
@@ -332,7 +320,7 @@ class EndpointTable:
 
 
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
-    """The old object if nothing changed, so that reporting the same endpoints again is no change."""
+    """The old object if nothing changed."""
     if old is None or old is new:
         return new
     same = old.address == new.address and old.metrics_address == new.metrics_address and old.labels == new.labels

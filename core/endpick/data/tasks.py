@@ -1,4 +1,4 @@
-"""Tasks that run as long as the process: restarted with back-off, and cancelled together."""
+"""Restarts tasks with back-off, and cancels them together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 class Backoff:
-    """Delays that double from half a second to thirty, and start over after a run longer than that."""
+    """Delays that double from 0.5 s to 30 s, and start over after a run longer than 30 s."""
 
     def __init__(self) -> None:
         self._next = FIRST_DELAY_SECONDS
 
     def delay_after(self, ran_seconds: float) -> float:
-        """Seconds to wait after a run of this length."""
+        """Seconds to wait after a run."""
         if ran_seconds > LONGEST_DELAY_SECONDS:
             self._next = FIRST_DELAY_SECONDS
         delay = self._next
@@ -27,13 +27,13 @@ class Backoff:
 
 
 def is_being_cancelled() -> bool:
-    """True if the running task was cancelled; False if a library raised a stray CancelledError in it."""
+    """False if a library raised a stray CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run something until cancelled: restart it with back-off when it returns or raises."""
+    """Run something until cancelled; restart it with back-off when it ends."""
     loop = asyncio.get_running_loop()
     backoff = Backoff()
     while not is_being_cancelled():
@@ -51,7 +51,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) -> int:
-    """Cancel tasks and wait for them; returns how many did not end in time."""
+    """Cancel tasks and wait; returns the number that did not end in time."""
     cancelled = list(tasks)
     for task in cancelled:
         task.cancel()
@@ -59,8 +59,3 @@ async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) 
         return 0
     _, pending = await asyncio.wait(cancelled, timeout=grace_seconds)
     return len(pending)
-
-
-async def until_set(event: asyncio.Event) -> None:
-    """Wait for an event; here because the compiled build cannot take a module with coroutines."""
-    await event.wait()

@@ -21,8 +21,8 @@ from endpick._proto.ext_proc_pb2 import (
     StatusCode,
     TrailersResponse,
 )
-from endpick.extproc.headers import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
-from endpick.extproc.pieces import NO_HEAD, response_piece_head, varint
+from endpick.extproc.messages import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
+from endpick.extproc.wire import NO_HEAD, response_piece_head, varint
 from endpick.requests.model import Refused
 
 _MAX_CACHED: Final = 512
@@ -50,13 +50,13 @@ _END: Final = b"\x10\x01"
 
 
 def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
-    """Answer the request headers; the gateway selects the route again."""
+    """Answer the request headers."""
     response = CommonResponse(header_mutation=headers, clear_route_cache=True)
     return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
 def destination_only(destination: str) -> bytes:
-    """Answer the request headers with a destination only, as nearly always."""
+    """Answer the request headers with a destination only."""
     return _cached_destination(destination) if len(destination) <= _MAX_CACHED else _destination(destination)
 
 
@@ -79,7 +79,7 @@ def replaced_request_body(body: bytes) -> bytes:
 
 
 def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
-    """Set the response headers with a value, and remove the others."""
+    """Change response headers; None removes one."""
     if not changes:
         return CONTINUE_RESPONSE_HEADERS
     size = sum([len(name) + len(value or "") for name, value in changes])
@@ -102,7 +102,7 @@ def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes
 
 
 def replacement(body: bytes | None) -> BodyMutation | None:
-    """A mutation to `body`; an empty `body` field would change nothing."""
+    """A body mutation; an empty `body` field would change nothing."""
     if body is None:
         return None
     return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
@@ -150,7 +150,7 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 @lru_cache(maxsize=4096)
 def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
-    """The bytes before a chunk; tokens have few different lengths, so the cache nearly always hits."""
+    """The bytes before a chunk; the lengths of tokens nearly always hit the cache."""
     head = b"\x0a" + varint(length)
     size = len(head) + length + (len(_END) if end else 0)
     for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
@@ -162,10 +162,7 @@ def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
 
 @lru_cache(maxsize=4096)
 def passage(length: int) -> tuple[bytes, int, bytes]:
-    """Bytes before a response chunk in a message of this length, their number, and the reply's bytes before it.
-
-    Empty when no message of this length holds such a chunk.
-    """
+    """The bytes before a response chunk in a message of this length, their number, and the reply's; empty if not applicable."""
     before = response_piece_head(length)
     size = length - len(before)
     if before == NO_HEAD or size > MAX_CHUNK_BYTES:

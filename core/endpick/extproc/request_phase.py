@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from endpick.extproc import replies
-from endpick.extproc.context import ONE_MESSAGE_MODES
-from endpick.extproc.headers import DESTINATION_HEADER, destination_metadata, mutation
+from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, destination_metadata, mutation
 from endpick.extproc.replies import Direction
-from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
+from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
 from endpick.requests.memory import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
 
 LARGE_BODY_BYTES: Final = 1024 * 1024
-"""Memory is measured before larger bodies are parsed."""
+"""Memory is measured before parsing larger bodies."""
 _JOINED_CHUNKS: Final = 1024
-"""A client may send two bytes at a time, and a chunk has forty bytes of overhead."""
+"""Chunks are joined, because an object has 40 bytes of overhead."""
 
-# Enum members as globals: looking them up in the class takes several times as long.
+# Enum members as globals: a lookup in the class is several times slower.
 _HEADERS: Final = MessagePart.HEADERS
 _LAST_HEADERS: Final = MessagePart.LAST_HEADERS
 _BODY_PART: Final = MessagePart.BODY
@@ -59,22 +58,22 @@ class RequestPhase:
         self._joined = 0
         self._messages = 0
         self._buffered = False
-        """The headers are answered, and the decision answers the body."""
+        """The decision answers the body, not the headers."""
         self.headers: dict[str, str] = {}
         self.body: bytes | None = None
-        """The whole body while `ready` and not routed."""
+        """The whole body, once `ready`."""
         self.state = MessageState.IDLE
         self.ready = False
 
     def release(self) -> None:
-        """Release the memory of the body."""
+        """Release the body."""
         self._memory.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._chunks.clear()
         self.body = None
 
     def on_headers(self, headers: dict[str, str], end: bool) -> list[bytes]:
-        """Take the headers and return immediate replies. Raises ProtocolError, RequestRefused."""
+        """Take the headers; returns replies. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _LAST_HEADERS if end else _HEADERS)
         self._refuse_if_short_of_memory()
         self.headers = headers
@@ -86,7 +85,7 @@ class RequestPhase:
         return []
 
     def on_body(self, chunk: bytes, end: bool) -> bool:
-        """Take a chunk and return `ready`. Raises ProtocolError, RequestRefused."""
+        """Take a chunk; returns `ready`. Raises ProtocolError, RequestRefused."""
         last = end or self._mode in ONE_MESSAGE_MODES
         part = _LAST_BODY if last else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))

@@ -8,16 +8,24 @@ from typing import Final
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation
 from endpick.extproc import replies
-from endpick.extproc.context import ONE_MESSAGE_MODES
-from endpick.extproc.headers import as_struct, mutation
+from endpick.extproc.messages import ONE_MESSAGE_MODES, as_struct, mutation
 from endpick.extproc.replies import Direction
-from endpick.extproc.states import MessagePart, MessageState, next_state, out_of_order
-from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, SessionCounters
+from endpick.extproc.stream import (
+    GrpcStatus,
+    LetPass,
+    MessagePart,
+    MessageState,
+    PassingBody,
+    ProtocolError,
+    SessionCounters,
+    next_state,
+    out_of_order,
+)
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)
 
-# Enum members as globals: looking them up in the class takes several times as long.
+# Enum members as globals: a lookup in the class is several times slower.
 _BODY: Final = MessageState.BODY
 _DONE: Final = MessageState.DONE
 _HEADERS: Final = MessagePart.HEADERS
@@ -49,7 +57,6 @@ class ResponsePhase(PassingBody):
     )
 
     def __init__(self, mode: BodyMode, counters: SessionCounters, let_pass: LetPass | None) -> None:
-        """`let_pass` is None for transports without that."""
         self._mode = mode
         self._counters = counters
         self._let_pass = let_pass
@@ -94,7 +101,7 @@ class ResponsePhase(PassingBody):
         return [answer]
 
     def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
-        """Take a chunk of a streamed body; `head + chunk` leaves it unchanged. Raises ProtocolError."""
+        """Take a chunk of a streamed body; `head + chunk` is the reply that leaves it unchanged. Raises ProtocolError."""
         instead = None
         if self._seen_by is not None:
             try:
@@ -170,13 +177,13 @@ class ResponsePhase(PassingBody):
         return instead
 
     def _length_of(self, body: bytes) -> HeaderMutation | None:
-        """The new content-length, without which gateways reject a buffered body."""
+        """Gateways reject a buffered body with a wrong content-length."""
         if self._mode is BodyMode.BUFFERED and self._has_length:
             return mutation({"content-length": str(len(body))}, {})
         return None
 
     def _ended(self, reply: bytes) -> bytes:
-        """Add metadata to the last reply, and finish the exchange."""
+        """Add metadata to the last reply and finish the exchange."""
         self.streams = False
         if self._passes and self._let_pass is not None:
             self._passes = False

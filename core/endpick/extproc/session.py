@@ -13,15 +13,21 @@ from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.context import MessageContext, context_of
-from endpick.extproc.headers import read_headers
-from endpick.extproc.heads import RESPONSE_HEADERS, header_message
-from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
+from endpick.extproc.messages import MessageContext, context_of, read_headers
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import RequestPhase
 from endpick.extproc.response_phase import ResponsePhase
-from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
-from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import (
+    SESSION_TRANSITIONS,
+    GrpcStatus,
+    LetPass,
+    MessageState,
+    ProtocolError,
+    SessionCounters,
+    SessionFactory,
+    SessionState,
+)
+from endpick.extproc.wire import REQUEST_BODY, RESPONSE_BODY, RESPONSE_HEADERS, body_piece, header_message
 from endpick.host.telemetry import Throttle
 from endpick.requests.memory import NO_MEMORY, Memory
 from endpick.requests.model import (
@@ -44,12 +50,7 @@ _message_of: Final = ProcessingRequest.FromString
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Operator settings for every stream.
-
-    Attributes:
-        max_request_body_bytes: Larger request bodies get 413.
-        respects_subset: The gateway may restrict the candidates by its subset hint.
-    """
+    """Larger request bodies get 413; `respects_subset` lets the gateway restrict the candidates by its subset hint."""
 
     max_request_body_bytes: int = 32 * 1024 * 1024
     respects_subset: bool = True
@@ -57,11 +58,10 @@ class SessionSettings:
 
 DEFAULT_SETTINGS: Final = SessionSettings()
 COMPLAINT_INTERVAL_SECONDS: Final = 30.0
-"""How often a gateway's protocol error is logged; the counter counts every time."""
 MAX_EARLY_MESSAGES: Final = 64
-"""Messages queued while the decision is awaited; by then a gateway has sent everything but trailers."""
+"""Queued while the decision is awaited; only trailers are expected then."""
 
-# Enum members as globals: looking them up in the class takes several times as long.
+# Enum members as globals: a lookup in the class is several times slower.
 _RECEIVING: Final = SessionState.RECEIVING
 _BYPASSED: Final = SessionState.BYPASSED
 _DECIDING: Final = SessionState.DECIDING
@@ -71,7 +71,7 @@ _DONE: Final = MessageState.DONE
 
 
 class Session:
-    """One stream in one `SessionState`; see `StreamSession` for the transport's side and `Decider` for the decision."""
+    """One stream; see `StreamSession` for the transport's side and `Decider` for the decision."""
 
     __slots__ = (
         "_clock",
@@ -120,15 +120,15 @@ class Session:
         self._received_at = 0.0
         self._close_cause: CloseCause | None = None
         self.body_modes: BodyModes | None = None
-        """How the gateway sends bodies; None before the first message."""
+        """None before the first message."""
         self._streaming: ResponsePhase | None = None
-        """The response once its headers came."""
+        """The response, after its headers."""
         self.state = SessionState.RECEIVING
         self.waiting: Awaitable[object] | None = None
         self.finished = False
 
     def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None) -> None:
-        """Set what the transport can do: `interrupt` makes it call `resume` while nothing is awaited; see `LetPass` for the other."""
+        """Set the transport's callbacks: `interrupt` makes it call `resume` while nothing is awaited."""
         self._interrupt = interrupt
         self._let_pass = let_pass
 
@@ -208,13 +208,11 @@ class Session:
                 self._response.finish(self._meaning_of(cause))
 
     def _begin(self, modes: BodyModes) -> None:
-        """The first message says how bodies come."""
         self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
         self._response = ResponsePhase(modes.response_body, self._counters, self._let_pass)
         self.body_modes = modes
 
     def _accept(self, message: ProcessingRequest) -> Sequence[bytes]:
-        """Handle a message as protobuf parsed it."""
         context = context_of(message)
         if self.body_modes is None:
             self._begin(context.modes)
@@ -267,7 +265,6 @@ class Session:
             self._subset = context.subset
 
     def _unroutable(self, refused: Refused) -> Sequence[bytes]:
-        """Refuse a request that the director has not seen."""
         self._counters.unroutable += 1
         self._counters.bodies_too_large += refused.status == 413
         self._counters.buffer_exhaustions += refused is NO_MEMORY
@@ -300,7 +297,7 @@ class Session:
             return self._internal_error(error)
 
     def _evicted(self, result: object) -> Sequence[bytes]:
-        """Refuse a routed request, unless its response is complete; the gateway cuts off one that has begun."""
+        """Refuse a routed request, unless its response is complete; the gateway aborts a partial one."""
         if not isinstance(result, Refused) or self._response.state >= _DONE:
             return ()
         return self._refuse(result)
@@ -323,19 +320,14 @@ class Session:
         self.finished = state >= SessionState.ANSWERED
 
     def _keep(self, message: bytes) -> Sequence[bytes]:
-        """Queue a message until the decision."""
-        _message_of(message)  # an invalid message ends the stream now
+        _message_of(message)  # raises for an invalid message
         if len(self._queue) >= MAX_EARLY_MESSAGES:
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages came while the decision was being awaited")
         self._queue.append(message)
         return ()
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
-        """The end of the stream as the end of the request.
-
-        A gateway half-closes or resets a stream that it no longer needs: because the client left or, if the gateway keeps response
-        bodies, because the response is complete.
-        """
+        """A gateway ends a stream if the client left or, if it keeps response bodies, after the response."""
         if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.body_modes is None:
             return cause
         over = self._response.state is not MessageState.IDLE and not self.body_modes.sees_response_body
@@ -352,7 +344,7 @@ class Session:
 def session_factory(
     director: Decider, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None, memory: Memory | None = None
 ) -> SessionFactory:
-    """A function that creates the session of a new stream; all share counters and memory."""
+    """Make sessions that share counters and memory."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
     return partial(Session, director, settings, shared, complaints=complaints, memory=Memory() if memory is None else memory)

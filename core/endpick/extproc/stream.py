@@ -1,11 +1,11 @@
-"""The interface between a transport and a session."""
+"""The interface between a transport and a session, and the states of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from endpick.requests.model import CloseCause
 
@@ -26,7 +26,7 @@ class GrpcStatus(IntEnum):
 
 
 class ProtocolError(Exception):
-    """The stream cannot go on; the transport ends it with `status` and `message`."""
+    """Ends the stream with `status` and `message`."""
 
     def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class ProtocolError(Exception):
 
 
 class PassingBody:
-    """A response body with unchanged chunks, which a transport may answer itself."""
+    """A response body whose chunks a transport may answer unchanged."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class PassingBody:
 
 
 LetPass = Callable[[PassingBody | None], None]
-"""Called with None when the transport must stop answering chunks."""
+"""Called with None to stop."""
 
 
 class StreamSession(Protocol):
@@ -52,11 +52,11 @@ class StreamSession(Protocol):
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """Set when the replies depend on a decision to await; then call `resume` or `fail`."""
+        """A decision to await; then call `resume` or `fail`."""
 
     @property
     def finished(self) -> bool:
-        """True when the stream should be closed with OK."""
+        """True if the stream should be closed with OK."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """Return the replies to a message. Raises ProtocolError."""
@@ -74,7 +74,6 @@ class StreamSession(Protocol):
 SessionFactory = Callable[[], StreamSession]
 
 _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
-_PLAIN = ("requests", "unroutable", "bodies_too_large", "names_too_long", "buffer_exhaustions", "decision_faults", "exchange_faults")
 
 
 @dataclass(slots=True)
@@ -99,5 +98,88 @@ class SessionCounters:
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
+        counts = asdict(self)
+        del counts["protocol_errors"]
+        return counts | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
+
+
+class SessionState(IntEnum):
+    """The state of a stream."""
+
+    RECEIVING = 0
+    BYPASSED = 1
+    """The gateway answers itself; the rest of the request is ignored."""
+    DECIDING = 2
+    ROUTED = 3
+    ANSWERED = 4
+    """The gateway got an error for the client."""
+    CLOSED = 5
+
+
+SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
+    SessionState.RECEIVING: frozenset(
+        {SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}
+    ),
+    SessionState.BYPASSED: frozenset({SessionState.CLOSED}),
+    SessionState.DECIDING: frozenset({SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}),
+    SessionState.ROUTED: frozenset({SessionState.ANSWERED, SessionState.CLOSED}),
+    SessionState.ANSWERED: frozenset({SessionState.CLOSED}),
+    SessionState.CLOSED: frozenset(),
+}
+
+
+class MessageState(IntEnum):
+    """The part of a request or response that has arrived."""
+
+    IDLE = 0
+    BODY = 1
+    """Body or trailers follow."""
+    DONE = 2
+    """Only trailers may follow."""
+    TRAILED = 3
+
+
+class MessagePart(IntEnum):
+    """A part of a request or response; LAST_… ends the body."""
+
+    HEADERS = 0
+    LAST_HEADERS = 1
+    BODY = 2
+    LAST_BODY = 3
+    TRAILERS = 4
+
+
+MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
+    (MessageState.IDLE, MessagePart.HEADERS): MessageState.BODY,
+    (MessageState.IDLE, MessagePart.LAST_HEADERS): MessageState.DONE,
+    (MessageState.BODY, MessagePart.BODY): MessageState.BODY,
+    (MessageState.BODY, MessagePart.LAST_BODY): MessageState.DONE,
+    (MessageState.BODY, MessagePart.TRAILERS): MessageState.TRAILED,
+    (MessageState.DONE, MessagePart.TRAILERS): MessageState.TRAILED,
+}
+"""Other transitions are errors; a gateway that buffers sends trailers after the end."""
+
+_PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
+
+
+def next_state(message: str, state: MessageState, part: MessagePart) -> MessageState:
+    """The state after this part. Raises ProtocolError."""
+    following = MESSAGE_TRANSITIONS.get((state, part))
+    if following is None:
+        raise misplaced(message, state, part)
+    return following
+
+
+def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
+    """The error for a part in a wrong state."""
+    subject = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
+    if part <= MessagePart.LAST_HEADERS or (part is MessagePart.TRAILERS and state is MessageState.TRAILED):
+        return out_of_order(f"{subject} came twice")
+    if state is MessageState.IDLE:
+        return out_of_order(f"{subject} came before the {message} headers")
+    return out_of_order(f"{subject} came after the end of the {message}")
+
+
+def out_of_order(problem: str) -> ProtocolError:
+    """The error for a misplaced message."""
+    return ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"{problem}; the messages of a stream must follow one HTTP request")

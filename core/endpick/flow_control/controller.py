@@ -1,50 +1,218 @@
-"""Flow control without an event loop: queues, dispatches and expires requests."""
+"""Flow control without an event loop: queues, dispatches and expires requests, and evicts requests in flight."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from operator import attrgetter
 from time import perf_counter
 from typing import Protocol
 
 from endpick.api.access import Access
-from endpick.api.flow_control import WaitingRequest
+from endpick.api.endpoint import Endpoint
+from endpick.api.flow_control import DispatchedRequest, SortKey, WaitingRequest
 from endpick.api.request import InferenceRequest
-from endpick.flow_control.policies import BoundFlowControl, checked_ceilings
+from endpick.flow_control.policies import (
+    BoundEviction,
+    BoundFlowControl,
+    Pool,
+    PoolSaturation,
+    Reading,
+    checked_ceilings,
+    checked_evictable,
+    checked_key,
+)
 from endpick.flow_control.queues import BandQueue, Bands, Entry, FlowQueue, Outcome, WaitEnd, outcome_of
-from endpick.flow_control.reclaim import Demand, Reclaimer, ReclaimReport
-from endpick.flow_control.saturation import Pool, PoolSaturation, Reading
 from endpick.host.boundary import Step
 
+MOST_AT_ONCE = 2
+CONFIRMATION_SECONDS = 10.0
+COUNTED_GRACE_SECONDS = 0.01
+"""Pause after an eviction if the detector counts requests itself; else model servers report the freed capacity later."""
+REPORTED_GRACE_SECONDS = 0.5
 
-class Report(ReclaimReport, Protocol):
-    """Receives the events of the queues. Methods are cheap and never raise."""
+
+class FlightState(Enum):
+    """BARRED: not evictable, or not connected yet. REVOKED: evicted, but not over yet."""
+
+    BARRED = auto()
+    EVICTABLE = auto()
+    REVOKED = auto()
+    OVER = auto()
+
+
+class Flight:
+    """A request in flight to a model server."""
+
+    __slots__ = ("_reclaimer", "dispatched", "place", "revoke", "revoked_at", "state")
+
+    def __init__(self, reclaimer: Reclaimer, dispatched: DispatchedRequest, number: int) -> None:
+        self._reclaimer = reclaimer
+        self.dispatched = dispatched
+        self.place: tuple[SortKey, int] = ((), number)
+        self.state = FlightState.BARRED
+        self.revoke: Callable[[], None] | None = None
+        self.revoked_at = 0.0
+
+    def connect(self, revoke: Callable[[], None]) -> None:
+        """Set the callback that evicts the request."""
+        self.revoke = revoke
+        self._reclaimer.connected(self)
+
+    def ended(self) -> None:
+        """The request is over."""
+        self._reclaimer.ended(self)
+
+
+_place = attrgetter("place")
+
+
+class Report(Protocol):
+    """Receives the events of the queues, for metrics."""
 
     def passed(self, request: InferenceRequest) -> None:
         """A request went on without waiting."""
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """A request was queued in `seconds`."""
+        """A request was queued."""
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
-        """A request no longer waits in the band."""
+        """A wait ended."""
 
     def refused(self, entry: Entry, outcome: Outcome) -> None:
-        """A request was refused before it waited."""
+        """A request may not wait."""
 
     def attempted(self, seconds: float) -> None:
-        """A dispatch cycle took this long."""
+        """A dispatch cycle ended."""
 
     def read(self, reading: Reading) -> None:
         """The saturation of the pool was measured."""
 
+    def revoked(self, priority: int, target: float, pending: float) -> None:
+        """A request was evicted to free `target`; unconfirmed evictions free `pending` (both in saturation)."""
+
+    def confirmed(self, outcome: str, seconds: float) -> None:
+        """`outcome` is `confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A pool in which the bands from position `blocked` on are closed."""
+
+    saturation: float
+    ceilings: Sequence[float]
+    bands: Sequence[BandQueue]
+    blocked: int
+
+    def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
+        """The first closed band above the victim with a waiting request, and its ceiling. Ceiling 0 is never served."""
+        for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
+            if band.priority <= victim_priority:
+                return None
+            if band and ceiling > 0 and self.saturation >= ceiling:
+                return band, ceiling
+        return None
+
+
+class Reclaimer:
+    """Tracks requests in flight, and evicts a few at a time."""
+
+    def __init__(
+        self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: Report, *, is_counted_here: bool
+    ) -> None:
+        self.in_flight = 0
+        self._access = access
+        self._clock = clock
+        self._report = report
+        self._numbers = 0
+        self._evictable: list[Flight] = []
+        self._revoked: set[Flight] = set()
+        self._pending = 0.0
+        self._paused_until = -math.inf
+        self.reconfigure(policies, is_counted_here=is_counted_here)
+
+    def reconfigure(self, policies: BoundEviction, *, is_counted_here: bool) -> None:
+        """Use other policies for new requests."""
+        self._policies = policies
+        self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
+
+    def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight:
+        """Track a request."""
+        self._numbers += 1
+        self.in_flight += 1
+        return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
+
+    def connected(self, flight: Flight) -> None:
+        """See `Flight.connect`."""
+        is_evictable, sort_key = self._policies.is_evictable, self._policies.sort_key
+        if flight.state is FlightState.BARRED and checked_evictable(is_evictable, is_evictable.run(self._access, flight.dispatched)):
+            flight.place = checked_key(sort_key, sort_key.run(self._access, flight.dispatched)), flight.place[1]
+            flight.state = FlightState.EVICTABLE
+            insort(self._evictable, flight, key=_place)
+
+    def ended(self, flight: Flight) -> None:
+        """See `Flight.ended`."""
+        if flight.state is FlightState.OVER:
+            return
+        self.in_flight -= 1
+        if flight.state is FlightState.REVOKED:
+            self._confirm(flight, "confirmed")
+        elif flight.state is FlightState.EVICTABLE:
+            del self._evictable[bisect_left(self._evictable, flight.place, key=_place)]
+        flight.state = FlightState.OVER
+        flight.revoke = None
+
+    def reclaim(self, demand: Demand) -> None:
+        """Evict for the highest closed band with a waiting request, unless evictions are unconfirmed."""
+        now = self._clock()
+        for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
+            self._confirm(flight, "unconfirmed")
+            flight.state = FlightState.BARRED
+        if self._revoked or now < self._paused_until or not self._evictable:
+            return
+        wanting = demand.wanting(self._evictable[0].dispatched.request.priority)
+        if wanting is None:
+            return
+        band, ceiling = wanting
+        self._pending = 0.0
+        target = demand.saturation - ceiling
+        freed_by_each = demand.saturation / max(self.in_flight, 1)
+        for _ in range(_victims(target, freed_by_each)):
+            if not self._evictable or self._evictable[0].dispatched.request.priority >= band.priority:
+                return
+            self._pending += freed_by_each
+            self._revoke(self._evictable.pop(0), now, target)
+
+    def _revoke(self, flight: Flight, now: float, target: float) -> None:
+        flight.state = FlightState.REVOKED
+        flight.revoked_at = now
+        self._revoked.add(flight)
+        self._report.revoked(flight.dispatched.request.priority, target, self._pending)
+        assert flight.revoke is not None
+        flight.revoke()
+
+    def _confirm(self, flight: Flight, outcome: str) -> None:
+        now = self._clock()
+        self._revoked.discard(flight)
+        self._paused_until = now + self._grace_seconds
+        self._report.confirmed(outcome, now - flight.revoked_at)
+
+
+def _victims(missing: float, freed_by_each: float) -> int:
+    if not math.isfinite(missing):
+        return MOST_AT_ONCE
+    return min(MOST_AT_ONCE, max(1, math.ceil(missing / freed_by_each))) if freed_by_each > 0 else 1
+
 
 class FlowController:
-    """The queues of a process; the caller runs `dispatch` and `expire` while `waiting` is not 0."""
+    """The queues of a process. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
     def __init__(
         self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
     ) -> None:
-        """`clock` gives monotonic seconds."""
         self._pool = pool
         self._access = access
         self._clock = clock
@@ -62,11 +230,11 @@ class FlowController:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting requests."""
+        """Number of waiting requests."""
         return self.bands.requests
 
     def may_pass(self, request: InferenceRequest) -> bool:
-        """True if no request of this priority or above waits, and the band is open; counts the request if so."""
+        """True if no request of this priority or above waits, and the band is open; then counts the request."""
         bands, now = self.bands, self._clock()
         band = bands.band(request.priority, now)
         highest = bands.highest_waiting()
@@ -82,7 +250,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request. Returns why it may not wait, if so. `on_end` is called when the wait ends, unless by `leave`."""
+        """Queue a request, or return the reason for refusing it. `on_end` is called when the wait ends, unless by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)
@@ -102,7 +270,7 @@ class FlowController:
             self._remove(entry, WaitEnd.CLIENT_LEFT)
 
     def dispatch(self) -> bool:
-        """Dispatch one request, if the pool has room; returns True if so."""
+        """Dispatch one request if the pool has capacity; returns True if so."""
         if not self.bands.requests:
             return False
         started = perf_counter()
@@ -117,13 +285,13 @@ class FlowController:
         return True
 
     def expire(self) -> int:
-        """End waits at their time limit, and drop idle bands; returns the number of expired requests."""
+        """End waits at their time limit, and drop idle bands; returns the number expired."""
         now = self._clock()
         is_empty = self.pool_is_empty()
         settings = self.bands.rules.settings
         limit = settings.no_endpoint_ttl_seconds if is_empty else settings.ttl_seconds
         both = settings.ttl_seconds, settings.no_endpoint_ttl_seconds
-        longest = max(both) if all(both) else 0.0  # however often the pool becomes empty and fills again
+        longest = max(both) if all(both) else 0.0  # bounds the wait when the pool keeps emptying and filling
         expired = 0
         for band in tuple(self.bands):
             while (entry := band.oldest) is not None:
@@ -144,19 +312,19 @@ class FlowController:
         return len(entries)
 
     def end_all(self, end: WaitEnd) -> int:
-        """End every wait, the highest band and the oldest request first; returns their number."""
+        """End every wait, by priority and arrival; returns their number."""
         entries = [entry for band in self.bands for entry in band.entries]
         for entry in entries:
             self._end(entry, end)
         return len(entries)
 
     def shut_down(self) -> int:
-        """End every wait and refuse later ones; returns the number of requests that waited."""
+        """End every wait and refuse later ones; returns the number that waited."""
         self._is_shut_down = True
         return self.end_all(WaitEnd.SHUT_DOWN)
 
     def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
-        """Use other rules. Refuse the newest requests of the lowest bands until the rest fits."""
+        """Use other rules; refuse the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
         self._make_reclaimer()
@@ -165,7 +333,7 @@ class FlowController:
                 self._end(entry, WaitEnd.NO_ROOM)
 
     def pool_is_empty(self) -> bool:
-        """True if there are no endpoints. A change restarts the time limit of every wait."""
+        """True without endpoints. A change restarts the time limit of every wait."""
         is_empty = not self._pool.generation.endpoints
         if is_empty is not self._pool_was_empty:
             self._pool_was_empty, self._pool_changed_at = is_empty, self._clock()
@@ -185,7 +353,7 @@ class FlowController:
         return checked_ceilings(step, len(priorities), step.run(self._access, reading.effective, priorities))
 
     def _next(self) -> Entry | None:
-        """The entry to dispatch. A closed band closes all bands below it."""
+        # A closed band closes all bands below it.
         reading = self.read_saturation()
         if reading.is_empty:
             return None
@@ -200,7 +368,6 @@ class FlowController:
         return None
 
     def _count_as_dispatched(self, band: BandQueue, entry: Entry) -> None:
-        """Notify the fairness policy of a request that did not wait."""
         self.bands.add(band, entry)
         _, flow = self.bands.remove(entry, entry.waiting.enqueued_at)
         band.dispatched(flow, entry.waiting)

@@ -1,14 +1,22 @@
-"""The policies of flow control, and the checks of their answers."""
+"""The policies of flow control, their checked answers, and the saturation of the pool."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from numbers import Real
+from typing import Protocol
 
+import numpy as np
+
+from endpick.api.access import Access
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, SortKey, UsageLimitPolicy
+from endpick.api.generation import Generation
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.host.boundary import Fault, Step, bind, bind_wanted
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import BandSettings, FlowControlSettings
@@ -20,7 +28,7 @@ _LAST: SortKey = (inf,)
 
 @dataclass(frozen=True, slots=True)
 class BoundFairness:
-    """A fairness policy; None for a method that it does not override."""
+    """A fairness policy; None for a method it does not override."""
 
     choose: Step
     flow_changed: Step | None
@@ -37,7 +45,7 @@ class BandRules:
     ordering: Step
 
     def orders_as(self, other: BandRules) -> bool:
-        """True if both have the same policies."""
+        """True for the same policies."""
         return (
             self.fairness.choose.instance.plugin is other.fairness.choose.instance.plugin
             and self.ordering.instance.plugin is other.ordering.instance.plugin
@@ -54,13 +62,7 @@ class BoundEviction:
 
 @dataclass(frozen=True, slots=True)
 class BoundFlowControl:
-    """The flow control of one configuration.
-
-    Attributes:
-        bands: Rules of the listed priorities.
-        default_band: Rules of other priorities of 0 and above.
-        negative_band: Rules of other priorities below 0.
-    """
+    """The flow control of one configuration. Unlisted priorities use `default_band`, or `negative_band` below 0."""
 
     settings: FlowControlSettings
     bands: Mapping[int, BandRules]
@@ -75,7 +77,7 @@ class BoundFlowControl:
 
 
 def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl:
-    """Bind the policies that the settings name. Raises TypeError for an instance of the wrong kind; a mistake in the plan."""
+    """Bind the policies that the settings name."""
 
     def band(of: BandSettings) -> BandRules:
         return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering])
@@ -106,7 +108,7 @@ def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
 
 
 def checked_key(step: Step, answer: object) -> SortKey:
-    """The sort key of an ordering policy; after a fault the last of all keys."""
+    """The sort key of an ordering policy; after a fault, the last."""
     if isinstance(answer, tuple) and all(isinstance(part, Real) and part == part for part in answer):  # not NaN
         return answer
     if not isinstance(answer, Fault):
@@ -115,7 +117,7 @@ def checked_key(step: Step, answer: object) -> SortKey:
 
 
 def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
-    """One ceiling for each priority, in descending order; 1 for each after a fault."""
+    """One ceiling per priority, in descending order; all 1 after a fault."""
     if isinstance(answer, Fault):
         return [1.0] * count
     if not isinstance(answer, list | tuple) or len(answer) != count or not all(isinstance(ceiling, Real) for ceiling in answer):
@@ -128,7 +130,7 @@ def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
 
 
 def checked_saturation(step: Step, answer: object) -> float:
-    """The saturation, 0 or more. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
+    """The saturation, at least 0. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
     if isinstance(answer, Real) and answer == answer:  # not NaN
         return max(0.0, float(answer))
     fault = answer if isinstance(answer, Fault) else step.fault(f"answered {answer!r:.80}, not a number")
@@ -136,7 +138,107 @@ def checked_saturation(step: Step, answer: object) -> float:
 
 
 def checked_evictable(step: Step, answer: object) -> bool:
-    """The answer of an eviction filter; False after a fault."""
+    """False after a fault."""
     if not isinstance(answer, bool | Fault):
         step.fault(f"answered {answer!r:.80}, not a boolean")
     return answer is True
+
+
+ROLE_LABEL = "llm-d.ai/role"
+PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
+DECODE_ROLES = frozenset({None, "", "decode", "prefill-decode", "both", "encode-prefill-decode"})
+"""Other roles, such as `encode`, count for neither stage."""
+FRESH_SECONDS = 0.01
+"""Maximum age of a reading, because values also become stale."""
+_COUNTED_HERE = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
+
+
+class Pool(Protocol):
+    """The endpoint table."""
+
+    @property
+    def generation(self) -> Generation:
+        """The current rows."""
+
+    def view(self, access: Access) -> Endpoints:
+        """Every endpoint of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The saturation, 1 for full. `effective` is the maximum of both stages, or that of a pool without roles."""
+
+    effective: float
+    prefill: float | None
+    decode: float | None
+    is_empty: bool
+
+
+_EMPTY = Reading(1.0, None, None, is_empty=True)
+
+
+class PoolSaturation:
+    """Calls the saturation detector, and caches its answer."""
+
+    def __init__(self, detector: Step, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
+        self._detector = detector
+        self._pool = pool
+        self._access = access
+        self._clock = clock
+        self._mark = object()
+        self._reading = _EMPTY
+        self._generation: Generation | None = None
+        self._read_at = 0.0
+        self._marked: tuple[dict[object, object], ...] = ()
+        """`Column.derived` of the detector's columns; a changed value clears it, and our mark."""
+        self._members: tuple[Endpoint, ...] = ()
+        self._stages: tuple[BoolArray, BoolArray] = _stages_of(())
+        declared = detector.instance.subscriptions
+        names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
+        self._columns = {*names, *(name.partition("@")[0] for name in names)}
+        self.is_counted_here = bool(names) and all(name.partition("@")[0] in _COUNTED_HERE for name in names)
+        """True if the detector reads only in-flight counts, which fall as soon as a request ends."""
+
+    def read(self) -> Reading:
+        """The current saturation."""
+        generation = self._pool.generation
+        if generation is self._generation:
+            if self._reading.is_empty:
+                return self._reading
+            if self._marked and self._clock() - self._read_at < FRESH_SECONDS and self._is_marked():
+                return self._reading
+        self._generation = generation
+        if not generation.endpoints:
+            self._reading, self._marked = _EMPTY, ()
+            return _EMPTY
+        self._reading = self._measure(generation.endpoints)
+        self._read_at = self._clock()
+        self._marked = tuple([column.derived for name, column in generation.columns.items() if name in self._columns])
+        for derived in self._marked:
+            derived[self._mark] = None
+        return self._reading
+
+    def has_changed(self) -> bool:
+        """True if the detector's input has changed; False without columns."""
+        return self._pool.generation is not self._generation or not self._is_marked()
+
+    def _is_marked(self) -> bool:
+        return all(self._mark in derived for derived in self._marked)
+
+    def _measure(self, members: tuple[Endpoint, ...]) -> Reading:
+        if members is not self._members:
+            self._members, self._stages = members, _stages_of(members)
+        endpoints = self._pool.view(self._access)
+        prefill, decode = [self._asked(endpoints.where(stage)) if stage.any() else None for stage in self._stages]
+        if prefill is None and decode is None:
+            return Reading(self._asked(endpoints), None, None, is_empty=False)
+        return Reading(max(prefill or 0.0, decode or 0.0), prefill, decode, is_empty=False)
+
+    def _asked(self, endpoints: Endpoints) -> float:
+        return checked_saturation(self._detector, self._detector.run(self._access, endpoints))
+
+
+def _stages_of(members: tuple[Endpoint, ...]) -> tuple[BoolArray, BoolArray]:
+    """Masks of the prefill and the decode endpoints."""
+    roles = [member.labels.get(ROLE_LABEL) for member in members]
+    return np.array([role in PREFILL_ROLES for role in roles], np.bool_), np.array([role in DECODE_ROLES for role in roles], np.bool_)

@@ -15,7 +15,7 @@ from endpick.flow_control.policies import BandRules, BoundFlowControl, checked_k
 from endpick.host.boundary import Fault, Step
 
 BAND_IDLE_SECONDS = 600.0
-"""Unlisted bands are dropped when they were unused for this long."""
+"""Unlisted bands that were unused this long are dropped."""
 
 
 class Outcome(StrEnum):
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 
 class WaitEnd(Enum):
-    """Why a request stops waiting, or may not wait."""
+    """The reason for the end of a wait, or for refusing it."""
 
     DISPATCHED = auto()
     NO_ROOM = auto()
@@ -43,7 +43,7 @@ class WaitEnd(Enum):
 
 
 def outcome_of(end: WaitEnd, pool_is_empty: bool) -> Outcome:
-    """The outcome to count."""
+    """The metric label."""
     if pool_is_empty and end in _WITHOUT_ENDPOINTS:
         return _WITHOUT_ENDPOINTS[end]
     return _OUTCOMES[end]
@@ -66,7 +66,6 @@ class Entry:
     __slots__ = ("band", "flow", "on_end", "place", "waiting")
 
     def __init__(self, waiting: WaitingRequest, on_end: Callable[[Entry, WaitEnd], None]) -> None:
-        """`on_end` is called when the wait ends, unless the client left."""
         self.waiting = waiting
         self.on_end = on_end
         self.place: tuple[SortKey, int] = ((), waiting.arrival)
@@ -149,25 +148,25 @@ class BandQueue:
 
     @property
     def oldest(self) -> Entry | None:
-        """The first in the order of arrival."""
+        """First to arrive."""
         return next(iter(self._entries.values()), None)
 
     @property
     def newest(self) -> Entry | None:
-        """The last in the order of arrival."""
+        """Last to arrive."""
         return next(reversed(self._entries.values()), None)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """True if a request of this size fits."""
+        """True if the request fits."""
         return self.size_bytes + size_bytes <= self.rules.max_bytes and len(self._entries) < self.rules.max_requests
 
     @property
     def is_over(self) -> bool:
-        """True if a reload has lowered the limits too far."""
+        """True after a reload with lower limits."""
         return self.size_bytes > self.rules.max_bytes or len(self._entries) > self.rules.max_requests
 
     def add(self, entry: Entry) -> None:
-        """Insert an entry; called in the order of arrival."""
+        """Insert the newest entry."""
         step, waiting = self.rules.ordering, entry.waiting
         key = checked_key(step, step.run(self._access, waiting))
         if key != waiting.key:
@@ -183,7 +182,7 @@ class BandQueue:
             self._notify(self.rules.fairness.flow_changed, flow)
 
     def remove(self, entry: Entry) -> FlowQueue:
-        """Remove an entry, and return its flow."""
+        """Remove an entry; returns its flow."""
         flow = entry.flow
         assert flow is not None
         entry.flow = entry.band = None
@@ -201,7 +200,7 @@ class BandQueue:
         self._notify(self.rules.fairness.dispatched, flow, waiting)
 
     def choose(self) -> Entry | None:
-        """The next entry, as the fairness policy chooses; after a fault the oldest."""
+        """The fairness policy's choice; after a fault the oldest."""
         step = self.rules.fairness.choose
         if self._missed_changes and not step.breaker.seconds_left:
             self._missed_changes = False
@@ -225,7 +224,7 @@ class BandQueue:
 
 
 class Bands:
-    """All bands, with totals. Entries are added and removed here."""
+    """All bands, with totals."""
 
     def __init__(self, rules: BoundFlowControl, access: Access, now: float) -> None:
         self.rules = rules
@@ -234,7 +233,7 @@ class Bands:
         self._access = access
         self._by_priority: dict[int, BandQueue] = {}
         self.priorities: tuple[int, ...] = ()
-        """Of all bands, the highest first."""
+        """In descending order."""
         self._make_listed(now)
 
     def __iter__(self) -> Iterator[BandQueue]:
@@ -254,12 +253,12 @@ class Bands:
 
     @property
     def is_over(self) -> bool:
-        """True if a reload has lowered the global limits too far."""
+        """True after a reload with lower limits."""
         settings = self.rules.settings
         return self.size_bytes > settings.max_bytes > 0 or self.requests > settings.max_requests > 0
 
     def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
-        """True if a request of this size fits into the band and the global limits."""
+        """True if the request fits the limits of the band and of all bands."""
         settings = self.rules.settings
         if settings.max_bytes and self.size_bytes + size_bytes > settings.max_bytes:
             return False
@@ -274,7 +273,7 @@ class Bands:
         self.requests += 1
 
     def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
-        """Remove an entry, and return its band and flow."""
+        """Remove an entry; returns its band and flow."""
         band = entry.band
         assert band is not None
         flow = band.remove(entry)
@@ -284,7 +283,7 @@ class Bands:
         return band, flow
 
     def drop_idle(self, now: float, idle_seconds: float = BAND_IDLE_SECONDS) -> None:
-        """Drop bands that are empty, unlisted and unused for long."""
+        """Drop empty, unlisted bands."""
         listed = {0, *self.rules.bands}
         for band in tuple(self):
             if not band and band.priority not in listed and now - band.used_at >= idle_seconds:
@@ -292,7 +291,7 @@ class Bands:
         self._sort()
 
     def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
-        """Use other rules. A band with the same policies and time limit keeps its order."""
+        """Use other rules. Bands with the same policies and time limit keep their order."""
         ttl_seconds = rules.settings.ttl_seconds
         keeps_ttl = ttl_seconds == self.rules.settings.ttl_seconds
         self.rules = rules

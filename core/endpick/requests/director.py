@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
-from endpick.api.generation import Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.data.model_rules import ModelRules
+from endpick.flow_control.controller import Flight
+from endpick.flow_control.policies import Pool
 from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
@@ -37,12 +37,12 @@ from endpick.requests.model import (
     Routed,
     refused,
 )
-from endpick.requests.pipeline import Job, Pipeline, hidden_by_body_modes
-from endpick.requests.producing import decide_later
-from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
-from endpick.requests.steps import (
+from endpick.requests.pipeline import (
+    Job,
+    Pipeline,
     admit,
     filter_candidates,
+    hidden_by_body_modes,
     prepare_request,
     process_headers,
     produce,
@@ -51,24 +51,11 @@ from endpick.requests.steps import (
     wants_cached_only,
     was_cached,
 )
+from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
+from endpick.requests.waiting import FlowGate, decide_later
 from endpick.scheduling.trace import UNREAD
 
-if TYPE_CHECKING:
-    from endpick.flow_control.reclaim import Flight
-    from endpick.requests.flow_gate import FlowGate
-
 _SHEDDING: Final = OverloadStage.SHEDDING
-
-
-class Pool(Protocol):
-    """What the director needs of the endpoint table."""
-
-    @property
-    def generation(self) -> Generation:
-        """Replaced when the pool changes."""
-
-    def view(self, access: Access) -> Endpoints:
-        """Every endpoint of the pool."""
 
 
 class Director:
@@ -89,7 +76,7 @@ class Director:
         rules: ModelRules | None = None,
         gate: FlowGate | None = None,
     ) -> None:
-        """Keep the shared parts; a pipeline with flow control requires a gate."""
+        """A pipeline with flow control requires a gate."""
         self._pipeline = pipeline
         self._pool = pool
         self._telemetry = telemetry
@@ -109,7 +96,7 @@ class Director:
             gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
-        """Use another pipeline for undecided requests."""
+        """Use `pipeline` for undecided requests."""
         self._pipeline = pipeline
         if self._gate is not None:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -186,7 +173,7 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
-        # Made after the pre-request plugins: observers whose circuit just opened do not see the request end.
+        # After the pre-request plugins: observers whose circuit just opened do not see the end.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:
@@ -212,7 +199,7 @@ class Director:
         return refusal
 
     def _route_bodiless(self, incoming: IncomingRequest) -> Routed:
-        """As in llm-d, a request such as `GET /v1/models` goes to any endpoint, and no profile runs."""
+        """As in llm-d, a request such as `GET /v1/models` goes to a random endpoint without scheduling."""
         candidates = within(incoming.subset, self._pool.view(self.access)).members
         if not candidates:
             raise RequestRefused(NO_CANDIDATES)

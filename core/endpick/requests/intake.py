@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 from typing import Final
@@ -14,11 +14,83 @@ import numpy as np
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, check_headers, shown
-from endpick.api.request_control import MetadataValue
+from endpick.api.request_control import MetadataValue, Parser
 from endpick.data.model_rules import ModelRules, choose_model
-from endpick.host.boundary import Fault
+from endpick.host.boundary import Fault, Step, bind
+from endpick.host.instance import Instance
+from endpick.host.telemetry import Telemetry
 from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, RequestRefused, refused
-from endpick.requests.parsers import LARGE_BODY_BYTES, CompiledParser, Parsers
+
+LARGE_BODY_BYTES: Final = 256 * 1024
+
+
+class PatientStep(Step):
+    """A step without a time budget, because the time depends on the body."""
+
+    __slots__ = ()
+
+    def held(self, seconds: float) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledParser:
+    """A parser's methods; `usage` is None when it reads none."""
+
+    claims: tuple[str, ...]
+    parse: Step
+    parse_large: Step
+    rewrite_model: Step
+    usage: Step | None
+    usage_mark: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """The parsers of a plan: longest suffix first, exact usual paths, and a fallback."""
+
+    by_suffix: tuple[tuple[str, CompiledParser], ...]
+    fallback: CompiledParser | None
+    usual: Mapping[str, CompiledParser] = field(default_factory=dict)
+
+    @property
+    def each(self) -> tuple[CompiledParser, ...]:
+        """All parsers."""
+        named = {id(parser): parser for _, parser in self.by_suffix}
+        return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
+
+    def for_path(self, path: str) -> CompiledParser | None:
+        """The parser for a path without query."""
+        for suffix, parser in self.by_suffix:
+            if path.endswith(suffix):
+                return parser
+        return self.fallback
+
+
+def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
+    """Bind the parsers; as in llm-d, those after a fallback are unused."""
+    claims: dict[str, CompiledParser] = {}
+    fallback: CompiledParser | None = None
+    for instance in instances:
+        parser = _compile(instance, telemetry)
+        if not parser.claims:
+            fallback = parser
+            break
+        for suffix in parser.claims:
+            claims.setdefault(suffix if suffix.startswith(".") else "/" + suffix.lstrip("/"), parser)
+    usual = {f"/v1{suffix}": parser for suffix, parser in claims.items()}
+    return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback, usual)
+
+
+def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
+    parse = bind(instance, Parser, "parse", telemetry)
+    plugin = instance.plugin
+    assert isinstance(plugin, Parser)
+    parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
+    rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
+    usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
+    return CompiledParser(plugin.claims, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
+
 
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
@@ -108,12 +180,9 @@ class BuiltRequest:
 def build_request(
     incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], rules: ModelRules, random: Random, access: Access
 ) -> BuiltRequest:
-    """Parse the body and resolve model, priority and fairness id.
+    """Parse the body and resolve model, priority and fairness id. Raises RequestRefused.
 
     As in llm-d, a rewrite rule overrides the client's header, configured objectives override discovered ones, and unknown ones are 0.
-
-    Raises:
-        RequestRefused: the body is invalid, or a name is missing or too long.
     """
     headers, came = incoming.headers, incoming.body
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]

@@ -1,4 +1,4 @@
-"""The values that pass between the protocol and the director: a request, the decision, and the exchange that follows."""
+"""The values between the protocol and the director: request, decision and exchange."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from endpick.host.boundary import Fault
 
 
 class BodyMode(IntEnum):
-    """How the gateway sends bodies; the values of Envoy's `BodySendMode`."""
+    """Envoy's `BodySendMode`."""
 
     NONE = 0
     STREAMED = 1
     BUFFERED = 2
     BUFFERED_PARTIAL = 3
-    """The part that fits the gateway's buffer."""
     FULL_DUPLEX_STREAMED = 4
-    """The mode of the Endpoint Picker Protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class BodyModes:
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     early_request_body: bool = False
-    """STREAMED only: the gateway sends the body before the headers are answered."""
+    """STREAMED only: the body comes before the headers are answered."""
 
     sees_request_body: bool = field(init=False, default=True)
     sees_response_body: bool = field(init=False, default=True)
@@ -49,7 +47,7 @@ EVERYTHING_SENT: Final = BodyModes()
 class IncomingRequest:
     """A request as the gateway sent it."""
 
-    # Not a dataclass, here and in `Routed`: mypyc leaves a generated `__init__` interpreted, and that is most of the cost of a call.
+    # No dataclasses here and in `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
     __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
 
     def __init__(
@@ -60,11 +58,7 @@ class IncomingRequest:
         received_at: float,
         body_modes: BodyModes = EVERYTHING_SENT,
     ) -> None:
-        """Keep the parts.
-
-        `headers` have lower-case names and include pseudo headers. `body` is None when there is none or the gateway keeps it. `subset` are
-        the addresses that the gateway allows; None allows all.
-        """
+        """`headers` have lower-case names. `body` is None if absent or kept by the gateway. `subset` None allows all endpoints."""
         self.headers = headers
         self.body = body
         self.subset = subset
@@ -80,41 +74,38 @@ class CloseCause(StrEnum):
 
     END = "end"
     RESET = "reset"
-    """For an exchange: the client left early."""
+    """The client left early."""
     DISCONNECT = "disconnect"
     ERROR = "error"
     DRAIN = "drain"
 
 
 class Exchange(Protocol):
-    """One request's life after the decision; the session calls the methods in this order. None may block."""
+    """Follows a routed request. The session calls the methods in this order; none may block."""
 
     @property
     def wants_chunks(self) -> bool:
-        """False: `response_chunk` is called for the end only."""
+        """If False, `response_chunk` is called for the end only."""
 
     @property
     def rewrites(self) -> bool:
-        """False: `response_chunk` never changes a chunk, and sees no empty ones."""
+        """If False, `response_chunk` never changes a chunk, and sees no empty ones."""
 
     @property
     def adds_metadata(self) -> bool:
-        """False: `response_metadata` is not called."""
+        """If False, `response_metadata` is not called."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
-        """Returns headers to set, or to remove if None; `served` is `ip:port` of the endpoint used, if reported."""
+        """Returns headers to set, or to remove if None; `served` is the `ip:port` used, if reported."""
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """Returns bytes to send in place of the chunk, or None.
-
-        `end` is True once, for the last chunk. Bytes held back until then must be returned with it.
-        """
+        """Returns bytes to send in place of the chunk, or None; `end` is True for the last chunk."""
 
     def response_metadata(self) -> Metadata:
         """Dynamic metadata for the last message of the response."""
 
     def finish(self, cause: CloseCause) -> None:
-        """End the exchange; called exactly once and last."""
+        """End the exchange; called once, last."""
 
 
 class Revocable(Protocol):
@@ -140,10 +131,7 @@ class Routed:
         scores: Mapping[str, float] | None = None,
         flight: Revocable | None = None,
     ) -> None:
-        """Keep the parts.
-
-        `destinations` are `ip:port`, best first. `body` replaces the original one. `flight` is set when the request may be evicted.
-        """
+        """`destinations` are `ip:port`, best first. `body` replaces the original. `flight` is set if the request may be evicted."""
         self.destinations = destinations
         self.exchange = exchange
         self.set_headers = set_headers
@@ -165,7 +153,7 @@ class Refused:
 
 
 class RequestRefused(Exception):  # noqa: N818 - a decision, not an error
-    """Raised by a step of the pipeline that refuses the request."""
+    """Raised to refuse the request."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.message)
@@ -191,7 +179,7 @@ NO_CANDIDATES: Final = Refused(
 )
 SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
 MAX_NAME_CHARACTERS: Final = 1024
-"""Of a model, cache salt or fairness id, which clients choose and plugins store."""
+"""For models, cache salts and fairness ids, which plugins store."""
 LONG_NAME: Final = Refused(
     400, CODE_OF[400], f"the model, the cache salt or the fairness id is longer than {MAX_NAME_CHARACTERS} characters"
 )
@@ -201,7 +189,7 @@ EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", r
 
 
 def refused(why: Rejection | Fault) -> Refused:
-    """The answer for a plugin's rejection, or for a fault that refuses."""
+    """The answer for a plugin's rejection or fault."""
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
     return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
@@ -211,7 +199,7 @@ Decision = Routed | Refused
 
 
 class Decider(Protocol):
-    """Decides about the requests of all streams."""
+    """Decides about requests."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Route or refuse, now or later."""
+        """Route or refuse."""

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
@@ -15,6 +15,7 @@ from endpick.api.fast_metrics import Distribution
 from endpick.api.request import check_headers, shown
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
+from endpick.flow_control.controller import Flight
 from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.instance import Instance
@@ -22,9 +23,6 @@ from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
-
-if TYPE_CHECKING:
-    from endpick.flow_control.reclaim import Flight
 
 _STATUS_DIGITS: Final = 3
 _NO_USAGE: Final = UsageReader()
@@ -125,11 +123,11 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """Start to follow a request for one of the `picked` endpoints; a handler may have replaced their `destinations`."""
+        """A handler may have replaced the `destinations` of the `picked` endpoints."""
         request = built.request
         self._host = host
         self._clock = host.clock
-        self._request = request  # not `built`, which would keep the rewritten body in memory until the response ends
+        self._request = request  # not `built`, which would keep the rewritten body in memory
         self._parser = built.parser
         self._state = state
         for breaker in observers.breakers:
@@ -170,7 +168,7 @@ class TrackedExchange:
         self.streaming = "text/event-stream" in content_type
         parser = self._parser
         if parser is not None and parser.usage is not None:
-            # Nothing of this exchange is bound: a reference cycle would keep request and response until the next collection.
+            # Binds nothing of this exchange: a reference cycle would keep it until the next collection.
             read = partial(read_usage, parser.usage, self._host.access)
             if self.streaming:
                 self._usage = StreamedUsage(read, parser.usage_mark)
@@ -192,7 +190,7 @@ class TrackedExchange:
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
         arrived = self._clock()
-        # Chunks that are only counted are not timed: reading the clock again takes as long as counting.
+        # Counted chunks are not timed: reading the clock takes as long as counting.
         is_timed = end or self._restorer is not None or self._ttft is None
         if chunk:
             if self._ttft is None:
@@ -314,7 +312,7 @@ def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], st
 
 
 def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
-    """The endpoint that served; picked ones first, because endpoints behind a sidecar share a destination."""
+    """The endpoint that served; picked ones first, because sidecars share a destination."""
     if served in destinations:
         position = destinations.index(served)
         if position < len(picked):

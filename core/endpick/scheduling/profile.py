@@ -26,7 +26,6 @@ class Profile:
     __slots__ = ("_factors", "filters", "name", "picker", "scorers", "weights")
 
     def __init__(self, name: str, filters: tuple[Step, ...], scorers: tuple[Step, ...], weights: tuple[float, ...], picker: Step) -> None:
-        """`weights` has one for each scorer."""
         self.name = name
         self.filters = filters
         self.scorers = scorers
@@ -35,7 +34,7 @@ class Profile:
         self.picker = picker
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
-        """Filter, score, weigh, pick. Never raises; a failed run gives the reason in `failure`."""
+        """Filter, score, weigh, pick. Never raises; `failure` has the reason of a failed run."""
         for step in self.filters:
             if not endpoints._size:
                 break
@@ -48,7 +47,7 @@ class Profile:
         if not count:
             return ProfileRunResult(self.name, None, failure=NO_ENDPOINTS)
 
-        # No matrix product: equal endpoints must get exactly equal totals, because pickers break ties at random.
+        # No matrix product: equal endpoints must get equal totals, because pickers break ties at random.
         totals = np.zeros(count)
         for step, factor in zip(self.scorers, self._factors, strict=True):
             scores = checked_scores(step, count, step.run(access, request, endpoints, state))
@@ -72,7 +71,7 @@ class Profile:
 def compile_profile(
     name: str, filters: Sequence[Instance], scorers: Sequence[tuple[Instance, float]], picker: Instance, telemetry: Telemetry
 ) -> Profile:
-    """Bind the instances. Raises TypeError if one does not fit its slot; a mistake in the plan."""
+    """Bind the instances."""
     return Profile(
         name,
         tuple([bind(instance, Filter, "filter", telemetry) for instance in filters]),
@@ -83,7 +82,7 @@ def compile_profile(
 
 
 def checked_filter(step: Step, given: Endpoints, answer: object) -> Endpoints | Fault:
-    """The endpoints a filter kept; a fault for anything but a mask or a part of `given`."""
+    """The endpoints a filter kept, from a mask or a subset of `given`."""
     if isinstance(answer, Fault):
         return answer
     kept = as_view(given, answer)
@@ -91,14 +90,14 @@ def checked_filter(step: Step, given: Endpoints, answer: object) -> Endpoints | 
 
 
 def checked_scores(step: Step, count: int, answer: object) -> FloatArray | Fault:
-    """Scores clamped to 0..1; a fault for anything but `count` finite numbers."""
+    """Scores clamped to [0, 1]; a fault unless `count` finite numbers."""
     if not isinstance(answer, np.ndarray):
         return answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not an array of scores")
     if answer.shape != (count,):
         return step.fault(f"answered scores of shape {answer.shape} for {count} endpoints")
     if answer.dtype.kind not in NUMBERS:
         return step.fault(f"answered scores of type {answer.dtype}, which are not numbers")
-    # `argmin` finds NaN first; it and `argmax` take a fifth of the time of `isfinite`, `min` and `max`.
+    # `argmin` finds NaN first, and takes a fifth of the time of `isfinite`.
     if answer[answer.argmin()] >= 0.0 and answer[answer.argmax()] <= 1.0:
         return answer
     if not np.isfinite(answer).all():
@@ -108,7 +107,7 @@ def checked_scores(step: Step, count: int, answer: object) -> FloatArray | Fault
 
 
 def checked_pick(step: Step, candidates: Endpoints, answer: object) -> Endpoints | Fault:
-    """The endpoints a picker chose; a fault unless they are one or more of the candidates."""
+    """The endpoints a picker chose; a fault unless one or more of the candidates."""
     if isinstance(answer, Fault):
         return answer
     if not isinstance(answer, Endpoints):
@@ -118,7 +117,7 @@ def checked_pick(step: Step, candidates: Endpoints, answer: object) -> Endpoints
 
 
 def as_view(given: Endpoints, answer: object) -> Endpoints | str:
-    """The view for a filter's answer (a mask for `given`, or some of its endpoints in any order), or the problem with it."""
+    """The view for a filter's answer (a mask or a subset of `given`), or the problem."""
     if isinstance(answer, np.ndarray):
         try:
             return given.where(answer)
@@ -130,7 +129,7 @@ def as_view(given: Endpoints, answer: object) -> Endpoints | str:
 
 
 def validate_subset(given: Endpoints, kept: Endpoints) -> str | None:
-    """The problem if `kept` is not a part of `given` without repetitions; None if it is."""
+    """The problem unless `kept` is a subset of `given` without repetitions."""
     if kept._generation is not given._generation:
         return "answered endpoints of another pool than it was given"
     rows = kept._row_numbers()

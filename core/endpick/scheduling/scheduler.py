@@ -1,4 +1,4 @@
-"""The scheduler: runs the profiles that its handler names, and takes the handler's decision."""
+"""The scheduler runs the profiles that its handler names, and takes the handler's decision."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Scheduler:
     process_results: Step
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """Choose endpoints. Never raises; rejects with 429 if no endpoint fits, with 500 if a fault prevents a decision."""
+        """Choose endpoints. Never raises; rejects with 429 without an endpoint, with 500 after a fault."""
         runs: dict[str, ProfileRunResult] = {}
         shown = MappingProxyType(runs)
-        # At most len(names) rounds: naming a profile twice is a fault.
+        # At most len(names) rounds, because naming a profile twice is a fault.
         while len(runs) < len(self.names):
             wanted = self._wanted(self.pick_profiles.run(access, request, self.names, shown, state), runs)
             if isinstance(wanted, Fault):
@@ -56,11 +56,9 @@ class Scheduler:
         return _without_decision(result.failure, runs) if result.failure else result
 
     def _wanted(self, answer: object, runs: Runs) -> Sequence[str] | Fault:
-        """The profiles to run next."""
         if isinstance(answer, Fault):
             return answer
-        # Nearly every handler wants all profiles at once, which leaves nothing to check.
-        if answer is self.names and not runs:
+        if answer is self.names and not runs:  # nearly always
             return self.names
         if isinstance(answer, str) or not isinstance(answer, Sequence):
             return self.pick_profiles.fault(f"answered {type(answer).__name__}, not a sequence of profile names")
@@ -73,7 +71,7 @@ class Scheduler:
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
-    """Bind the handler. Raises TypeError if it is no profile handler; a mistake in the plan."""
+    """Bind the handler."""
     return Scheduler(
         dict(profiles),
         tuple(profiles),
@@ -96,7 +94,7 @@ def _checked_result(step: Step, answer: object) -> SchedulingResult | Fault:
 
 
 def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
-    """The pick of the only run, if the handler may be skipped; only a handler can choose among several runs."""
+    """The pick of the only run, if the handler may be skipped."""
     if fault.refuses or len(runs) > 1:
         return _rejection(str(fault), fault=True)
     ((name, run),) = runs.items()

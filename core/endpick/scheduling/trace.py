@@ -1,4 +1,4 @@
-"""Records the answer of every plugin in one decision, for hook objects and `endpick try`."""
+"""Records the answers of plugins in a decision, for hook objects and `endpick try`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """One profile run, with names of endpoints; `totals` has one number per candidate, `picked` is best first."""
+    """One profile run; `totals` has a number per candidate, `picked` is best first."""
 
     profile: str
     filters: tuple[FilterRecord, ...]
@@ -64,17 +64,16 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How long a request waited in flow control, and the saturation of the pool when it arrived (1 is full)."""
+    """The wait in flow control, and the saturation on arrival (1 is full)."""
 
     seconds: float
     saturation: float
 
 
+# For the host, not for plugins.
 WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the request waited in endpick, and how full the pool was.")
-"""For the host, not for plugins."""
 
 UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
-"""For the host, not for plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class DecisionTrace:
 
 
 def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
-    """A copy of the scheduler that passes the record of each profile run to `note`."""
+    """A copy that passes each profile run to `note`."""
     return replace(scheduler, profiles={name: _TracedProfile(profile, note) for name, profile in scheduler.profiles.items()})
 
 
@@ -185,7 +184,7 @@ def _names(endpoints: Endpoints) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SampledScheduler(Scheduler):
-    """Passes the decisions for which `chosen` returns True to `show`, which must not block."""
+    """Passes decisions to `show` if `chosen` returns True."""
 
     chosen: Callable[[], bool] = field(kw_only=True)
     show: Callable[[DecisionTrace], None] = field(kw_only=True)
@@ -201,7 +200,7 @@ class SampledScheduler(Scheduler):
 
 
 def sampled(scheduler: Scheduler, chosen: Callable[[], bool], show: Callable[[DecisionTrace], None]) -> Scheduler:
-    """A copy of the scheduler that shows the chosen decisions."""
+    """A copy that shows the chosen decisions."""
     return SampledScheduler(
         scheduler.profiles, scheduler.names, scheduler.pick_profiles, scheduler.process_results, chosen=chosen, show=show
     )
@@ -232,7 +231,7 @@ def _decision_record(
 
 
 def to_json(value: object) -> JSONValue:
-    """A record as JSON: field names in camelCase; NaN and infinity, which JSON does not have, become null."""
+    """A record as JSON: field names in camelCase; NaN and infinity become null."""
     if is_dataclass(value):
         return {_camel_case(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The deployment that serves now, and its replacement at a reload; requests in flight keep their pipeline."""
+"""Runs the current deployment and replaces it at a reload; requests in flight keep their pipeline."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.pool import missing_discovery
-from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,
     NotStoppedError,
     Runtime,
     StartRefused,
+    compile_collection,
+    declared_keys,
     deploy,
     document_of,
     instance_failed,
@@ -46,7 +47,6 @@ class ActivePlan:
     """Runs the data layer of the current deployment and replaces it at a reload."""
 
     def __init__(self, runtime: Runtime, collection_settings: CollectionSettings, finish_timeout_seconds: float) -> None:
-        """Nothing runs until `begin`."""
         self._runtime = runtime
         self._collection_settings = collection_settings
         self._finish_timeout_seconds = finish_timeout_seconds
@@ -62,20 +62,16 @@ class ActivePlan:
 
     @property
     def deployment(self) -> Deployment:
-        """The current deployment; called after `begin`."""
+        """The current deployment; requires `begin`."""
         assert self._deployment is not None
         return self._deployment
 
     def instances(self) -> Iterable[Instance]:
-        """The instances that serve now; none before `begin`."""
+        """The current instances; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
-        """Discover the endpoints and collect their data for the first deployment.
-
-        Raises:
-            StartRefused: there is no discovery, or it reported nothing in time.
-        """
+        """Discover the endpoints and collect their data. Raises StartRefused."""
         self._deployment = deployment
         self._discovery = self._new_discovery(deployment)
         if self._discovery is None:
@@ -95,7 +91,7 @@ class ActivePlan:
         self._collection.start()
 
     async def replace(self, new: Deployment) -> None:
-        """Serve `new` from the next request on; instances it does not use are stopped once requests in flight have finished."""
+        """Serve `new` from the next request on; unused instances stop after the finish timeout."""
         old = self.deployment
         collection = self._new_collection(new)  # first: if it fails, the old deployment keeps serving
         self._runtime.table.declare(declared_keys(new.plan))
@@ -110,11 +106,7 @@ class ActivePlan:
             self._begin_to_retire(left_behind(old, new))
 
     async def end(self) -> None:
-        """Stop the data layer and every instance, including retiring ones; also after a failure.
-
-        Raises:
-            ExceptionGroup: an error for each part that did not stop.
-        """
+        """Stop the data layer and every instance. Raises ExceptionGroup for parts that did not stop."""
         problems: list[Exception] = []
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
@@ -140,11 +132,7 @@ class ActivePlan:
             task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
-        """Stop unused instances after the finish timeout, or at once when the process ends.
-
-        Raises:
-            ExceptionGroup: instances that did not stop while the process ends; before that they are logged.
-        """
+        """Stop unused instances after the finish timeout, or at once when the process ends."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), self._finish_timeout_seconds)
         try:
@@ -155,7 +143,7 @@ class ActivePlan:
             _log.error("instances of an earlier configuration did not stop", exc_info=problems)
 
     def _new_collection(self, deployment: Deployment) -> CollectionLoop:
-        bindings = compile_collection(deployment.plan, deployment.built)
+        bindings = compile_collection(deployment.plan, deployment.instances)
         return CollectionLoop(self._runtime.table, bindings, self._collection_settings, self._runtime.telemetry, self.polls)
 
     async def _replace_collection(self, new: CollectionLoop) -> None:
@@ -169,7 +157,7 @@ class ActivePlan:
         return None if name is None else DiscoveryTask(deployment.instances[name], self._runtime.table, self._runtime.telemetry)
 
     async def _replace_discovery(self, old: Deployment, new: Deployment) -> None:
-        """A carried-over discovery keeps running. Without a new one, the pool stays as it is."""
+        # Without a new discovery, the pool stays as it is.
         if _discovery_plugin(old) is _discovery_plugin(new):
             return
         if self._discovery is not None:
@@ -181,7 +169,7 @@ class ActivePlan:
     def _endpoint_removed(self, name: str) -> None:
         for instance in self.instances():
             if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
-                # Settles, so that an instance whose circuit is open does not keep the endpoint.
+                # Settles: also called while the instance's circuit is open.
                 step = Step(
                     instance.plugin.endpoint_removed, instance, ExtensionPoint.ENDPOINT_REMOVED, self._runtime.telemetry, settles=True
                 )
@@ -194,7 +182,7 @@ def _discovery_plugin(deployment: Deployment) -> object:
 
 
 class Reloader:
-    """Reads the configuration again and serves it if it is sound."""
+    """Reads the configuration again and deploys it if it is valid."""
 
     def __init__(self, current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> None:
         """`replan` is called in a thread."""
@@ -204,7 +192,7 @@ class Reloader:
         self._replan = replan
 
     async def reload(self) -> bool:
-        """Returns True if the new configuration serves; logs why it does not. The old one keeps serving then."""
+        """Returns True if the new configuration serves; else logs the reason, and the old one keeps serving."""
         before = self._current.deployment
         try:
             await self._reload()
@@ -241,11 +229,7 @@ class Reloader:
         _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
 
     async def _admitted(self, plan: Plan) -> Deployment:
-        """Deploy the plan and ask hook objects for vetoes.
-
-        Raises:
-            StartRefused: an instance did not start, or a hook object vetoed. Instances started here have been stopped again.
-        """
+        """Deploy the plan and ask hook objects for vetoes. Raises StartRefused after stopping new instances."""
         old = self._current.deployment
         new = await deploy(plan, self._runtime, old)
         async with AsyncExitStack() as unless_admitted:
@@ -269,18 +253,18 @@ _FileIdentity = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class WatchedFile:
-    """A file and the identity it had before it was read, so that a change during the read is noticed."""
+    """A file and its identity before it was read, to notice a change during the read."""
 
     path: Path
     seen: _FileIdentity | None
 
     @classmethod
     def now(cls, path: Path) -> WatchedFile:
-        """The file in its current state; called before it is read."""
+        """Call before reading the file."""
         return cls(path, _identity(path))
 
     async def watch(self, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
-        """Call `changed` after each change until cancelled. A ConfigMap changes by swapping a symlink."""
+        """Call `changed` after each change. Polls: a ConfigMap changes by swapping a symlink."""
         seen = self.seen
         while True:
             now = _identity(self.path)
@@ -291,7 +275,7 @@ class WatchedFile:
 
 
 def _identity(path: Path) -> _FileIdentity | None:
-    """None while the file does not exist, for example during an editor's rename."""
+    """None while the file does not exist, as during an editor's rename."""
     try:
         status = path.stat()
     except OSError:

@@ -3,15 +3,134 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from aiohttp import web
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics import disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
+from endpick.host.instance import Instance
+from endpick.host.kinds import ExtensionPoint
+from endpick.host.telemetry import Telemetry
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsSettings
+
+_log = logging.getLogger("endpick.serve")
+
+MAX_SAMPLES = 20_000
+"""Per instance; more indicate a label with unbounded values."""
+
+
+def new_host_registry() -> CollectorRegistry:
+    """A registry with the metrics of Python and the process."""
+    disable_created_metrics()  # type: ignore[no-untyped-call] # llm-d has no `_created` gauges
+    registry = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return registry
+
+
+class Exposition(Collector):
+    """The metrics of the host, of hook objects and of the current instances.
+
+    Samples of instances get the labels `plugin_name` and `plugin_type`. A registry that raises is left out and reported.
+    """
+
+    def __init__(
+        self, host: CollectorRegistry, hooks: CollectorRegistry | None, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry
+    ) -> None:
+        self._host = host
+        self._hooks = hooks
+        self._instances = instances
+        self._telemetry = telemetry
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        families: dict[str, Metric] = {}
+        for family in self._host.collect():
+            _join(families, family)
+        own = set(families)
+        self._add_hooks(families, own)
+        for instance in self._instances():
+            self._add_instance(families, own, instance)
+        yield from families.values()
+
+    def _add_hooks(self, families: dict[str, Metric], own: set[str]) -> None:
+        if self._hooks is None:
+            return
+        try:
+            offered = list(self._hooks.collect())
+        except PLUGIN_ERRORS as error:
+            _log.error("metrics of hook objects are left out: %s", describe_error(error), exc_info=error)
+            return
+        for family in offered:
+            if family.name not in own:
+                _join(families, family)
+
+    def _add_instance(self, families: dict[str, Metric], own: set[str], instance: Instance) -> None:
+        if instance.registry is None:
+            return
+        try:
+            copies = [_labelled(family, instance) for family in instance.registry.collect()]
+        except PLUGIN_ERRORS as error:
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, error)
+            return
+        if sum(len(copy.samples) for copy in copies) > MAX_SAMPLES:
+            problem = f"offers more than {MAX_SAMPLES} samples: find the label with too many values"
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            return
+        for copy in copies:
+            if copy.name in own:
+                problem = f"offers the metric '{copy.name}', which is endpick's own"
+                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            elif not _join(families, copy):
+                first = families[copy.name].type
+                problem = f"offers the metric '{copy.name}' as a {copy.type}, while another instance offers a {first}"
+                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+
+
+def _join(families: dict[str, Metric], family: Metric) -> bool:
+    """Add a family or extend the one of the same name; False if their types differ."""
+    first = families.setdefault(family.name, family)
+    if first is not family and first.type == family.type:
+        first.samples.extend(family.samples)
+    return first.type == family.type
+
+
+def _labelled(family: Metric, instance: Instance) -> Metric:
+    """A copy, because a collector may return the same object at each scrape."""
+    labels = {"plugin_name": instance.name, "plugin_type": instance.type}
+    copy = Metric(family.name, family.documentation, family.type)
+    for sample in family.samples:
+        copy.add_sample(sample.name, {**sample.labels, **labels}, float(sample.value))
+    return copy
+
+
+class EventCounts(Collector):
+    """One counter family with the label `event`, read at scrape time."""
+
+    def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """See `Collector`."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=["event"])
+        for event, count in self._read().items():
+            family.add_metric([event], count)
+        yield family
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """See `Collector`."""
+        yield CounterMetricFamily(self._name, self._documentation, labels=["event"])
+
 
 _SHUTDOWN_SECONDS = 1.0
 _REFRESH_SECONDS = 1.0
@@ -23,15 +142,7 @@ class AdminServer:
     """Serves metrics and health on one port."""
 
     def __init__(self, collector: Collector, report: Report, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """Nothing listens until `start`.
-
-        Args:
-            collector: All metric families of the page. Collected in a thread.
-            report: Whether the process is ready, and the text of `/healthz`.
-            host: Empty for every interface.
-            port: 0 for any free port.
-            tls: None for plain text.
-        """
+        """`collector` is read in a thread; `report` returns readiness and the text of `/healthz`. Port 0 binds any free port."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._report = report
@@ -43,12 +154,7 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
     async def start(self) -> int:
-        """Bind and serve; returns the bound port.
-
-        Raises:
-            ListenError: the address is in use, or not one of this host.
-            TlsError: the certificate cannot be read or used.
-        """
+        """Serve; returns the bound port. Raises ListenError, TlsError."""
         certificate = None if self._address.tls is None else CertificateWatch(self._address.tls)
         if certificate is not None:
             self._refreshing = asyncio.create_task(self._refresh(certificate))
@@ -63,7 +169,7 @@ class AdminServer:
         return port
 
     async def stop(self) -> None:
-        """Close the port and its connections."""
+        """Close the port."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         await self._runner.cleanup()
@@ -76,7 +182,7 @@ class AdminServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # A thread, because a page of a megabyte takes 50 ms to write.
+        # In a thread: a page of 1 MB takes 50 ms.
         body = await asyncio.to_thread(encode, self._registry)
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()

@@ -30,7 +30,7 @@ class DecisionObservers:
     """The hook objects that implement `endpick_decision`, and the thread that calls them."""
 
     def __init__(self, hooks: HookRegistry, ratio: float, metrics: EndpickMetrics, clock: Callable[[], float]) -> None:
-        """`ratio` of all decisions is shown, chosen at random; `clock` gives monotonic seconds."""
+        """`ratio` is the share of decisions to show, chosen at random."""
         self._calls = tuple(hooks.calls(HOOK))
         self._ratio = ratio
         self._metrics = metrics
@@ -44,21 +44,21 @@ class DecisionObservers:
 
     @property
     def are_wanted(self) -> bool:
-        """True if there is a hook object to call."""
+        """True if a hook object is called."""
         return self._ratio > 0 and bool(self._calls)
 
     def watched(self, pipeline: Pipeline) -> Pipeline:
-        """The pipeline with a sample of its decisions shown; unchanged if no hook object wants them."""
+        """Wrap the pipeline to show a sample of its decisions, if wanted."""
         if not self.are_wanted:
             return pipeline
         return replace(pipeline, scheduler=sampled(pipeline.scheduler, self._is_chosen, self._offer))
 
     def counts(self) -> Mapping[str, int]:
-        """The number of shown records, and of records dropped because hook objects were too slow."""
+        """Shown and dropped records."""
         return self._counts
 
     def remarks(self) -> tuple[str, ...]:
-        """A sentence for `/healthz` about a hook object that does not return."""
+        """For `/healthz`: a hook object that does not return."""
         if self._running is None:
             return ()
         call, since = self._running
@@ -69,12 +69,12 @@ class DecisionObservers:
         return (f"{name} has not returned from {HOOK} for {seconds:.0f} s; decisions are not shown meanwhile",)
 
     def start(self) -> None:
-        """Start the thread, if there is a hook object to call."""
+        """Start the thread, if wanted."""
         if self.are_wanted:
             self._thread.start()
 
     def stop(self) -> None:
-        """Show the waiting records, for at most two seconds."""
+        """Show the waiting records, within two seconds."""
         if not self._thread.is_alive():
             return
         while True:

@@ -1,78 +1,206 @@
-"""Builds and starts the instances of a plan; reuses those of the previous deployment that did not change."""
+"""Builds, binds and starts the instances of a plan, and reuses unchanged ones of the previous deployment."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.registry import CollectorRegistry
 
+from endpick.api.data import AnyKey
+from endpick.api.discovery import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices
-from endpick.api.plugin import PluginContext
+from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.data.collection import Collection
+from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
-from endpick.diagnostics import Code, Diagnostic, PluginReference
+from endpick.diagnostics import Code, Diagnostic, PluginReference, sort_diagnostics
+from endpick.flow_control.policies import bind_flow_control
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
-from endpick.host.instance import Instance, instance_logger, scope_of
+from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
-from endpick.requests.pipeline import Pipeline
-from endpick.serve.compile import Built, build_plan, carry_over, compile_plan
+from endpick.requests.pipeline import Pipeline, compile_pipeline
+from endpick.scheduling.profile import Profile, compile_profile
+from endpick.scheduling.scheduler import compile_scheduler
+
+
+def build_plan(
+    plan: Plan,
+    context_for: Callable[[PlannedInstance], PluginContext],
+    carried: Mapping[str, Instance] | None = None,
+    breaker: BreakerSettings = DEFAULT_SETTINGS,
+) -> dict[str, Instance] | tuple[Diagnostic, ...]:
+    """Construct the instances by name, or return a diagnostic for each failure; `carried` instances are reused."""
+    carried = carried or {}
+    built: dict[str, Instance] = {}
+    faults: list[Diagnostic] = []
+    for planned in plan.instances:
+        known = carried.get(planned.name)
+        if known is not None:
+            built[planned.name] = known
+            continue
+        if not built.keys() >= set(planned.refers_to):
+            continue  # the instance it refers to is reported already
+        result = build(
+            planned.loaded,
+            planned.name,
+            planned.parameters,
+            planned.on_fault,
+            replace(context_for(planned), instances=_proxies(planned, built)),
+            subscriptions=planned.subscriptions,
+            place=planned.place,
+            breaker=breaker,
+        )
+        if isinstance(result, Diagnostic):
+            faults.append(result)
+        else:
+            built[planned.name] = replace(result, proxy=proxy_for(result))
+    return sort_diagnostics(faults) if faults else built
+
+
+def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
+    found = {name: built[name].proxy for name in planned.refers_to}
+    return {name: proxy for name, proxy in found.items() if proxy is not None}
+
+
+def carry_over(old: Plan, instances: Mapping[str, Instance], new: Plan) -> dict[str, Instance]:
+    """The instances that a new plan reuses with their state: same name, plugin, parameters, subscriptions and references.
+
+    `onFault` and the age limits of data may change.
+    """
+    carried: dict[str, Instance] = {}
+    for planned in new.instances:
+        before = old.by_name.get(planned.name)
+        if before is None or before.loaded.plugin is not planned.loaded.plugin or not carried.keys() >= set(planned.refers_to):
+            continue
+        if _is_unchanged(before, planned):
+            scope = scope_of(planned.name, planned.subscriptions, planned.loaded.type)
+            carried[planned.name] = replace(
+                instances[planned.name], on_fault=planned.on_fault, subscriptions=planned.subscriptions, scope=scope
+            )
+    return carried
+
+
+def _is_unchanged(before: PlannedInstance, planned: PlannedInstance) -> bool:
+    try:  # parameters may contain plugin objects with their own `__eq__`
+        return bool(before.parameters == planned.parameters and before.subscriptions == planned.subscriptions)
+    except PLUGIN_ERRORS as error:
+        logger = instance_logger(planned.loaded, planned.name)
+        logger.warning("the instance restarts because its parameters cannot be compared with the old ones: %s", describe_error(error))
+        return False
+
+
+def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> Pipeline:
+    """Bind the request path."""
+    for instance in instances.values():
+        if isinstance(instance.proxy, DeciderProxy):
+            instance.proxy.connect(instance, telemetry)
+    return compile_pipeline(
+        scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, instances, telemetry), telemetry),
+        parsers=[instances[name] for name in plan.parsers],
+        detector=None if plan.detector is None else instances[plan.detector],
+        on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
+        objectives=plan.objectives,
+        flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
+        telemetry=telemetry,
+    )
+
+
+def compile_profiles(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> dict[str, Profile]:
+    """The scheduling profiles by name, in document order."""
+    return {
+        profile.name: compile_profile(
+            profile.name,
+            [instances[name] for name in profile.filters],
+            [(instances[scorer.instance], scorer.weight) for scorer in profile.scorers],
+            instances[profile.picker],
+            telemetry,
+        )
+        for profile in plan.profiles
+    }
+
+
+def compile_collection(plan: Plan, instances: Mapping[str, Instance]) -> Collection:
+    """Each data source that has active collectors."""
+    return Collection(
+        tuple(
+            SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active), _needed(plan, source.active))
+            for source in plan.sources
+            if source.active
+        ),
+        _tolerated_age(plan, instances),
+    )
+
+
+def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
+    """The keys that these collectors write and an instance requires."""
+    return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
+
+
+def _tolerated_age(plan: Plan, instances: Mapping[str, Instance]) -> float:
+    """The shortest age at which an instance considers data stale."""
+    asked = set(instances)
+    filters = {name for profile in plan.profiles for name in profile.filters}
+    if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, instances):
+        asked.discard(plan.detector)  # called for negative priorities only
+    ages = [instances[name].plugin.tolerated_age_seconds for name in asked]
+    limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
+    return min((*(age for age in ages if age is not None), *limits), default=math.inf)
+
+
+def _may_shed(plan: Plan, instances: Mapping[str, Instance]) -> bool:
+    """True if requests can have a negative priority."""
+    discovery = None if plan.discovery is None else instances[plan.discovery].plugin
+    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
+    return published or min(plan.objectives.values(), default=0) < 0
+
+
+def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
+    """The data keys that instances write, by name: the columns of the endpoint table."""
+    keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
+    return tuple(keys[name] for name in sorted(keys))
+
 
 _log = logging.getLogger("endpick.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Shared by all deployments of one process."""
+    """Shared by all deployments."""
 
     services: HostServices
     table: EndpointTable
     telemetry: Telemetry
     watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
-    """Makes a pipeline show a sample of its decisions to hook objects."""
+    """See `DecisionObservers.watched`."""
     breaker: BreakerSettings = DEFAULT_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Started instances and the pipeline compiled from them.
-
-    Attributes:
-        plan: The deployed plan.
-        built: All instances by name.
-        fresh: The instances this deployment started; the others were carried over.
-        pipeline: Used by requests that arrive while this deployment is current.
-    """
+    """Started instances, by name in plan order, and their pipeline; `fresh` instances were not carried over."""
 
     plan: Plan
-    built: Built
+    instances: Mapping[str, Instance]
     fresh: tuple[Instance, ...]
     pipeline: Pipeline
 
-    @property
-    def instances(self) -> Mapping[str, Instance]:
-        """All instances by name, in plan order."""
-        return self.built.instances
-
 
 async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
-    """Build and start the instances the plan needs and `previous` does not have.
-
-    An unchanged instance is carried over, so its learnt state (for example a prefix index) survives.
-
-    Raises:
-        StartRefused: a plugin could not be built or did not start. Instances started here have been stopped again.
-    """
-    carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
+    """Build and start a plan; unchanged instances of `previous` keep their state. Raises StartRefused after stopping new instances."""
+    carried = {} if previous is None else carry_over(previous.plan, previous.instances, plan)
     built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
-    if not isinstance(built, Built):
+    if isinstance(built, tuple):
         raise StartRefused(*built)
-    fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
+    fresh = tuple(instance for instance in built.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
         pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
@@ -106,11 +234,7 @@ STOP_TIMEOUT_SECONDS = 10.0
 
 
 async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-    """Start each in order; after a failure, stop those already started.
-
-    Raises:
-        StartRefused: an instance refused to start, failed, or took too long.
-    """
+    """Start in order; after a failure, stop again and raise StartRefused."""
     started: list[Instance] = []
     for instance in instances:
         try:
@@ -123,11 +247,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
 
 
 async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-    """Stop all in reverse order, also after one fails.
-
-    Raises:
-        ExceptionGroup: a `NotStoppedError` for each instance that failed to stop.
-    """
+    """Stop all in reverse order; raises an ExceptionGroup of `NotStoppedError`."""
     errors: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
@@ -152,7 +272,7 @@ class NotStoppedError(Exception):
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:
-    """Stop all of a refused configuration; log failures, because the operator needs to see the refusal."""
+    """Stop the instances of a refused configuration; failures are logged."""
     try:
         await stop_instances(instances)
     except ExceptionGroup as errors:
@@ -168,7 +288,7 @@ def _why_not_started(instance: Instance, error: BaseException, timeout_seconds: 
 
 
 class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and place in the configuration
-    """A mistake only starting can find: a port in use, a plugin that does not start, no endpoints in time."""
+    """A mistake that only starting can find, such as a port in use."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
@@ -176,7 +296,7 @@ class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and plac
 
 
 def instance_failed(code: Code, instance: Instance, problem: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic about one instance, at its place in the configuration; further lines of `problem` become notes."""
+    """A diagnostic at the instance's place in the configuration; further lines of `problem` become notes."""
     plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
     headline, *notes = (line.strip() for line in problem.splitlines())
     message = f"'{instance.name}' {headline.removesuffix(':')}"

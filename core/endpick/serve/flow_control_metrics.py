@@ -8,8 +8,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.fast_metrics import Counts, Distribution, Distributions, Levels, Tally
 from endpick.api.request import InferenceRequest
+from endpick.flow_control.policies import Reading
 from endpick.flow_control.queues import BandQueue, Bands, Entry, Outcome
-from endpick.flow_control.saturation import Reading
 from endpick.serve.metrics import PREFIX, SCHEDULING_BUCKETS
 from endpick.serve.recorder import CombinationLimit
 
@@ -37,8 +37,6 @@ class FlowControlMetrics:
     """The flow-control `Report` of a serving process."""
 
     def __init__(self, registry: CollectorRegistry, pool_name: str, max_combinations: int, overflowed: Callable[[], None]) -> None:
-        """Register the metrics. `max_combinations` and `overflowed`: see `CombinationLimit`."""
-
         def counts(name: str, help_text: str, labels: tuple[str, ...]) -> Counts:
             return Counts(_NAME + name, help_text, labels, registry)
 
@@ -80,13 +78,13 @@ class FlowControlMetrics:
         ).labels(pool_name)
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """See `ReclaimReport`."""
+        """See `Report`."""
         self._issued.labels(self._combination.priority(priority), self._pool).value += 1.0
         self._target.labels(self._pool).value = target
         self._pending.labels(self._pool).value = pending
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """See `ReclaimReport`."""
+        """See `Report`."""
         self._revocations.labels(outcome, self._pool).value += 1.0
         self._pending.labels(self._pool).value = 0.0
         self._confirmation.observe(seconds)

@@ -1,6 +1,6 @@
-"""llm-d's metrics under their names from before August 2026, for dashboards that still query them.
+"""llm-d's metrics under their names from before August 2026, for older dashboards.
 
-Old families have fewer labels: samples that differ only in dropped labels are added up. Histograms keep the buckets of the new family.
+Old families have fewer labels; samples that differ only in dropped labels are added up. Histograms keep the new buckets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from endpick.serve.metrics import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class OldName:
-    """One old family.
+    """An old family.
 
     Attributes:
-        old: Its name.
-        new: The family it repeats, without the prefix `llm_d_epp_`.
+        new: Without the prefix `llm_d_epp_`.
         labels: Old label by new label; others are dropped.
-        only: Labels a sample must have to count.
+        only: Count only samples with these labels.
     """
 
     old: str
@@ -115,13 +114,13 @@ _BY_FAMILY = {PREFIX + name.new.removesuffix("_total"): name for name in OLD_NAM
 
 
 class LegacyNames(Collector):
-    """The families of another collector, followed by the same under their old names."""
+    """The families of another collector, also under their old names."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
     def collect(self) -> Iterator[Metric]:
-        """All families as they are now."""
+        """See `Collector`."""
         renamed: list[Metric] = []
         for family in self._collector.collect():
             yield family
@@ -131,7 +130,6 @@ class LegacyNames(Collector):
 
 
 def _renamed(family: Metric, name: OldName) -> Metric:
-    """The family under its old name; samples with equal labels are added up."""
     sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     for sample in family.samples:
         if name.only.items() <= sample.labels.items():

@@ -1,4 +1,4 @@
-"""The phases of a serving process, its readiness, and the drain time after SIGTERM."""
+"""The phases, the readiness and the drain time of a serving process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POLL_SECONDS = 0.05
 
 
 class Phase(Enum):
-    """A phase in the life of a serving process."""
+    """A phase of a serving process."""
 
     STARTING = "starting"
     SERVING = "serving"
     DRAINING = "draining"
-    """Not ready, but still serves new requests until gateways have noticed."""
+    """Not ready, but serves new requests until gateways have noticed."""
     FINISHING = "finishing"
     """Takes no new requests; open streams may finish."""
 
@@ -38,16 +38,12 @@ class Lifecycle:
         self._watchers: list[Callable[[Phase], None]] = []
 
     def on_entered(self, watcher: Callable[[Phase], None]) -> None:
-        """Call `watcher` with the current phase now, and with each later phase when it begins."""
+        """Call `watcher` with the current and each later phase."""
         self._watchers.append(watcher)
         watcher(self.phase)
 
     def enter(self, phase: Phase) -> None:
-        """Go to the next phase.
-
-        Raises:
-            ValueError: `phase` does not follow the current one.
-        """
+        """Go to the next phase."""
         if phase is not _NEXT[self.phase]:
             raise ValueError(f"{phase} after {self.phase}")
         self.phase = phase
@@ -56,10 +52,10 @@ class Lifecycle:
 
 
 class Readiness:
-    """Decides if the process is ready, for `/healthz` and the gRPC health service."""
+    """Readiness for `/healthz` and the gRPC health service."""
 
     def __init__(self, lifecycle: Lifecycle, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
-        """`remarks` returns problems of a process that serves nevertheless."""
+        """`remarks` returns problems that do not affect readiness."""
         self._lifecycle = lifecycle
         self._board = board
         self._remarks = remarks
@@ -68,17 +64,17 @@ class Readiness:
         lifecycle.on_entered(lambda _phase: self._publish())
 
     def report(self) -> tuple[bool, str]:
-        """Whether the process is ready, and the text of `/healthz`."""
+        """Readiness, and the text of `/healthz`."""
         reason = self._reason()
         return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
 
     def stalled(self, reason: str | None) -> None:
-        """Set why a stalled event loop makes the process unready; None if it does not."""
+        """Set the reason if a stalled event loop makes the process unready."""
         self._stalled = reason
         self._publish()
 
     def stand_by(self, reason: str) -> None:
-        """Set why another replica serves; empty if this one does."""
+        """Set the reason if another replica serves; else empty."""
         if (reason or None) != self._standing_by:
             self._standing_by = reason or None
             self._publish()
@@ -91,15 +87,11 @@ class Readiness:
 
 
 class StoppedWhileStarting(Exception):  # noqa: N818 - requested by the operator, not an error
-    """The process was stopped before it served."""
+    """Stopped before serving."""
 
 
 async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
-    """Run a step of the start; cancel it when `stop` is set.
-
-    Raises:
-        StoppedWhileStarting: it was cancelled.
-    """
+    """Run a step of the start; when `stop` is set, cancel it and raise StoppedWhileStarting."""
     taken, stopped = asyncio.ensure_future(step), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((taken, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -115,15 +107,8 @@ async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
 async def wait_for_gateways(server: Server, health: Server, seconds: float, hasten: asyncio.Event, count: Callable[[int], None]) -> str:
     """Wait until no gateway is connected to either server, `seconds` have passed, or `hasten` is set.
 
-    Args:
-        server: Still serves new streams.
-        health: A gateway connected only here may still open streams on `server`.
-        seconds: The drain time.
-        hasten: Ends the wait early.
-        count: Called with the number of streams opened since the last call.
-
-    Returns:
-        Why the wait ended.
+    A gateway connected only to `health` may still open streams on `server`. `count` gets the number of streams opened since its last
+    call. Returns the reason for the end.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -1,4 +1,4 @@
-"""Logging of the serving process: text on a terminal, JSON elsewhere, written by a thread so that a slow reader delays no request."""
+"""Logging of the serving process: text on a terminal, else JSON; written by a thread, so a slow reader delays no request."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _log = logging.getLogger("endpick.serve")
 
 MAX_WAITING_RECORDS = 10_000
 MAX_CHARACTERS = 16_000
-"""Longest message, traceback or field; the middle of a longer one is left out."""
+"""Longer messages, tracebacks and fields are cut in the middle."""
 
 
 class DroppingQueueHandler(QueueHandler):
-    """Formats a record and queues the line; drops it when the reader of the log is too slow."""
+    """Queues formatted records; drops them when the queue is full."""
 
     def __init__(self) -> None:
         self.lines: Queue[logging.LogRecord] = Queue(MAX_WAITING_RECORDS)
@@ -42,7 +42,7 @@ class DroppingQueueHandler(QueueHandler):
         super().__init__(self.lines)
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Add a record without waiting."""
+        """Add or drop a record."""
         try:
             self.lines.put_nowait(record)
         except Full:
@@ -54,11 +54,7 @@ class DroppingQueueHandler(QueueHandler):
 
 
 def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> Callable[[], None]:
-    """Send every logger and Python's warnings to `stream` (default standard error); replaces earlier handlers.
-
-    Returns:
-        A function that writes the waiting lines and ends the writing thread; to be called at exit.
-    """
+    """Send all logs and Python's warnings to `stream` (default stderr). Returns a function to call at exit, which flushes the queue."""
     target = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and target.isatty())
     handler = DroppingQueueHandler()
@@ -77,7 +73,7 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
 
 
 def last_line(message: str) -> bytes:
-    """A line in the format of the log, without its locks: for a process that ends while another thread may hold them."""
+    """Format a line without the log's locks, which another thread may hold."""
     handlers = logging.getLogger().handlers
     if not handlers:
         return f"{message}\n".encode()
@@ -86,7 +82,7 @@ def last_line(message: str) -> bytes:
 
 
 def log_uncaught_errors(loop: asyncio.AbstractEventLoop, count: Counter) -> None:
-    """Log and count errors that no caller can catch: in finalizers, threads and forgotten tasks. `count` has the label `event`."""
+    """Log and count errors that no caller can catch: in finalizers, threads and forgotten tasks."""
 
     def report(event: str, text: str, error: BaseException | None) -> None:
         count.labels(event).inc()
@@ -114,10 +110,10 @@ _RESERVED = frozenset({"ts", "level", "logger", "event", "exception"})
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object per record: `ts`, `level`, `logger`, `event`, `exception`, then the fields passed as `extra`."""
+    """One JSON object per record, with the fields passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record as plain ASCII."""
+        """See `logging.Formatter`."""
         line: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -134,11 +130,11 @@ class JSONFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """`12:30:01 info    endpick.serve: serving  grpc_port=9002`.
 
-    Clients choose parts of what is logged. Control characters are escaped so that no such part begins a line or controls a terminal.
+    Control characters are escaped: clients choose parts of the text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record; the lines of a traceback are indented."""
+        """See `logging.Formatter`."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         fields = "".join(f"  {_escaped(name)}={_quoted(str(value))}" for name, value in _fields_of(record).items())
         line = f"{moment} {record.levelname.lower():7} {record.name}: {_escaped(_shortened(record.getMessage()))}{fields}"

@@ -23,22 +23,17 @@ from endpick.serve.process import Control, Ports, ServeSettings, serve
 _log = logging.getLogger("endpick.serve")
 
 ANSWER_SECONDS = 2.0
-"""How long a blocked event loop may take to notice the second signal."""
+"""For a blocked event loop to notice the second signal."""
 LEFTOVER_SECONDS = 4.0
-"""How long tasks and threads that plugins left running may delay the exit."""
+"""For tasks and threads that plugins left running."""
 LAST_SECONDS = 30.0
-"""Limit for everything after the last stream: connections, plugins and hook objects."""
+"""For connections, plugins and hook objects after the last stream."""
 _SWITCH_SECONDS = 0.0005
-"""How long another thread may hold the GIL while requests wait; Python's default of 5 ms is half a pick's budget."""
+"""Python's default of 5 ms for holding the GIL is half a pick's budget."""
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    """Serve until SIGTERM or SIGINT. SIGHUP reloads the plan made by `replan`.
-
-    Raises:
-        StartRefused: a port, a plugin, the discovery or a hook object did not start.
-        ExceptionGroup: plugins did not stop.
-    """
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads the plan made by `replan`. Raises like `serve`."""
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -70,10 +65,10 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
 
 
 class _Shutdown:
-    """Ends the process in order at the first signal. The second signal ends the drain time, or the process if it is not draining.
+    """Ends the process in order at the first signal. The second ends the drain time, or the process if it is not draining.
 
-    The process ends at once if the orderly shutdown takes too long, if the second signal is not answered, or at the third signal.
-    Signal handlers and timers run while a plugin blocks the event loop; a callback on the loop would not.
+    The process ends at once if the shutdown takes too long, if the second signal is not answered, or at the third signal. Signal
+    handlers and timers also run while a plugin blocks the event loop.
     """
 
     def __init__(self, control: Control, loop: asyncio.AbstractEventLoop, limit_seconds: float) -> None:
@@ -106,7 +101,7 @@ class _Shutdown:
 
 
 def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """End without `sys.exit`, which a plugin could catch, and without the log, whose locks the main thread may hold."""
+    """End without `sys.exit`, which a plugin could catch, and without the locks of the log."""
     os.set_blocking(2, False)
     try:
         os.write(2, last_line(f"endpick ends at once: {reason}"))
@@ -121,7 +116,6 @@ def _later(seconds: float, act: Callable[[], object]) -> None:
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """Uvloop if it is installed, else asyncio's own loop."""
     try:
         import uvloop  # noqa: PLC0415 - not installed on every platform
     except ImportError:
@@ -146,7 +140,7 @@ def _started(ports: Ports) -> None:
 
 
 def _report_plan(plan: Plan) -> None:
-    """A table on a terminal, one event per instance elsewhere."""
+    """A table on a terminal, else a log line per instance."""
     if sys.stderr.isatty():
         sys.stderr.write(startup_table(plan))
         return
@@ -171,7 +165,7 @@ _HEADER = ("instance", "type", "from", "loaded", "consumes → produces")
 
 
 def startup_table(plan: Plan) -> str:
-    """One line per instance, then a note for each default that endpick filled in."""
+    """One line per instance, and a note per default that endpick filled in."""
     rows = [_HEADER, *(_row(instance) for instance in plan.instances)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from prometheus_client.metrics import Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -11,7 +11,15 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick import __version__
 from endpick.api.fast_metrics import Counts, Distributions, Levels
+from endpick.extproc.stream import (
+    GrpcStatus,
+    PassingBody,
+    ProtocolError,
+    SessionFactory,
+    StreamSession,
+)
 from endpick.host.telemetry import ITL_BUCKETS
+from endpick.requests.model import CloseCause
 
 PREFIX = "llm_d_epp_"
 
@@ -38,20 +46,20 @@ MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
 class RewriteDecisions(Collector):
-    """Requests sent to another model than they asked for, derived from the request counter at scrape time.
+    """Requests sent to another model than requested, derived from the request counter.
 
-    llm-d labels them with the name of the rule. The only rule here is the client's header, so the name is `header`.
+    llm-d has the name of the rule as a label; here it is always `header`.
     """
 
     def __init__(self, requests: Counts) -> None:
         self._requests = requests
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """The family without samples."""
+        """See `Collector`."""
         yield self._family()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The family as it is now."""
+        """See `Collector`."""
         decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (model, target, *_), tally in tuple(self._requests.members().items()):
             if target != model:
@@ -72,11 +80,6 @@ class StreamMetrics:
     """llm-d's metrics of ext_proc streams; optional, because they add a call to each message."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register all.
-
-        Raises:
-            ValueError: the registry already holds metrics of these names.
-        """
         self.inflight = Levels(PREFIX + "extproc_streams_inflight", "Open ext_proc streams.", (), registry).labels()
         self.duration = Distributions(
             PREFIX + "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), STREAM_BUCKETS, registry
@@ -85,14 +88,9 @@ class StreamMetrics:
 
 
 class EndpickMetrics:
-    """Every metric of one endpick process, registered once in one registry."""
+    """All metrics of an endpick process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register all metrics.
-
-        Raises:
-            ValueError: the registry already holds metrics of these names.
-        """
         self.registry = registry
 
         def histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Distributions:
@@ -100,6 +98,12 @@ class EndpickMetrics:
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(PREFIX + name, text, labels, registry=registry)
+
+        def own_counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def own_gauge(name: str, text: str, labels: tuple[str, ...]) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
 
         self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
         self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
@@ -161,49 +165,30 @@ class EndpickMetrics:
         info = Gauge(PREFIX + "info", "Version of endpick.", ("commit", "build_ref"), registry=registry)
         info.labels("", __version__).set(1)
 
-        self.faults = Counter(
+        self.faults = own_counter(
             "endpick_plugin_faults_total",
             "Plugin calls that raised or returned an invalid answer.",
             ("plugin", "type", "distribution", "version", "extension_point", "reason"),
-            registry=registry,
         )
         calls = ("plugin", "type", "extension_point")
-        self.late_calls = Counter(
-            "endpick_plugin_late_calls_total",
-            "Plugin calls longer than --plugin-time-budget.",
-            calls,
-            registry=registry,
-        )
-        self.left_out = Counter(
-            "endpick_plugin_left_out_total",
-            "Plugin calls skipped because the circuit is open.",
-            calls,
-            registry=registry,
-        )
-        self.circuits = Gauge(
+        self.late_calls = own_counter("endpick_plugin_late_calls_total", "Plugin calls longer than --plugin-time-budget.", calls)
+        self.left_out = own_counter("endpick_plugin_left_out_total", "Plugin calls skipped because the circuit is open.", calls)
+        self.circuits = own_gauge(
             "endpick_plugin_circuit_state",
             "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
             ("plugin", "type"),
-            registry=registry,
         )
-        hook = ("hook_object",)
-        self.hook_faults = Counter(
-            "endpick_hook_faults_total", "Hook object calls that raised.", (*hook, "hook", "reason"), registry=registry
+        self.hook_faults = own_counter("endpick_hook_faults_total", "Hook object calls that raised.", ("hook_object", "hook", "reason"))
+        self.loop_stalls = own_counter("endpick_loop_stalls_total", "Stalls of the event loop.")
+        self.loop_stalled_seconds = own_counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.")
+        self.clamped_scores = own_counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"))
+        self.plugin_info = own_gauge(
+            "endpick_plugin_info", "Plugin instances of the current configuration.", ("plugin", "type", "distribution", "version")
         )
-        self.loop_stalls = Counter("endpick_loop_stalls_total", "Stalls of the event loop.", registry=registry)
-        self.loop_stalled_seconds = Counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.", registry=registry)
-        self.clamped_scores = Counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"), registry=registry)
-        self.plugin_info = Gauge(
-            "endpick_plugin_info",
-            "Plugin instances of the current configuration.",
-            ("plugin", "type", "distribution", "version"),
-            registry=registry,
-        )
-        self.gateway_bodies = Gauge(
+        self.gateway_bodies = own_gauge(
             "endpick_gateway_sends_bodies",
             "1 if gateways send bodies of this direction; 0 if one did not in the last 5 minutes.",
             ("direction",),
-            registry=registry,
         )
         self.overflows = Counts(
             "endpick_metric_overflows_total",
@@ -211,19 +196,94 @@ class EndpickMetrics:
             (),
             registry,
         ).labels()
-        self.pool_changes = Counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",), registry=registry)
-        self.pool_left_out = Counter(
-            "endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.", registry=registry
-        )
-        self.phase = Gauge(
-            "endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",), registry=registry
-        )
-        self.streams_while_draining = Counter(
-            "endpick_streams_while_draining", "Streams opened and served after SIGTERM.", registry=registry
-        )
-        self.uncaught = Counter(
-            "endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",), registry=registry
-        )
-        self.reloads = Counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",), registry=registry)
+        self.pool_changes = own_counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
+        self.pool_left_out = own_counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
+        self.phase = own_gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
+        self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
+        self.uncaught = own_counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
+        self.reloads = own_counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
         for outcome in RELOAD_OUTCOMES:
             self.reloads.labels(outcome)
+
+
+CODE_OF: dict[CloseCause, str] = {
+    CloseCause.END: "OK",
+    CloseCause.RESET: "Canceled",
+    CloseCause.DISCONNECT: "Canceled",
+    CloseCause.ERROR: "Internal",
+    CloseCause.DRAIN: "Unavailable",
+}
+"""gRPC codes in llm-d's spelling, for streams without a protocol error."""
+
+_NAME_OF = {GrpcStatus.OK: "OK"}
+
+
+def name_of(status: GrpcStatus) -> str:
+    """A gRPC status as llm-d spells it: `InvalidArgument`."""
+    return _NAME_OF.get(status) or "".join(word.capitalize() for word in status.name.split("_"))
+
+
+class MeasuredSession:
+    """Wraps a session to count it."""
+
+    __slots__ = ("_clock", "_code", "_metrics", "_opened_at", "_session")
+
+    def __init__(self, session: StreamSession, metrics: StreamMetrics, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._metrics = metrics
+        self._clock = clock
+        self._code = ""
+        self._opened_at = clock()
+        metrics.inflight.value += 1.0
+
+    @property
+    def waiting(self) -> Awaitable[object] | None:
+        """See `StreamSession.waiting`."""
+        return self._session.waiting
+
+    @property
+    def finished(self) -> bool:
+        """See `StreamSession.finished`."""
+        return self._session.finished
+
+    def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
+        """See `Session.connect`."""
+        connect = getattr(self._session, "connect", None)
+        if connect is not None:
+            connect(interrupt, let_pass)
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        """See `StreamSession.receive`."""
+        try:
+            return self._session.receive(message)
+        except ProtocolError as problem:
+            self._code = name_of(problem.status)
+            raise
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        """See `StreamSession.resume`."""
+        try:
+            return self._session.resume(result)
+        except ProtocolError as problem:
+            self._code = name_of(problem.status)
+            raise
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        """See `StreamSession.fail`."""
+        return self._session.fail(exception)
+
+    def close(self, cause: CloseCause) -> None:
+        """See `StreamSession.close`."""
+        if self._opened_at >= 0.0:
+            self._metrics.inflight.value -= 1.0
+            self._metrics.duration.observe(self._clock() - self._opened_at)
+            # Resetting an answered stream is no cancellation.
+            done = "OK" if self._session.finished else CODE_OF[cause]
+            self._metrics.ended.labels(self._code or done).inc()
+            self._opened_at = -1.0
+        self._session.close(cause)
+
+
+def measured(factory: SessionFactory, metrics: StreamMetrics, clock: Callable[[], float]) -> SessionFactory:
+    """Wrap a session factory to count its sessions."""
+    return lambda: MeasuredSession(factory(), metrics, clock)

@@ -1,4 +1,4 @@
-"""One serving process: starts its parts in order, serves until it is stopped, and stops the parts in reverse order."""
+"""One serving process: starts its parts in order, serves until stopped, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -22,24 +22,20 @@ from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.flow_gate import FlowGate
 from endpick.requests.memory import Memory, OverloadStage
+from endpick.requests.waiting import FlowGate
 from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
-from endpick.serve.admin import AdminServer
-from endpick.serve.compile import declared_keys
+from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
 from endpick.serve.decisions import DecisionObservers
-from endpick.serve.deployment import Runtime, StartRefused, deploy, document_of
-from endpick.serve.exposition import EventCounts, Exposition, PoolGauges, new_host_registry
+from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
-from endpick.serve.metrics import EndpickMetrics, StreamMetrics
-from endpick.serve.overload import OverloadWatch, available_bytes
-from endpick.serve.pool_log import PoolLog
+from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
+from endpick.serve.pool_metrics import PoolGauges, PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
-from endpick.serve.stream_metrics import measured
-from endpick.serve.watchdog import Watchdog, WatchdogSettings
+from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -55,7 +51,7 @@ HEALTH_LIMITS = Limits(max_connections=64)
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Ports, intervals and limits of one serving process. Defaults are llm-d's if llm-d has them."""
+    """Settings of a serving process; defaults are llm-d's if llm-d has them."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
@@ -68,33 +64,32 @@ class ServeSettings:
     pool_name: str = "endpick"
     """Label `name` of the pool gauges."""
     emits_scores: bool = False
-    """Send the score of each candidate to the gateway."""
+    """Send the scores of candidates to the gateway."""
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
     discovery_timeout_seconds: float = 60.0
     drain_timeout_seconds: float = 30.0
-    """How long new requests are served after SIGTERM."""
+    """New requests are served this long after SIGTERM."""
     finish_timeout_seconds: float = 30.0
-    """How long open streams may finish after that. Also delays stopping instances a reload has replaced."""
+    """Then open streams may finish this long; so do those of instances that a reload replaced."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
     decision_sampling_ratio: float = 0.01
     """Share of decisions shown to hook objects, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
-    """See `CombinationLimit`."""
     legacy_metrics: bool = False
-    """Repeat llm-d's metrics under their names from before August 2026."""
+    """See `LegacyNames`."""
     grpc_stream_metrics: bool = False
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_memory_bytes: int = field(default_factory=available_bytes)
     watched_config: WatchedFile | None = None
-    """The configuration file, if its changes cause a reload. SIGHUP reloads in any case."""
+    """Changes of this configuration file cause a reload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The bound ports of a serving process."""
+    """The bound ports."""
 
     ext_proc: int
     health: int
@@ -110,7 +105,7 @@ class Control:
     lifecycle: Lifecycle
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     hasten: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the drain time early; has no effect before `stop`."""
+    """Ends the drain time early."""
     reload: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -118,10 +113,10 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
     """Serve a plan until `control.stop` is set.
 
     Args:
-        plan: Made by `make_plan`.
+        plan: From `make_plan`.
         settings: Ports, intervals and limits.
-        control: Set by signal handlers or a test.
-        started: Called with the bound ports once requests are answered.
+        control: Events that stop or reload the process.
+        started: Called once requests are answered.
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object did not start.
@@ -130,23 +125,17 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
     """
     async with AsyncExitStack() as stack:
         process = _Process(plan, settings, control, stack)
-        health, metrics_port = await process.open_health_and_metrics()
+        health, health_port, metrics_port = await process.open_health_and_metrics()
         process.watch_event_loop()
         await process.start_instances()
         await process.start_hooks()
         director, gate = process.make_director()
         server = process.make_server(director)
-        ports = Ports(await _start(stack, server), health.port, metrics_port)
+        ports = Ports(await _start(stack, server), health_port, metrics_port)
         control.lifecycle.enter(Phase.SERVING)
         started(ports)
         await process.reload_until_stopped()
-        await process.drain(server, health.server, gate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    server: Server
-    port: int
+        await process.drain(server, health, gate)
 
 
 class _Process:
@@ -177,11 +166,13 @@ class _Process:
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
         self._table.on_stand_by.append(self._readiness.stand_by)
         control.lifecycle.on_entered(self._phase_entered)
-        self._register_collectors()
+        self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
+        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
+        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
-    async def open_health_and_metrics(self) -> tuple[_Listening, int]:
-        """Open the health and metrics ports, which answer while the process starts."""
+    async def open_health_and_metrics(self) -> tuple[Server, int, int]:
+        """Open the health and metrics ports; returns the health server and both ports."""
         settings = self._settings
         page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         if settings.legacy_metrics:
@@ -191,7 +182,7 @@ class _Process:
         health = open_server("h2", settings.health, health_methods(self._board))
         health_port = await _start(self._stack, health)
         self._count_events("endpick_health_events", "Events on the gRPC health port.", health.counters.snapshot)
-        return _Listening(health, health_port), metrics_port
+        return health, health_port, metrics_port
 
     def watch_event_loop(self) -> None:
         """Start the watchdog."""
@@ -200,7 +191,7 @@ class _Process:
         watchdog.start()
 
     async def start_instances(self) -> None:
-        """Start the plugin instances, discover endpoints and collect their data."""
+        """Start the plugins, the discovery and the collection."""
         stop = self._control.stop
         deployment = await unless(stop, deploy(self._plan, self._runtime))
         self._stack.push_async_callback(self._current.end)
@@ -208,7 +199,7 @@ class _Process:
         self._show_instances()
 
     async def start_hooks(self) -> None:
-        """Start hook objects and whatever else runs beside requests."""
+        """Start the hook objects and watchers."""
         deployment = self._current.deployment
         plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
         host = HostView(document_of(deployment.plan), plugins)
@@ -226,7 +217,7 @@ class _Process:
         self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
 
     def make_director(self) -> tuple[Director, FlowGate]:
-        """The director and the gate in which requests wait for capacity."""
+        """The director, and the gate in which requests wait for capacity."""
         table, clock = self._table, self._services.clock
         access = Access(on_violation=self._recorder.undeclared_access)
         gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
@@ -248,7 +239,7 @@ class _Process:
         return director, gate
 
     def make_server(self, director: Director) -> Server:
-        """The ext_proc server, which also answers health checks and reflection."""
+        """The ext_proc server with health checks and reflection."""
         counters = SessionCounters()
         sessions = session_factory(director, self._settings.sessions, counters, self._memory)
         if self._settings.grpc_stream_metrics:
@@ -260,7 +251,7 @@ class _Process:
         return server
 
     async def reload_until_stopped(self) -> None:
-        """Reload on request, or when the watched file changes, until the process is stopped."""
+        """Reload on request until the process is stopped."""
         control, watched = self._control, self._settings.watched_config
         tasks = [asyncio.ensure_future(self._reload_on_request())]
         if watched is not None:
@@ -304,14 +295,6 @@ class _Process:
             applied = await reloader.reload()
             self._metrics.reloads.labels("applied" if applied else "refused").inc()
             self._show_instances()
-
-    def _register_collectors(self) -> None:
-        pool = PoolGauges(
-            self._settings.pool_name, lambda: self._table.generation, self._services.clock, self._settings.metrics_staleness_seconds
-        )
-        self._registry.register(pool)
-        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
-        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
 
     def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:
         self._registry.register(EventCounts(name, documentation, counts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -33,7 +32,7 @@ _ERROR: Final = TerminationCause.ERROR
 
 MAX_COMBINATIONS = 100
 DETAILED_SHARE = 5
-"""One of 5 combinations has its own histograms: about 75 kB of samples each, against 1 kB for counters."""
+"""One in 5 combinations has its own histograms, of about 75 kB; counters take 1 kB."""
 MOST_REASONS = 100
 MOST_PRIORITIES = 100
 OTHER = "other"
@@ -47,10 +46,7 @@ _Attempt = tuple[str, int, str]
 
 
 class Recorder(Telemetry):
-    """The `Telemetry` of a serving process.
-
-    Children of labelled metrics are bound on first use and kept, because a label lookup costs more than the observation.
-    """
+    """The `Telemetry` of a serving process. Labelled metrics are bound once, because a label lookup costs more than an observation."""
 
     def __init__(
         self,
@@ -59,14 +55,6 @@ class Recorder(Telemetry):
         max_combinations: int = MAX_COMBINATIONS,
         log_interval_seconds: float = 30.0,
     ) -> None:
-        """Create one per process.
-
-        Args:
-            metrics: Where everything is counted.
-            clock: Monotonic seconds.
-            max_combinations: See `CombinationLimit`; a fifth of them have their own histograms.
-            log_interval_seconds: Minimum time between two log lines about the same thing.
-        """
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
         self._combination = CombinationLimit(max_combinations, self._overflowed)
@@ -78,11 +66,11 @@ class Recorder(Telemetry):
         self._attempts: dict[_Attempt, Tally] = {}
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
-        """The bound histogram of one instance at one extension point."""
+        """See `Telemetry`."""
         return self._metrics.plugin_duration.labels(extension_point, instance.type, instance.name)
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """Count a fault; log it once per interval and instance."""
+        """See `Telemetry`."""
         is_error = isinstance(problem, BaseException)
         reason = self._reason(type(problem).__name__) if is_error else "answer"
         self._metrics.faults.labels(instance.name, instance.type, instance.distribution, instance.version, extension_point, reason).inc()
@@ -105,7 +93,7 @@ class Recorder(Telemetry):
             )
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """Count a call over the time budget; log it once per interval and instance."""
+        """See `Telemetry`."""
         self._metrics.late_calls.labels(instance.name, instance.type, extension_point).inc()
         suppressed = self._throttle.admit(f"late/{instance.name}/{extension_point}")
         if suppressed is not None:
@@ -113,11 +101,11 @@ class Recorder(Telemetry):
             _log.warning(text, instance.origin, seconds, extra={"extension_point": extension_point, "suppressed": suppressed})
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
-        """Count a skipped call."""
+        """See `Telemetry`."""
         self._metrics.left_out.labels(instance.name, instance.type, extension_point).inc()
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """Show the state of the circuit, and log when it opens, half-opens or closes."""
+        """See `Telemetry`."""
         breaker = instance.breaker
         self._metrics.circuits.labels(instance.name, instance.type).set(breaker.state)
         if breaker.state is BreakerState.OPEN:
@@ -131,14 +119,14 @@ class Recorder(Telemetry):
             _log.info("%s has recovered", instance.origin)
 
     def clamped(self, instance: Instance, count: int) -> None:
-        """Count scores outside 0 to 1; log them once per interval."""
+        """See `Telemetry`."""
         self._metrics.clamped_scores.labels(instance.name, instance.type).inc(count)
         suppressed = self._throttle.admit(f"clamped/{instance.name}")
         if suppressed is not None:
             _log.warning("scores of %s are outside 0 to 1 and are clamped", instance.origin, extra={"suppressed": suppressed})
 
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        """Count an undeclared access; log it once per interval."""
+        """See `Telemetry`."""
         self._metrics.scope_violations.labels(scope.extension_point, scope.plugin_type, scope.instance, access).inc()
         suppressed = self._throttle.admit(f"access/{scope.instance}/{key}/{access}")
         if suppressed is not None:
@@ -153,17 +141,17 @@ class Recorder(Telemetry):
             )
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a failed poll; log it once per interval and endpoint."""
+        """See `Telemetry`."""
         self._metrics.poll_errors.labels(source.type).inc()
         self._log_data_error("no payload from %s", source, endpoint, problem)
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count an unusable payload; log it once per interval and endpoint."""
+        """See `Telemetry`."""
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """Show which bodies the gateway sends, and log which plugins miss the others."""
+        """See `Telemetry`."""
         self._gateway_bodies.saw("request", request_bodies)
         self._gateway_bodies.saw("response", response_bodies)
         if losses:
@@ -174,70 +162,59 @@ class Recorder(Telemetry):
             )
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """Count a request sent to a model server."""
+        """See `Telemetry`."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.requests.value += 1.0
         bound.running.value += 1.0
-        # Inlined `Distribution.observe`, on every request.
-        processing, sizes = self._metrics.request_processing, bound.request_size
-        processing.counts[0 if seconds <= processing.lowest else bisect_left(processing.bounds, seconds)] += 1
-        processing.total += seconds
-        sizes.counts[bisect_left(sizes.bounds, size_bytes)] += 1
-        sizes.total += size_bytes
+        bound.request_size.observe(size_bytes)
+        self._metrics.request_processing.observe(seconds)
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """Count a refused request."""
+        """See `Telemetry`."""
         labels = self._combination((model, target_model, fairness_id, priority))
         self._metrics.request_errors.labels(*labels, code).inc()
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """Count a scheduling decision by endpoint, and record its duration."""
-        duration = self._metrics.scheduler_duration
-        duration.counts[0 if seconds <= duration.lowest else bisect_left(duration.bounds, seconds)] += 1
-        duration.total += seconds
+        """See `Telemetry`."""
+        self._metrics.scheduler_duration.observe(seconds)
         key = (endpoint.name, endpoint.port, target_model) if endpoint is not None else ("", 0, target_model)
         attempt = self._attempts.get(key) or self._bind_attempt(key)
         attempt.value += 1.0
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
-        """Record sizes, times and tokens of a request answered by a model server."""
+        """See `Telemetry`."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
         cause, status, seconds, ttft, usage = end.cause, end.status, end.duration_seconds, end.ttft_seconds, end.usage
-        seen: list[tuple[Distribution, float]] = []
         if cause is _NATURAL:
-            seen.append((bound.duration, seconds))
+            bound.duration.observe(seconds)
         if status:
-            seen.append((self._metrics.response_processing, pace.processing_seconds))
+            self._metrics.response_processing.observe(pace.processing_seconds)
         if pace.gaps is not None:
             bound.itl.merge(pace.gaps)
         if end.response_bytes:
-            seen.append((bound.response_size, end.response_bytes))
+            bound.response_size.observe(end.response_bytes)
         if ttft is not None:
-            seen.append((bound.ttft_of_streams if pace.streaming else bound.ttft, ttft))
+            (bound.ttft_of_streams if pace.streaming else bound.ttft).observe(ttft)
         if status >= 400 or cause is _ERROR:
             code = "ModelServerError" if status >= 400 else "Error"
             self.request_refused(model, target_model, fairness_id, priority, code)
         if usage is not None:
             output_tokens = usage.completion_tokens
             if usage.prompt_tokens:
-                seen.append((bound.input_tokens, usage.prompt_tokens))
+                bound.input_tokens.observe(usage.prompt_tokens)
             if output_tokens:
-                seen.append((bound.output_tokens, output_tokens))
-                seen.append((bound.ntpot, seconds / output_tokens))
+                bound.output_tokens.observe(output_tokens)
+                bound.ntpot.observe(seconds / output_tokens)
                 if pace.streaming and ttft is not None and output_tokens > 1:
-                    seen.append((bound.tpot, (seconds - ttft) / (output_tokens - 1)))
+                    bound.tpot.observe((seconds - ttft) / (output_tokens - 1))
             if usage.cached_tokens is not None:
-                seen.append((bound.cached_tokens, usage.cached_tokens))
-        # Inlined `Distribution.observe`, up to ten times per request.
-        for distribution, value in seen:
-            distribution.counts[bisect_left(distribution.bounds, value)] += 1
-            distribution.total += value
+                bound.cached_tokens.observe(usage.cached_tokens)
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """Record the duration of a request without a body."""
+        """See `Telemetry`."""
         self._metrics.duration.labels(*self._detailed(("", "", fairness_id, 0))).observe(seconds)
 
     def _log_data_error(self, text: str, instance: Instance, endpoint: str, problem: BaseException | str) -> None:
@@ -248,7 +225,7 @@ class Recorder(Telemetry):
 
     def _bind_model(self, key: _Combination) -> _ModelMetrics:
         labels = self._combination(key)
-        # A combination with its own labels is kept under its key, so that `_models` has a bounded size.
+        # Kept under its labels if cut or `other`, which bounds the size of `_models`.
         kept: _Combination | _Labels = key if labels == (*key[:3], str(key[3])) else labels
         bound = self._models.get(kept)
         if bound is None:
@@ -277,19 +254,19 @@ class Recorder(Telemetry):
 
 
 def detailed_combinations(max_combinations: int) -> int:
-    """How many combinations have their own histograms."""
+    """The number of combinations with their own histograms."""
     return max(1, max_combinations // DETAILED_SHARE)
 
 
 class CombinationLimit:
-    """The labels of a request: its own for the first combinations of models, fairness id and priority, then `other`.
+    """The labels of the first combinations of models, fairness id and priority, then `other`.
 
-    Clients choose models and fairness ids, so the number of combinations bounds the size of the page. Later combinations keep their
-    priority while there are few.
+    Clients choose models and fairness ids, so the limit bounds the size of the page. Later combinations keep their priority while there
+    are few.
     """
 
     def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
-        """`overflowed` is called for each request that gets the labels `other`."""
+        """`overflowed` is called for each request labelled `other`."""
         self._maximum = maximum
         self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
@@ -327,10 +304,10 @@ class PriorityLimit:
 
 
 class _ModelMetrics:
-    """Bound children for one combination of model, fairness id and priority."""
+    """The bound metrics of one combination."""
 
     def __init__(self, metrics: EndpickMetrics, counted: _Labels, labels: _Labels) -> None:
-        """`counted` are the labels of counters and gauges, `labels` those of histograms."""
+        """`counted` are labels of counters and gauges, `labels` of histograms."""
         self.requests = metrics.requests.labels(*counted)
         self.running = metrics.running.labels(*counted)
         self.request_size = metrics.request_size.labels(*labels)
@@ -354,14 +331,13 @@ class BodyModeGauge:
     """Shows 0 for a direction while any gateway does not send its bodies."""
 
     def __init__(self, gauge: Gauge, clock: Callable[[], float]) -> None:
-        """`gauge` has the label `direction`; `clock` gives monotonic seconds."""
         self._gauge = gauge
         self._clock = clock
         self._sent: dict[str, bool] = {}
         self._kept_until: dict[str, float] = {}
 
     def saw(self, direction: str, sent: bool) -> None:
-        """Note if the gateway of the latest request sends bodies of this direction."""
+        """Record the body mode of a request."""
         if direction not in self._sent:
             self._gauge.labels(direction).set_function(partial(self._all_sent, direction))
         elif sent and not self._sent[direction]:

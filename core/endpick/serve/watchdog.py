@@ -1,18 +1,25 @@
-"""Watches the event loop from a thread: logs the stack that blocks it, and fails health while it keeps blocking."""
+"""Watches the event loop and the resident memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
 from endpick.api.plugin import Plugin
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.watchdog")
@@ -22,12 +29,7 @@ _BEATS_PER_WARNING = 4
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """When the event loop counts as stalled.
-
-    Attributes:
-        warning_seconds: A stall of this length is counted and logged with the stack.
-        limit_seconds: A stall of this length makes the process unready for the same time.
-    """
+    """Stalls are counted and logged from `warning_seconds`; from `limit_seconds`, the process is unready for that time."""
 
     warning_seconds: float = 1.0
     limit_seconds: float = 10.0
@@ -43,14 +45,7 @@ class Watchdog:
         set_stalled: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a stopped watchdog.
-
-        Args:
-            settings: When the loop counts as stalled.
-            metrics: Where stalls are counted.
-            set_stalled: Called on the loop after a stall with the reason why the process is unready, and with None once it is ready.
-            clock: Monotonic seconds.
-        """
+        """`set_stalled` is called on the loop with the reason for being unready, and with None once ready."""
         self._settings = settings
         self._clock = clock
         self._set_stalled = set_stalled
@@ -63,7 +58,7 @@ class Watchdog:
         self._blocked_by = ""
 
     def start(self) -> None:
-        """Watch the running loop; called in its thread."""
+        """Watch the running loop."""
         loop, interval = asyncio.get_running_loop(), self._settings.warning_seconds / _BEATS_PER_WARNING
         self._beat_at = self._clock()
 
@@ -76,7 +71,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it."""
+        """End the thread."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +111,7 @@ class Watchdog:
 
 
 def blocking_code(frame: FrameType | None) -> str:
-    """The innermost plugin instance in a stack and the function that runs."""
+    """The innermost plugin of a stack, and the running function."""
     where = ""
     if frame is not None:
         code = frame.f_code
@@ -128,3 +123,72 @@ def blocking_code(frame: FrameType | None) -> str:
             return f"plugin '{plugin.name}' ({kind.__module__}.{kind.__qualname__}) runs {where}"
         frame = frame.f_back
     return f"{where} runs"
+
+
+_overload_log = logging.getLogger("endpick.overload")
+
+_INTERVAL_SECONDS = 1.0
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_EFFECT = {
+    OverloadStage.NORMAL: "everything is served",
+    OverloadStage.SHEDDING: "requests with negative priority get 429",
+    OverloadStage.REFUSING: "new requests get 503",
+}
+
+
+def available_bytes() -> int:
+    """The container's memory limit, or the machine's memory."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # `max` is no number: no limit
+            return min(int(path.read_text(encoding="ascii")), machine)
+    return machine
+
+
+class OverloadWatch(Collector):
+    """Measures memory every second."""
+
+    def __init__(self, memory: Memory, registry: CollectorRegistry) -> None:
+        self._memory = memory
+        self._timer: asyncio.TimerHandle | None = None
+        memory.on_stage.append(self._entered)
+        registry.register(self)
+
+    def start(self) -> None:
+        """Measure now and every second."""
+        self._memory.measure()
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL_SECONDS, self.start)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def remarks(self) -> tuple[str, ...]:
+        """For `/healthz`."""
+        stage = self._memory.stage
+        return () if stage is OverloadStage.NORMAL else (f"short of memory: {_EFFECT[stage]}",)
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        memory = self._memory
+        stages = GaugeMetricFamily("endpick_overload_stage", "1 for the current memory overload stage.", labels=("stage",))
+        for stage in OverloadStage:
+            stages.add_metric((stage.name.lower(),), stage is memory.stage)
+        yield stages
+        yield GaugeMetricFamily("endpick_memory_limit_bytes", "Memory the process may use: --max-memory.", memory.limit_bytes)
+        yield GaugeMetricFamily("endpick_memory_held_bytes", "Bytes of undecided request bodies.", memory.held_bytes)
+        refusals = CounterMetricFamily("endpick_overload_refusals", "Requests refused for lack of memory.", labels=("action",))
+        refusals.add_metric(("shed",), memory.shed)
+        refusals.add_metric(("refused",), memory.refused)
+        yield refusals
+
+    def _entered(self, stage: OverloadStage) -> None:
+        memory = self._memory
+        figures = {"stage": stage.name.lower(), "resident_bytes": memory.resident(), "limit_bytes": memory.limit_bytes}
+        if stage is OverloadStage.NORMAL:
+            _overload_log.info("memory is sufficient again: %s", _EFFECT[stage], extra=figures)
+        else:
+            _overload_log.warning(
+                "short of memory: %s; raise the container's memory and --max-memory, or add replicas", _EFFECT[stage], extra=figures
+            )

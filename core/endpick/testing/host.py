@@ -33,7 +33,7 @@ from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
 from endpick.scheduling.trace import ProfileRecord, traced
-from endpick.serve.compile import build_plan, compile_plan, declared_keys
+from endpick.serve.deployment import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
 from endpick.testing.factories import BUILT_IN_KEYS, make_pool
 
@@ -138,7 +138,7 @@ class Host:
         built = build_plan(plan, context_for)
         if isinstance(built, tuple):
             raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
-        self.instances: Mapping[str, Instance] = built.instances
+        self.instances: Mapping[str, Instance] = built
         pipeline = compile_plan(plan, built, self._faults)
         listening = replace(pipeline, scheduler=traced(pipeline.scheduler, self._runs.append))
         access = Access(on_violation=self._faults.undeclared_access)

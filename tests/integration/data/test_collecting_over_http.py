@@ -16,7 +16,7 @@ from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Plugin, PluginContex
 from endpick.api.keys import LORA_ADAPTERS
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
-from endpick.data.dispatch import SourceBinding
+from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import default_on_fault, kinds_of
@@ -143,7 +143,7 @@ async def huge(request):
     return response
 
 
-async def test_one_bad_page_is_counted_for_its_endpoint_and_disturbs_no_other(tmp_path):
+async def test_bad_page_is_counted_for_its_endpoint_only(tmp_path):
     handlers = {"well": well, "garbage": garbage, "failing": failing, "partial": partial, "slow": slow, "huge": huge}
     async with AsyncExitStack() as stack:
         ports = {name: await stack.enter_async_context(answering(handler)) for name, handler in handlers.items()}
@@ -163,7 +163,7 @@ async def test_one_bad_page_is_counted_for_its_endpoint_and_disturbs_no_other(tm
         assert "vllm:num_requests_waiting" in pool.errors.collects["garbage"][0]
 
 
-async def test_values_of_a_server_that_dies_stay_and_age_until_it_returns(tmp_path):
+async def test_values_of_a_dead_server_age_until_it_returns(tmp_path):
     alive = True
 
     async def mortal(request):
@@ -182,7 +182,7 @@ async def test_values_of_a_server_that_dies_stay_and_age_until_it_returns(tmp_pa
         await eventually(lambda: pool.age(WAITING_QUEUE_SIZE, "mortal") < 0.2, "the value is fresh again")
 
 
-async def test_the_simulated_model_server_reports_what_the_core_metrics_need(tmp_path):
+async def test_simulated_model_server_reports_the_core_metrics(tmp_path):
     settings = ServerSettings(engine=EngineSettings(max_loras=2))
     server = await serve(settings)
     try:

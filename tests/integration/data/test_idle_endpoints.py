@@ -54,7 +54,7 @@ async def until_made(picker: Picker, wanted: float) -> tuple[float, float]:
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_is_asked_less_often_until_a_request_is_sent_to_it(tmp_path):
+async def test_idle_endpoint_is_polled_less_until_a_request(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     async with idle_endpoint() as port:
         (tmp_path / "endpoints.yaml").write_text(f'endpoints: [{{name: a, address: 127.0.0.1, port: "{port}"}}]\n')

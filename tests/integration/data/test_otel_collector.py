@@ -67,7 +67,7 @@ async def push(url: str, body: bytes) -> bool:
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 @pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
-async def test_what_servers_push_to_a_collector_reaches_their_endpoints(tmp_path, exporter, compression, secured):
+async def test_data_pushed_to_a_collector_reach_their_endpoints(tmp_path, exporter, compression, secured):
     parameters, tls = {}, "insecure: true"
     if secured:
         cert, key = await asyncio.to_thread(partial(make_certificate, tmp_path, "server"))

@@ -26,7 +26,7 @@ dataLayer:
 
 
 @pytest.mark.asyncio
-async def test_requests_follow_what_a_file_says_of_endpoints_and_the_file_when_it_changes(tmp_path):
+async def test_requests_follow_a_pool_file_and_its_changes(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "endpoints.yaml").write_text(
         'endpoints: [{name: a, address: 127.0.0.1, port: "1"}, {name: b, address: 127.0.0.1, port: "2"}]\n'

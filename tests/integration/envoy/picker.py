@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.headers import read_headers
+from endpick.extproc.messages import read_headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed

@@ -15,7 +15,7 @@ from endpick.diagnostics import has_errors
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.compile import Built, build_plan, compile_collection, compile_plan, declared_keys
+from endpick.serve.deployment import build_plan, compile_collection, compile_plan, declared_keys
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
@@ -67,7 +67,7 @@ def test_sample_plans_and_builds(path: Path) -> None:
     announced = [one.message for one in plan.announcements]
     added = [one for one in plan.instances if one.path is None]
     assert [one.name for one in added if not one.reason or not any(f"'{one.name}'" in message for message in announced)] == []
-    assert isinstance(build_plan(plan, lambda _: PluginContext()), Built)
+    assert isinstance(build_plan(plan, lambda _: PluginContext()), dict)
 
 
 def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
@@ -76,7 +76,7 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     plan = outcome.plan
 
     built = build_plan(plan, lambda _: PluginContext())
-    assert isinstance(built, Built)
+    assert isinstance(built, dict)
     pipeline = compile_plan(plan, built, NullTelemetry())
     collection = compile_collection(plan, built)
 
@@ -114,7 +114,7 @@ def test_strictest_instance_decides_the_tolerated_age(text: str, age: float) -> 
     outcome = make_plan(loaded, discover())
     assert outcome.plan is not None, outcome.diagnostics
     built = build_plan(outcome.plan, lambda _: PluginContext())
-    assert isinstance(built, Built)
+    assert isinstance(built, dict)
 
     assert compile_collection(outcome.plan, built).tolerated_age_seconds == age
 

@@ -9,7 +9,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.serve.compile import Built, build_plan, carry_over
+from endpick.serve.deployment import build_plan, carry_over
 
 CONFIG = """
 apiVersion: endpick/v1alpha1
@@ -45,8 +45,8 @@ def planned(age: str) -> Plan:
 def test_max_age_changes_on_reload_and_state_stays() -> None:
     before, after = planned("2s"), planned("5s")
     built = build_plan(before, lambda _: PluginContext())
-    assert isinstance(built, Built)
-    old = built.instances["queue-scorer"]
+    assert isinstance(built, dict)
+    old = built["queue-scorer"]
     assert old.scope.max_ages == {WAITING_QUEUE_SIZE.name: 2.0}
 
     carried = carry_over(before, built, after)["queue-scorer"]

@@ -7,7 +7,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.serve.compile import Built, build_plan, compile_collection
+from endpick.serve.deployment import build_plan, compile_collection
 
 
 def planned(*plugins: str, more: str = "") -> Plan:
@@ -20,7 +20,7 @@ def planned(*plugins: str, more: str = "") -> Plan:
 
 def needed(plan: Plan) -> list[frozenset[str]]:
     built = build_plan(plan, lambda _: PluginContext())
-    assert isinstance(built, Built)
+    assert isinstance(built, dict)
     return [binding.needed for binding in compile_collection(plan, built).bindings]
 
 

@@ -41,7 +41,7 @@ async def asked(picker: Picker, line: BadLine, number: int) -> str:
             return error.code().name
 
 
-async def test_every_request_is_answered_over_a_line_that_is_slow_and_cuts_into_single_bytes(folder, transport):
+async def test_slow_line_of_single_bytes_serves_every_request(folder, transport):
     async with serving(folder, f"--transport={transport}") as picker:
         async with BadLine.opened(picker.port, Weather(longest_delay_seconds=0.02, single_bytes=0.3)) as line, asyncio.timeout(60):
             answers = await asyncio.gather(*(asked(picker, line, number) for number in range(REQUESTS)))
@@ -50,7 +50,7 @@ async def test_every_request_is_answered_over_a_line_that_is_slow_and_cuts_into_
         assert (await picker.health())[0] == 200
 
 
-async def test_a_line_that_stalls_and_breaks_costs_its_own_requests_and_leaves_nothing_behind(folder, transport):
+async def test_broken_line_costs_only_its_own_requests(folder, transport):
     weather = Weather(longest_delay_seconds=0.005, single_bytes=0.2, stall_seconds=0.2, breaks_after_bytes=8000)
     async with serving(folder, f"--transport={transport}") as picker:
         async with BadLine.opened(picker.port, weather) as line, asyncio.timeout(60):

@@ -37,7 +37,7 @@ async def shown(gateway: Gateway) -> tuple[float, float]:
     return request, response
 
 
-async def test_bodies_that_the_gateway_keeps_are_told_once_with_who_loses_what(tmp_path):
+async def test_missing_bodies_are_logged_once_with_their_effects(tmp_path):
     kept = request_headers(response_body=BodyMode.NONE)
     async with running_gateway(tmp_path, servers=1) as gateway:
         await exchange(gateway, request_headers(), request_body(BODY, end=True))

@@ -15,7 +15,7 @@ SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms",
 
 
 @pytest.mark.asyncio
-async def test_endpoint_removed_from_discovery_under_load_costs_no_request(tmp_path):
+async def test_endpoint_removed_under_load_costs_no_request(tmp_path):
     async with running_gateway(tmp_path, RANDOM, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
         load = Load()
         for number in range(8):
@@ -62,7 +62,7 @@ async def test_killed_model_server_fails_only_what_was_sent_to_it(tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_killed_model_server_attracts_nothing_once_it_has_been_silent(tmp_path):
+async def test_killed_model_server_gets_no_requests_once_stale(tmp_path):
     """Its last values look idle: without the default screener it would win most decisions from here on."""
     async with running_gateway(tmp_path, PREFIX_AWARE, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
         load = Load()

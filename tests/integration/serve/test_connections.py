@@ -25,7 +25,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-async def test_an_aged_connection_is_told_to_go_and_its_streams_may_finish(folder, transport):
+async def test_aged_connection_finishes_its_streams(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-max-connection-age=100ms", "--grpc-max-connection-age-grace=1h") as picker:
         gateway = await RawClient.connect(picker.port)
         gateway.open(1)
@@ -35,7 +35,7 @@ async def test_an_aged_connection_is_told_to_go_and_its_streams_may_finish(folde
         await gateway.close()
 
 
-async def test_a_stream_that_outlasts_the_grace_ends_with_its_aged_connection(folder, transport):
+async def test_stream_beyond_the_grace_ends_with_its_connection(folder, transport):
     async with serving(
         folder, "--transport", transport, "--grpc-max-connection-age=100ms", "--grpc-max-connection-age-grace=100ms"
     ) as picker:
@@ -46,14 +46,14 @@ async def test_a_stream_that_outlasts_the_grace_ends_with_its_aged_connection(fo
         await gateway.close()
 
 
-async def test_a_silent_gateway_is_asked_and_let_go_when_it_does_not_answer(folder, transport):
+async def test_silent_gateway_is_pinged_and_disconnected(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms") as picker:
         gateway = await RawClient.connect(picker.port)
         assert [frame.flags for frame in await gateway.read_to_end() if frame.kind == FrameType.PING][:1] == [0]
         await gateway.close()
 
 
-async def test_what_a_connection_may_ask_is_announced_and_one_too_many_is_closed(folder, transport):
+async def test_connection_limits_are_announced_and_enforced(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-max-connections=1", "--grpc-max-concurrent-streams=7") as picker:
         only = await RawClient.connect(picker.port)
         settings = dict(struct.iter_unpack(">HI", (await only.read_until(FrameType.SETTINGS)).payload))

@@ -68,7 +68,7 @@ async def test_images_are_encoded_elsewhere_and_long_prompts_prefilled(tmp_path:
         assert await decisions(gateway) == {"encode-prefill-decode": 1, "prefill-decode": 1, "decode-only": 1}
 
 
-async def test_images_are_encoded_elsewhere_and_the_rest_is_done_by_one_server(tmp_path: Path) -> None:
+async def test_images_are_encoded_by_another_server(tmp_path: Path) -> None:
     async with disaggregated_gateway(tmp_path, sample("sim-e-pd-epp-config"), ["encode", "prefill-decode"]) as gateway:
         assert await served_by(gateway, [{"type": "text", "text": "Look"}, IMAGE]) == {"decode": "sim-1", "encode": "sim-0"}
         assert await served_by(gateway, LONG) == {"decode": "sim-1"}
@@ -81,7 +81,7 @@ async def test_without_servers_for_a_stage_decode_does_the_work(tmp_path: Path) 
         assert await decisions(gateway) == {"decode-only": 1}
 
 
-async def test_a_client_that_wants_cached_prompts_only_gets_412_until_it_is_cached(tmp_path: Path) -> None:
+async def test_cached_only_request_gets_412_until_cached(tmp_path: Path) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": LONG}], "max_tokens": 2}
     async with disaggregated_gateway(tmp_path, sample("pd-epp-config"), ["prefill", "decode"]) as gateway:
         statuses = []

@@ -46,7 +46,7 @@ async def test_answers_tell_the_load_and_take_the_place_of_polls(tmp_path):
 
         async def spared() -> bool:
             await ask(gateway)
-            return await gateway.sample("endpick_polls_total", {"event": "told"}) >= 20
+            return await gateway.sample("endpick_polls_total", {"event": "reported"}) >= 20
 
         await until(spared, "20 polls left out because answers told the load")
         assert await gateway.sample("endpick_data_age_seconds", {"key": "waiting-queue-size"}) < 1.5

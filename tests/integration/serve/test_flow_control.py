@@ -82,7 +82,7 @@ class Clients:
 
 
 @TRANSPORTS
-async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_there_is_room_for(tmp_path, transport):
+async def test_waiting_requests_go_by_priority_and_fairness(tmp_path, transport):
     options = ("--transport", transport)
     async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
@@ -111,7 +111,7 @@ async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_ther
 
 
 @TRANSPORTS
-async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_path, transport):
+async def test_full_queues_and_expired_waits_are_refused(tmp_path, transport):
     config = CONFIG.replace("maxRequests: 6", "maxRequests: 1")
     options = ("--transport", transport)
     async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_makes_room_at_once(tmp_path, transport):
         assert "leaves" not in clients.answered
 
 
-async def test_a_request_waits_for_endpoints_and_goes_where_one_has_joined(tmp_path):
+async def test_request_waits_for_the_first_endpoint(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS) as gateway:
         clients = Clients(gateway)
         pool = gateway.endpoints_file.read_text()
@@ -169,14 +169,14 @@ async def test_a_request_waits_for_endpoints_and_goes_where_one_has_joined(tmp_p
         assert (await waits)[0] == 200
 
 
-async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tmp_path):
+async def test_waiting_requests_survive_reload_and_end_at_shutdown(tmp_path):
     options = ("--drain-timeout", "1h")
     async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
         first = await clients.occupy()
         kept = clients.begin("kept", tenant="a")
         await waiting(gateway, 1)
-        told = clients.begin("told", tenant="a")
+        told = clients.begin("reported", tenant="a")
         await waiting(gateway, 2)
         picker = gateway.children.named("endpick").process
         (tmp_path / "config.yaml").write_text(CONFIG.replace("maxRequests: 6", "maxRequests: 9"))
@@ -206,7 +206,7 @@ EVICTING = CONFIG.replace("flowControl:\n", "flowControl:\n  enableEviction: tru
 
 
 @TRANSPORTS
-async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_one(tmp_path, transport):
+async def test_sheddable_request_in_flight_is_evicted(tmp_path, transport):
     options = ("--transport", transport)
     async with running_gateway(tmp_path, EVICTING, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
@@ -226,7 +226,7 @@ async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_
 
 
 @TRANSPORTS
-async def test_a_sheddable_request_is_taken_back_although_its_answer_is_being_streamed(tmp_path, transport):
+async def test_sheddable_streamed_response_is_evicted(tmp_path, transport):
     options = ("--transport", transport)
     async with running_gateway(tmp_path, EVICTING, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         body = {"model": "m", "messages": [{"role": "user", "content": "long"}], "max_tokens": 3000, "ignore_eos": True, "stream": True}

@@ -86,10 +86,10 @@ async def serves(folder: Path, document: dict[str, object], servers: Servers) ->
 
 @pytest.mark.skipif(not NAMES, reason="needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
 @pytest.mark.parametrize("name", NAMES)
-async def test_requests_are_served_by_the_roles_that_the_configuration_names(tmp_path: Path, name: str, servers: Servers) -> None:
+async def test_requests_are_served_by_configured_roles(tmp_path: Path, name: str, servers: Servers) -> None:
     await serves(tmp_path, sample(name), servers)
 
 
 @pytest.mark.parametrize("name", NEWER)
-async def test_requests_are_served_by_the_roles_that_newer_samples_and_charts_name(tmp_path: Path, name: str, servers: Servers) -> None:
+async def test_newer_samples_are_served_by_configured_roles(tmp_path: Path, name: str, servers: Servers) -> None:
     await serves(tmp_path, newer(name), servers)

@@ -74,7 +74,7 @@ async def called(gateway) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.asyncio
-async def test_every_instance_has_its_metrics_and_a_reload_lets_none_clash(tmp_path):
+async def test_metrics_of_instances_do_not_clash_after_a_reload(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=2) as gateway:
 
         async def ask(times: int) -> None:
@@ -106,7 +106,7 @@ async def test_every_instance_has_its_metrics_and_a_reload_lets_none_clash(tmp_p
 
 
 @pytest.mark.asyncio
-async def test_requests_in_flight_are_shown_where_they_are_and_gone_when_they_end(tmp_path):
+async def test_requests_in_flight_are_shown_until_they_end(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=2, server_options=SLOW_ANSWERS) as gateway:
         streams = await asyncio.gather(*(gateway.chat(f"{n} {PROMPT}", max_tokens=20, stream=True) for n in range(4)))
         served = [stream.headers["x-served-by"] for stream in streams]

@@ -96,7 +96,7 @@ async def make_traffic(gateway: Gateway) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_page_shows_llm_ds_families_with_their_types_labels_and_buckets(tmp_path):
+async def test_page_shows_the_metric_families_of_llm_d(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=2, options=("--legacy-metrics",)) as gateway:
         await make_traffic(gateway)
         with gateway.endpoints_file.open("a") as file:
@@ -139,7 +139,7 @@ async def test_the_page_shows_llm_ds_families_with_their_types_labels_and_bucket
 
 
 @pytest.mark.asyncio
-async def test_old_names_are_not_shown_unless_they_are_asked_for_and_new_ones_say_what_llm_d_says(tmp_path):
+async def test_old_names_are_shown_on_request_only(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=2) as gateway:
         await make_traffic(gateway)
         text = await page(gateway)

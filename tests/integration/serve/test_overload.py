@@ -57,7 +57,7 @@ async def test_requests_are_refused_until_there_is_memory_again(tmp_path, make_d
         assert await picker.logged("short of memory: new requests get 503")
 
 
-async def test_a_limit_below_the_process_itself_is_refused_at_the_start(tmp_path):
+async def test_memory_limit_below_the_process_size_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG.replace("- {type: acme.hoarder}\n", ""))
     (tmp_path / "endpoints.yaml").write_text("endpoints: []\n")
     with pytest.raises(AssertionError, match="E0807"):

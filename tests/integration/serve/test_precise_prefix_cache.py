@@ -80,7 +80,7 @@ def _tokens_can_be_had():
 
 @pytest.mark.long
 @pytest.mark.asyncio
-async def test_precise_routing_finds_more_in_caches_that_evict_than_a_guess_does(tmp_path):
+async def test_precise_routing_finds_more_in_evicting_caches(tmp_path):
     (tmp_path / "approximate").mkdir()
     (tmp_path / "precise").mkdir()
     async with running_gateway(tmp_path / "approximate", CONFIG.format(index=APPROXIMATE), server_options=SERVERS + SPEED) as gateway:

@@ -37,7 +37,7 @@ async def served_by(gateway: Gateway, text: str) -> str:
 
 
 @pytest.mark.asyncio
-async def test_behaviour_45_invalid_configuration_is_refused_and_the_old_one_keeps_serving(tmp_path):
+async def test_behaviour_45_invalid_configuration_keeps_the_old_one(tmp_path):
     async with running_gateway(tmp_path, servers=1) as gateway:
         await reload(gateway, PREFIX_AWARE.replace("weight: 2", "wieght: 2"), "refused")
 
@@ -49,7 +49,7 @@ async def test_behaviour_45_invalid_configuration_is_refused_and_the_old_one_kee
 
 
 @pytest.mark.asyncio
-async def test_behaviour_45_requests_in_flight_finish_on_the_old_pipeline(tmp_path):
+async def test_behaviour_45_requests_in_flight_keep_their_pipeline(tmp_path):
     slow = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "20")
     async with running_gateway(tmp_path, servers=2, server_options=slow) as gateway:
         asking = asyncio.ensure_future(gateway.chat("a long answer please", max_tokens=60, stream=True))
@@ -66,7 +66,7 @@ async def test_behaviour_45_requests_in_flight_finish_on_the_old_pipeline(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_what_an_unchanged_instance_has_learnt_survives_a_changed_weight(tmp_path):
+async def test_learnt_state_survives_a_changed_weight(tmp_path):
     async with running_gateway(tmp_path, servers=4) as gateway:
         home = await served_by(gateway, LONG_PROMPT)
 

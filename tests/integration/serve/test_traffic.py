@@ -14,7 +14,7 @@ LONG_PROMPT = "You are a careful assistant. " * 100
 
 
 @pytest.mark.asyncio
-async def test_plain_completion_comes_back_and_the_load_went_where_endpick_decided(tmp_path):
+async def test_completion_is_served_by_the_chosen_endpoint(tmp_path):
     async with running_gateway(tmp_path) as gateway:
         seen: Counter[str] = Counter()
         for n in range(12):
@@ -54,7 +54,7 @@ async def test_streamed_completion_arrives_as_events_with_usage(tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_same_prefix_goes_to_the_same_endpoint_and_is_found_in_its_cache(tmp_path):
+async def test_same_prefix_hits_the_cache_of_its_endpoint(tmp_path):
     async with running_gateway(tmp_path, servers=4) as gateway:
         served, cached = set(), []
         for n in range(8):

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from endpick.api import Media, ParsedRequest
-from endpick.extproc.pieces import varint
+from endpick.extproc.wire import varint
 from endpick_builtin.parsers.grpc_bodies import MAX_BODY_BYTES
 from endpick_builtin.parsers.vllm_grpc import GENERATE, MAX_TOKENS, VllmGRPCParser
 from unit.scheduling.workbench import instance

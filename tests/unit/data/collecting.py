@@ -6,7 +6,7 @@ import asyncio
 
 from endpick.api import DataCollector, DataKey, Endpoint, PollingSource, Scope
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.data.dispatch import SourceBinding
+from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
 
 SEEN = DataKey("test/seen", float)

@@ -11,7 +11,7 @@ from endpick.api import DataCollector, Unavailable
 from unit.data.collecting import SEEN, Keep, Polling, Rig, endpoint
 
 
-def test_a_source_that_hangs_is_cut_off_counted_and_delays_no_other(run_virtual, recorder, make_instance, keep):
+def test_hanging_source_times_out_without_delaying_others(run_virtual, recorder, make_instance, keep):
     class Hanging(Polling):
         timeout_seconds = 0.37
 
@@ -112,7 +112,7 @@ def test_a_collector_that_raises_takes_nothing_from_the_next_one(run_virtual, re
     assert recorder.collects == [("source", "broken", "a", str(raised))]
 
 
-def test_a_collector_that_writes_what_it_did_not_declare_is_counted(run_virtual, recorder, make_instance):
+def test_undeclared_write_of_a_collector_is_counted(run_virtual, recorder, make_instance):
     source, sneaky = make_instance(Polling, "source"), make_instance(Keep, "sneaky", ())
 
     async def scenario():

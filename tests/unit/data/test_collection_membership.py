@@ -10,7 +10,7 @@ import pytest
 from unit.data.collecting import SEEN, Polling, Rig, endpoint, now
 
 
-def test_an_endpoint_that_leaves_is_not_asked_again_and_its_late_answer_is_dropped(run_virtual, recorder, make_instance, keep):
+def test_late_answer_of_a_removed_endpoint_is_dropped(run_virtual, recorder, make_instance, keep):
     class Slow(Polling):
         async def answer(self, endpoint):
             await asyncio.sleep(0.05)
@@ -34,7 +34,7 @@ def test_an_endpoint_that_leaves_is_not_asked_again_and_its_late_answer_is_dropp
     run_virtual(scenario())
 
 
-def test_a_new_address_is_polled_at_once_and_the_old_one_never_again(run_virtual, recorder, make_instance, keep):
+def test_new_address_is_polled_instead_of_the_old_one(run_virtual, recorder, make_instance, keep):
     class Hosts(Polling):
         async def poll(self, endpoint):
             self.polls.append((endpoint.host, now()))
@@ -77,7 +77,7 @@ def test_an_endpoint_whose_metrics_moved_is_polled_there_at_once(run_virtual, re
     run_virtual(scenario())
 
 
-def test_new_labels_reach_the_next_poll_without_disturbing_the_rhythm(run_virtual, recorder, make_instance, keep):
+def test_new_labels_reach_the_next_poll(run_virtual, recorder, make_instance, keep):
     class Labels(Polling):
         async def answer(self, endpoint):
             self.last_zone = endpoint.labels.get("zone")

@@ -29,7 +29,7 @@ class Streaming(StreamSource):
         await asyncio.Event().wait()
 
 
-def test_a_stream_is_opened_once_per_endpoint_and_its_payloads_are_collected(run_virtual, recorder, make_instance, keep):
+def test_stream_opens_once_per_endpoint(run_virtual, recorder, make_instance, keep):
     source = make_instance(Streaming, "stream")
 
     async def scenario():
@@ -132,7 +132,7 @@ def test_stop_ends_everything_and_may_be_called_twice(run_virtual, recorder, mak
     run_virtual(scenario())  # asserts that no task is left
 
 
-def test_stop_does_not_wait_for_ever_for_a_plugin_that_ignores_cancellation(run_virtual, recorder, make_instance, keep):
+def test_stop_gives_up_on_plugins_ignoring_cancellation(run_virtual, recorder, make_instance, keep):
     release = asyncio.Event()
 
     class IgnoredCancellation(Polling):

@@ -34,7 +34,7 @@ def with_labels(name: str, **labels: str):
     return replace(endpoint(name), labels=labels)
 
 
-def test_collectors_hear_of_each_endpoint_that_comes_changes_moves_and_goes(run_virtual, recorder, make_instance):
+def test_collectors_get_every_endpoint_event(run_virtual, recorder, make_instance):
     diary = make_instance(Diary, "diary", (SEEN,))
 
     async def scenario():
@@ -61,7 +61,7 @@ def test_collectors_hear_of_each_endpoint_that_comes_changes_moves_and_goes(run_
     assert (recorder.polls, recorder.collects) == ([], [])
 
 
-def test_endpoints_that_are_there_at_the_start_are_told_and_stopping_removes_none(run_virtual, recorder, make_instance):
+def test_initial_endpoints_are_added_and_stop_removes_none(run_virtual, recorder, make_instance):
     diary = make_instance(Diary, "diary", (SEEN,))
 
     async def scenario():

@@ -145,7 +145,7 @@ async def all_told(told: list[str], members: list[Endpoint]) -> None:
     assert sorted(told) == sorted(member.name for member in members)
 
 
-def test_where_no_event_loop_runs_all_names_that_are_void_are_told_at_once(table):
+def test_removed_names_are_reported_without_an_event_loop(table):
     told: list[str] = []
     table.on_removed.append(told.append)
     table.replace_all([endpoint(f"e{number}") for number in range(2000)])
@@ -184,7 +184,7 @@ def test_of_two_with_one_name_the_last_wins(table):
     assert {each.name: each.host for each in table.view()} == {"default/a": "10.0.0.9", "default/b": "10.0.0.1"}
 
 
-def test_subscribers_hear_of_a_change_when_the_table_already_shows_it(table):
+def test_subscribers_are_called_after_the_table_changed(table):
     heard: list[tuple[str, list[str]]] = []
     table.on_changed.append(lambda generation: heard.append(("changed", [each.name for each in generation.endpoints])))
     table.on_removed.append(lambda name: heard.append((name, [each.name for each in table.view()])))
@@ -223,7 +223,7 @@ def test_a_number_column_refuses_what_is_no_number(table):
     assert math.isinf(table.view().age(LOAD)[0]), "a refused value must not look fresh"
 
 
-def test_writing_an_undeclared_key_is_refused_in_tests_and_dropped_in_production(clock):
+def test_undeclared_write_is_refused_or_dropped(clock):
     scope = AccessScope("collector", frozenset(), frozenset({LOAD.name}))
     violations: list[tuple[str, str, str]] = []
     for on_violation in (None, lambda scope, key, access: violations.append((scope.instance, key, access))):
@@ -273,7 +273,7 @@ def test_ready_is_remembered(table):
     assert table.is_ready.is_set()
 
 
-def test_what_follows_from_a_column_is_worked_out_again_when_a_value_has_changed_and_only_then(table):
+def test_derived_results_are_recomputed_after_a_change(table):
     table.replace_all([endpoint("a"), endpoint("b", "10.0.0.2")])
     first, second = table.generation.endpoints
     table.write(LOAD, first, 1.0)
@@ -298,7 +298,7 @@ def test_what_follows_from_a_column_is_worked_out_again_when_a_value_has_changed
     assert len(worked) == 4
 
 
-def test_endpoints_beyond_the_most_are_left_out_and_told_and_others_go_on_as_they_were(clock):
+def test_endpoints_beyond_the_limit_are_left_out(clock):
     table = EndpointTable(clock, KEYS, max_endpoints=3)
     told = []
     table.on_left_out.append(lambda: told.append("left out"))

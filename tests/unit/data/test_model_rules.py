@@ -26,11 +26,11 @@ A, B, C = ModelTarget("a", 1), ModelTarget("b", 2), ModelTarget("c", 1)
         ((ModelTarget("never"), B), 0.0, "b"),
     ],
 )
-def test_weights_divide_the_draws_and_equal_targets_share_them_where_there_are_no_weights(targets, draw, chosen):
+def test_weights_divide_the_draws(targets, draw, chosen):
     assert choose_model(compile_rewrites([ModelRewrite(("m",), targets)]), "m", draw) == chosen
 
 
-def test_a_rule_that_names_the_model_counts_before_one_that_names_none_and_of_such_the_first():
+def test_rule_naming_the_model_comes_before_generic_rules():
     rules = [
         ModelRewrite((), (A,)),
         ModelRewrite((), (B,)),
@@ -44,7 +44,7 @@ def test_a_rule_that_names_the_model_counts_before_one_that_names_none_and_of_su
     assert choose_model({}, "m", 0.0) == ""
 
 
-def test_rules_of_the_configuration_count_before_those_of_the_discovery_whichever_come_first():
+def test_configured_rules_come_before_discovered_ones():
     rules = ModelRules()
     rules.discovered([ModelRewrite(("m",), (A,)), ModelRewrite(("n",), (A,)), ModelRewrite((), (A,))])
     rules.configure([ModelRewrite(("m",), (B,)), ModelRewrite((), (C,))])
@@ -57,7 +57,7 @@ def test_rules_of_the_configuration_count_before_those_of_the_discovery_whicheve
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.floats(0, 1, exclude_max=True))
-def test_a_target_is_always_found_and_never_one_without_weight_beside_others_with(weights, draw):
+def test_weighted_targets_are_always_chosen(weights, draw):
     targets = tuple(ModelTarget(str(position), weight) for position, weight in enumerate(weights))
     chosen = choose_model({"m": targets}, "m", draw)
     assert any(weights[int(chosen)] for _ in [0]) or not any(weights)

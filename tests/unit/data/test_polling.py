@@ -9,8 +9,7 @@ import pytest
 
 from endpick.api import DataCollector, PollingPoolSource, Unavailable
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.data.dispatch import SourceBinding
-from endpick.data.polling import PollCounts, PollSchedule, next_poll_at, pool_delay
+from endpick.data.polling import PollCounts, PollSchedule, SourceBinding, next_poll_at, pool_delay
 from endpick.data.table import EndpointTable
 from unit.data.collecting import KEYS, PRICE, SEEN, Polling, Rig, endpoint, now
 
@@ -63,7 +62,7 @@ def idle_rig(recorder, make_instance, keep):
     return table, loop, source.plugin, counts
 
 
-def test_an_idle_endpoint_is_polled_at_full_rate_when_a_request_is_sent(run_virtual, idle_rig):
+def test_idle_endpoint_is_polled_at_full_rate_after_a_request(run_virtual, idle_rig):
     table, loop, plugin, _ = idle_rig
 
     async def scenario():
@@ -83,7 +82,7 @@ def test_an_idle_endpoint_is_polled_at_full_rate_when_a_request_is_sent(run_virt
     assert not table.sent, "forgotten when nothing changed for five polls"
 
 
-def test_an_endpoint_that_reports_in_its_responses_is_polled_less_often(run_virtual, idle_rig):
+def test_endpoint_reporting_in_responses_is_polled_less(run_virtual, idle_rig):
     table, loop, plugin, counts = idle_rig
 
     async def scenario():
@@ -96,7 +95,7 @@ def test_an_endpoint_that_reports_in_its_responses_is_polled_less_often(run_virt
         await loop.stop()
 
     run_virtual(scenario())
-    assert counts.told > 15
+    assert counts.reported > 15
     assert len(plugin.polls) < 8
 
 

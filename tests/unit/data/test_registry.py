@@ -8,7 +8,7 @@ import pytest
 
 from endpick.api import Endpoint
 from endpick.api.discovery import ModelRewrite, ModelTarget
-from endpick.data.registry import Registry
+from endpick.data.discovery import Registry
 from endpick.data.table import EndpointTable
 
 A, B = Endpoint("a", "10.0.0.1", 80), Endpoint("b", "10.0.0.2", 80)
@@ -47,7 +47,7 @@ def table() -> EndpointTable:
 
 
 @pytest.mark.parametrize("report", WRONG)
-def test_nonsense_is_raised_where_it_is_reported_and_changes_nothing(table, report):
+def test_invalid_report_raises_and_changes_nothing(table, report):
     before = table.generation
     with pytest.raises((TypeError, ValueError, AttributeError, SystemExit)):
         WRONG[report](Registry(table))
@@ -69,7 +69,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_what_a_discovery_reports_from_another_thread_is_raised_there_and_changes_nothing(table, report):
+def test_report_from_another_thread_raises(table, report):
     before, registry = table.generation, Registry(table)
     with ThreadPoolExecutor(1) as thread, pytest.raises(RuntimeError, match="another thread"):
         thread.submit(REPORTS[report], registry).result(10)

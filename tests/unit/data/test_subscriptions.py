@@ -65,7 +65,7 @@ def test_producers_come_after_those_they_read_from() -> None:
     assert graph.producers_for([]) == ()
 
 
-def test_a_required_key_without_producer_names_consumer_and_key_and_what_to_do() -> None:
+def test_missing_producer_names_consumer_key_and_remedy() -> None:
     scorer = participant("scorer", consumes=[LOAD], line=7)
 
     (diagnostic,) = resolve_subscriptions([scorer], lambda key: f"install something for {key.name}").diagnostics
@@ -85,7 +85,7 @@ def test_an_optional_key_may_go_without_producer() -> None:
     assert graph.subscriptions == ()
 
 
-def test_an_optional_key_that_is_produced_orders_its_reader_behind_the_producer() -> None:
+def test_optional_key_orders_its_reader_after_the_producer() -> None:
     tokens = producer("z-tokens", produces=[TOKENS])
     match = Participant("a-match", "acme.match", (DataProducer,), Subscriptions((), (TOKENS,), (MATCH,)))
 
@@ -96,7 +96,7 @@ def test_an_optional_key_that_is_produced_orders_its_reader_behind_the_producer(
     assert [one.required for one in graph.subscriptions] == [False]
 
 
-def test_behaviour_39_the_type_of_every_shared_key_is_compared_not_only_of_the_first() -> None:
+def test_behaviour_39_types_of_all_shared_keys_are_compared() -> None:
     first, second = DataKey("acme/a", float, Scope.REQUEST), DataKey("acme/b", int, Scope.REQUEST)
     other_second = DataKey("acme/b", str, Scope.REQUEST)
 
@@ -139,7 +139,7 @@ def test_data_of_a_request_is_written_before_it_is_read(writer: Kind, reader: Ki
     assert codes(resolution) == ([] if in_time else [Code.E0604])
 
 
-def test_a_column_outlives_requests_so_its_writer_may_run_later_than_its_reader() -> None:
+def test_writer_of_a_column_may_run_after_its_reader() -> None:
     resolution = resolve_subscriptions(
         [participant("inflight", PreRequest, produces=[LOAD]), participant("candidates", CandidateFilter, consumes=[LOAD])]
     )
@@ -147,7 +147,7 @@ def test_a_column_outlives_requests_so_its_writer_may_run_later_than_its_reader(
     assert resolution.graph is not None
 
 
-def test_an_instance_of_several_kinds_reads_as_late_and_writes_as_early_as_it_can() -> None:
+def test_instance_of_several_kinds_reads_late_and_writes_early() -> None:
     both = participant("both", kinds=(DataProducer, PreRequest), produces=[TOKENS])
     late = participant("late", kinds=(CandidateFilter, PreRequest), consumes=[TOKENS])
 
@@ -175,20 +175,20 @@ def test_a_consumer_may_choose_among_several_producers() -> None:
     assert graph.unread == ("a",)
 
 
-def test_a_consumer_that_chooses_a_producer_which_is_none_misses_it() -> None:
+def test_chosen_producer_must_produce_the_key() -> None:
     resolution = resolve_subscriptions([producer("a", produces=[MATCH]), participant("s", consumes=[MATCH.from_producer("b")])])
 
     assert codes(resolution) == [Code.E0601]
     assert "acme/match@b" in resolution.diagnostics[0].message
 
 
-def test_two_writers_of_a_column_clash_whichever_instance_reads_it() -> None:
+def test_two_writers_of_a_column_clash() -> None:
     resolution = resolve_subscriptions([participant("a", DataCollector, produces=[LOAD]), participant("b", DataCollector, produces=[LOAD])])
 
     assert codes(resolution) == [Code.E0605]
 
 
-def test_behaviour_40_a_circle_is_printed_whole_with_the_place_of_each_member() -> None:
+def test_behaviour_40_cycle_is_printed_with_all_places() -> None:
     x, y, z = (DataKey(f"acme/{name}", int, Scope.REQUEST) for name in "xyz")
     members = [
         producer("c", consumes=[x], produces=[z], line=6),
@@ -220,7 +220,7 @@ def test_a_circle_is_shown_at_a_member_that_the_document_defines() -> None:
     assert "a → b → a" in diagnostic.message
 
 
-def test_a_clash_is_shown_at_the_producer_that_the_document_defines() -> None:
+def test_clash_is_shown_at_the_defined_producer() -> None:
     added = replace(producer("b", produces=[MATCH]), span=None)
 
     (diagnostic,) = resolve_subscriptions([added, producer("a", produces=[MATCH], line=2), participant("s", consumes=[MATCH])]).diagnostics
@@ -290,7 +290,7 @@ def test_the_same_instances_in_any_order_give_the_same_answer(instances: list[Pa
 
 
 @given(configurations())
-def test_there_is_an_order_exactly_when_no_instance_waits_for_itself(instances: list[Participant]) -> None:
+def test_order_exists_exactly_without_a_cycle(instances: list[Participant]) -> None:
     owner = {key.name: one.name for one in instances for key in one.subscriptions.produces}
     reads = {one.name: {owner[key.name] for key in one.subscriptions.consumes} for one in instances}
     closure = dict(reads)

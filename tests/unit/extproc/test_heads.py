@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest
-from endpick.extproc.context import MessageContext, context_of
-from endpick.extproc.headers import MAX_NAMES, read_headers
-from endpick.extproc.heads import _names, header_message
-from endpick.extproc.pieces import varint
+from endpick.extproc.messages import MessageContext, context_of, read_headers
+from endpick.extproc.wire import MAX_NAMES, _names, header_message, varint
 from endpick.requests.model import BodyMode
 
 KINDS = ("request_headers", "response_headers")

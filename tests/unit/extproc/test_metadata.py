@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.context import subset_hint
-from endpick.extproc.headers import as_struct, destination_metadata
+from endpick.extproc.messages import as_struct, destination_metadata, subset_hint
 from endpick.extproc.session import Session
 from unit.extproc.conversation import NotedDirector, request_body, request_headers, talk, with_metadata
 

@@ -57,7 +57,7 @@ def test_the_generated_messages_are_those_of_the_committed_proto():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_the_generated_code_accepts_the_oldest_protobuf_we_support():
+def test_generated_code_accepts_the_oldest_protobuf():
     text = Path(ext_proc_pb2.__file__).read_text()
     assert "# Protobuf Python Version: 6.31.1\n" in text
 
@@ -96,7 +96,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("ours", OURS, ids=_short)
-def test_every_field_has_the_number_and_type_that_the_gateway_uses(ours, theirs):
+def test_fields_have_the_numbers_and_types_of_envoy(ours, theirs):
     their = theirs[_their_name(ours)]
     if isinstance(ours, EnumDescriptor):
         numbers = {value.name: value.number for value in their.value}
@@ -115,7 +115,7 @@ def test_every_field_has_the_number_and_type_that_the_gateway_uses(ours, theirs)
         assert (field.containing_oneof.name if field.containing_oneof else None) == oneof, field.full_name
 
 
-def test_the_statuses_we_may_answer_with_are_all_that_the_gateway_takes(theirs):
+def test_final_statuses_are_those_envoy_accepts(theirs):
     their = {value.number for value in theirs["envoy.type.v3.StatusCode"].value}
     assert set(ext_proc_pb2.StatusCode.values()) == their
 

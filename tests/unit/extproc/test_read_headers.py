@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HeaderMap
-from endpick.extproc.headers import MAX_NAMES, _names, read_headers
+from endpick.extproc.messages import read_headers
 
 
 def header_map(*headers: tuple[str, bytes]) -> HeaderMap:
@@ -25,10 +25,3 @@ def test_value_is_read_from_older_gateways():
     message = header_map(("odd", b"\xff"))
     message.headers.add(key="Old", value="text")
     assert read_headers(message) == {"odd": "\N{REPLACEMENT CHARACTER}", "old": "text"}
-
-
-def test_name_cache_is_bounded():
-    for number in range(2 * MAX_NAMES):
-        name = f"X-{number}"
-        assert read_headers(header_map((name, b"v"), (name * 20, b"w"))) == {name.lower(): "v", name.lower() * 20: "w"}
-    assert len(_names) == MAX_NAMES

@@ -36,7 +36,7 @@ def test_a_session_answers_a_recorded_envoy_as_it_did(name):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_recorded_envoy_is_never_out_of_order_and_its_exchange_is_finished_once(name):
+def test_recorded_conversation_finishes_its_exchange_once(name):
     session, director, _ = replayed(name)
     session.close(CloseCause.RESET)
     refused = "refused" in name or name == "buffered-trailers-only"
@@ -55,7 +55,7 @@ def test_a_recorded_envoy_names_its_dialect_in_the_first_message(name):
 
 
 @pytest.mark.parametrize("cut", range(8))
-def test_a_recorded_stream_cut_short_anywhere_finishes_what_it_began(cut):
+def test_truncated_recorded_stream_finishes_its_exchange(cut):
     director = Director()
     director.destination = "127.0.0.1:1"
     session = Session(director)

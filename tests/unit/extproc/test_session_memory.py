@@ -57,7 +57,7 @@ def test_body_beyond_the_budget_is_503_and_releases_its_memory():
     assert (counters.unroutable, counters.bodies_too_large, counters.buffer_exhaustions) == (1, 0, 1)
 
 
-def test_new_requests_are_503_while_the_process_is_short_of_memory():
+def test_requests_are_503_while_memory_is_short():
     memory, counters = Memory(), SessionCounters()
     begun = Session(NotedDirector(), memory=memory)
     talk(begun, request_headers())

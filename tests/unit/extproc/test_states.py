@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from endpick.extproc.states import MESSAGE_TRANSITIONS, SESSION_TRANSITIONS, MessagePart, MessageState, SessionState, misplaced
-from endpick.extproc.stream import GrpcStatus
+from endpick.extproc.stream import MESSAGE_TRANSITIONS, SESSION_TRANSITIONS, GrpcStatus, MessagePart, MessageState, SessionState, misplaced
 
 
 def test_stream_moves_forward_and_can_always_close():

@@ -197,7 +197,7 @@ def test_a_client_that_leaves_frees_its_place():
     assert set(bench.gone()) == {str(number) for number in range(100)} - left
 
 
-def test_a_left_out_fairness_policy_hears_of_all_flows_when_it_returns(monkeypatch):
+def test_recovered_fairness_policy_is_notified_of_all_flows(monkeypatch):
     heard = []
     policy = {
         "choose": lambda band: max(band.flows, key=lambda flow: flow.id),

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy
+from endpick.flow_control.controller import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
 from endpick.flow_control.policies import BoundEviction
-from endpick.flow_control.reclaim import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
 from endpick.host.boundary import bind
 from unit.flow_control.queue_bench import Bench, settings
 from unit.scheduling.workbench import plugin_of

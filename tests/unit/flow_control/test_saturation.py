@@ -7,7 +7,7 @@ import pytest
 from endpick.api import SaturationDetector
 from endpick.api.access import Access
 from endpick.api.keys import INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
-from endpick.flow_control.saturation import FRESH_SECONDS, PoolSaturation
+from endpick.flow_control.policies import FRESH_SECONDS, PoolSaturation
 from endpick.host.boundary import bind
 from endpick_builtin.admission.detectors import ConcurrencyDetector
 from unit.flow_control.queue_bench import Bench

@@ -10,8 +10,8 @@ from endpick.api.flow_control import FairnessPolicy, OrderingPolicy, UsageLimitP
 from endpick.flow_control.policies import bind_flow_control
 from endpick.host.instance import Instance
 from endpick.requests.director import Director
-from endpick.requests.flow_gate import FlowGate
 from endpick.requests.pipeline import Pipeline
+from endpick.requests.waiting import FlowGate
 from unit.flow_control.queue_bench import SETTINGS, Log
 from unit.requests.stage import Stage, detector_of
 from unit.scheduling.workbench import plugin_of

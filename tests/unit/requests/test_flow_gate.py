@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_frees_its_place(starts):
     assert [outcome for _, outcome in stage.log.ends] == ["EvictedContextCancelled"]
 
 
-async def test_a_client_that_leaves_after_its_dispatch_is_not_scheduled():
+async def test_client_leaving_after_dispatch_is_not_scheduled():
     stage = Busy()
     waiting = stage.wait()
     await asyncio.sleep(0)

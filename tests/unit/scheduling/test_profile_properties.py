@@ -36,7 +36,7 @@ def run(size, scorers, kept, picker, seed=1, count=3):
 
 
 @given(cases(), PICKERS)
-def test_totals_are_the_weighted_sum_of_clamped_scores_of_sound_scorers(case, picker):
+def test_totals_are_weighted_sums_of_clamped_scores(case, picker):
     size, scorers, kept = case
     result = run(size, scorers, kept, picker)
     if not any(kept):
@@ -54,7 +54,7 @@ def test_totals_are_the_weighted_sum_of_clamped_scores_of_sound_scorers(case, pi
 
 
 @given(cases(), PICKERS, st.integers(1, 5))
-def test_what_is_picked_passed_the_filters_once_and_is_never_too_much(case, picker, count):
+def test_picked_endpoints_passed_the_filters_without_repeats(case, picker, count):
     size, scorers, kept = case
     result = run(size, scorers, kept, picker, count=count)
     if result.picked is not None:

@@ -22,8 +22,7 @@ from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
 from endpick.serve.active_plan import ActivePlan, Reloader
-from endpick.serve.compile import declared_keys
-from endpick.serve.deployment import Runtime, deploy
+from endpick.serve.deployment import Runtime, declared_keys, deploy
 
 SERVING = "first"
 STOPPED: Counter[str] = Counter()

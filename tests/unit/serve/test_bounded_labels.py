@@ -45,7 +45,7 @@ def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], floa
     }
 
 
-def test_combinations_are_bounded_and_later_ones_counted_together(registry, clock, caplog):
+def test_combinations_beyond_the_limit_are_counted_as_other(registry, clock, caplog):
     recorder = Recorder(EndpickMetrics(registry), clock, max_combinations=3)
     with caplog.at_level(logging.WARNING):
         for number in range(200):

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.serve import exposition
-from endpick.serve.exposition import Exposition
+from endpick.serve import admin
+from endpick.serve.admin import Exposition
 from unit.scheduling.workbench import Recording, scorer_of
 
 
@@ -137,7 +137,7 @@ def test_a_failing_collector_of_a_hook_object_is_left_out(host, recording, caplo
 
 
 def test_a_plugin_with_too_many_samples_is_left_out(host, recording, monkeypatch):
-    monkeypatch.setattr(exposition, "MAX_SAMPLES", 2)
+    monkeypatch.setattr(admin, "MAX_SAMPLES", 2)
     found = page(host, recording, plugin("endless", *(gauge(f"acme_{n}", 1.0) for n in range(3))), plugin("sound", gauge("acme_size", 1)))
 
     assert {name for name in found if name.startswith("acme")} == {"acme_size"}

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from endpick.api import Usage
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.exposition import Exposition
+from endpick.serve.admin import Exposition
 from endpick.serve.legacy import OLD_NAMES, LegacyNames
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.requests.memory import Memory
-from endpick.serve.overload import OverloadWatch, available_bytes
+from endpick.serve.watchdog import OverloadWatch, available_bytes
 
 
 @pytest.mark.asyncio

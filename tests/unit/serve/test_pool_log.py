@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from endpick.api import Endpoint
 from endpick.data.table import EndpointTable
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.pool_log import SHOWN_NAMES, PoolLog
+from endpick.serve.pool_metrics import SHOWN_NAMES, PoolLog
 
 
 class Stage:

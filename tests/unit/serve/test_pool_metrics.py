@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, Endpoint, Scope
 from endpick.api.keys import LORA_ADAPTERS
 from endpick.data.table import EndpointTable
-from endpick.serve.exposition import PoolGauges
+from endpick.serve.pool_metrics import PoolGauges
 
 
 @pytest.fixture

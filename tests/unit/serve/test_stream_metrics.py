@@ -7,8 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
-from endpick.serve.metrics import StreamMetrics
-from endpick.serve.stream_metrics import measured, name_of
+from endpick.serve.metrics import StreamMetrics, measured, name_of
 
 PREFIX = "llm_d_epp_extproc_stream"
 
@@ -80,7 +79,7 @@ def test_how_a_stream_ended_is_its_code(opened, registry, cause, code):
     assert registry.get_sample_value(f"{PREFIX}s_total", {"code": code}) == 1
 
 
-def test_a_stream_that_was_answered_is_ok_however_the_gateway_ends_it(opened, registry):
+def test_answered_stream_counts_as_ok(opened, registry):
     session = opened()
     session.receive(b"last")
     session.close(CloseCause.RESET)

@@ -174,13 +174,13 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.host.planning.plan import Plan
     from endpick.host.telemetry import NullTelemetry
     from endpick.scheduling.trace import traced
-    from endpick.serve.compile import Built, compile_plan
+    from endpick.serve.deployment import compile_plan
     from endpick.testing.factories import make_request
 
     host = open_host(TWO_SCORERS)
     host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})
     plan: Plan = host.plan
-    plain = compile_plan(plan, Built(host.instances), NullTelemetry()).scheduler
+    plain = compile_plan(plan, host.instances, NullTelemetry()).scheduler
     access, notes = Access(), []
     listening = traced(plain, notes.append)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from endpick.api import DataProducer, PluginContext
 from endpick.host.planning.plan import Plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.compile import Built, build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
+from endpick.serve.deployment import build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
 from unit.host.planning.planned import plan
 
 BODY = """
@@ -26,10 +26,10 @@ BODY = """
     """
 
 
-def built_plan(body: str = BODY) -> tuple[Plan, Built]:
+def built_plan(body: str = BODY) -> tuple[Plan, dict]:
     made = plan(body).plan
     built = build_plan(made, lambda _: PluginContext())
-    assert isinstance(built, Built)
+    assert isinstance(built, dict)
     return made, built
 
 

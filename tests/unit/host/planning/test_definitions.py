@@ -5,7 +5,7 @@ from __future__ import annotations
 from endpick.api import PluginContext
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.serve.compile import Built, build_plan, carry_over
+from endpick.serve.deployment import build_plan, carry_over
 from unit.host.planning.planned import plan
 
 
@@ -94,10 +94,10 @@ def test_built_instances_come_in_the_order_of_the_plan() -> None:
 
     built = build_plan(result.plan, lambda _: PluginContext())
 
-    assert isinstance(built, Built)
-    assert list(built.instances) == [instance.name for instance in result.plan.instances]
-    assert all(isinstance(instance, Instance) for instance in built.instances.values())
-    assert built.instances["even-filter"].on_fault is OnFault.REFUSE
+    assert isinstance(built, dict)
+    assert list(built) == [instance.name for instance in result.plan.instances]
+    assert all(isinstance(instance, Instance) for instance in built.values())
+    assert built["even-filter"].on_fault is OnFault.REFUSE
 
 
 def test_unchanged_instances_are_carried_over() -> None:
@@ -109,20 +109,18 @@ def test_unchanged_instances_are_carried_over() -> None:
           - {type: plain-scorer, name: gone}
         """).plan
     built = build_plan(old, lambda _: PluginContext())
-    assert isinstance(built, Built)
+    assert isinstance(built, dict)
 
     rebuilt = build_plan(new, lambda _: PluginContext(), carry_over(old, built, new))
 
-    assert isinstance(rebuilt, Built)
-    same = {
-        name for name in rebuilt.instances if name in built.instances and rebuilt.instances[name].plugin is built.instances[name].plugin
-    }
+    assert isinstance(rebuilt, dict)
+    same = {name for name in rebuilt if name in built and rebuilt[name].plugin is built[name].plugin}
     assert "plain-scorer" in same
     assert "max-score-picker" in same
     assert not same & {"queue-scorer", "gone"}
-    assert rebuilt.instances["plain-scorer"].on_fault is OnFault.REFUSE
-    assert built.instances["plain-scorer"].on_fault is OnFault.SKIP
-    assert list(rebuilt.instances) == [instance.name for instance in new.instances]
+    assert rebuilt["plain-scorer"].on_fault is OnFault.REFUSE
+    assert built["plain-scorer"].on_fault is OnFault.SKIP
+    assert list(rebuilt) == [instance.name for instance in new.instances]
 
 
 def test_every_plugin_that_refuses_to_be_built_is_reported() -> None:
@@ -134,7 +132,7 @@ def test_every_plugin_that_refuses_to_be_built_is_reported() -> None:
 
     faults = build_plan(result.plan, lambda _: PluginContext())
 
-    assert not isinstance(faults, Built)
+    assert not isinstance(faults, dict)
     assert [(fault.code.name, fault.span.line) for fault in faults] == [("E0403", 4), ("E0403", 5)]
     assert "not on a Monday" in faults[0].message
     assert result.quote(faults[1].span) == "parameters"

@@ -23,7 +23,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.compile import Built, build_plan, carry_over, compile_plan
+from endpick.serve.deployment import build_plan, carry_over, compile_plan
 from endpick.testing.host import _offer, host_of
 from unit.host.planning.planned import Result
 
@@ -202,7 +202,7 @@ def test_instances_are_built_after_those_they_name() -> None:
 
     assert [one.name for one in result.plan.instances][:4] == ["first", "second", "all", "acme.stages"]
     assert result.plan.by_name["all"].refers_to == ("first", "second")
-    assert isinstance(build_plan(result.plan, lambda _: PluginContext()), Built)
+    assert isinstance(build_plan(result.plan, lambda _: PluginContext()), dict)
 
 
 def test_a_decider_that_no_parameter_names_is_said_to_be_unused() -> None:
@@ -273,14 +273,14 @@ def test_an_open_circuit_leaves_the_decider_out() -> None:
 
 
 def test_instance_is_carried_over_with_those_it_names() -> None:
-    def built_from(cap: int, before: tuple[object, Built] | None = None):
+    def built_from(cap: int, before: tuple[object, dict] | None = None):
         result = plan(f"""
             plugins:
               - {{type: acme.stages, parameters: {{last: decider}}}}
               - {{name: decider, type: prefix-based-pd-decider, parameters: {{nonCachedTokens: {cap}}}}}
             """)
         built = build_plan(result.plan, lambda _: PluginContext(), carry_over(*before, result.plan) if before else None)
-        assert isinstance(built, Built)
+        assert isinstance(built, dict)
         compile_plan(result.plan, built, NullTelemetry())
         return result.plan, built
 
@@ -288,9 +288,9 @@ def test_instance_is_carried_over_with_those_it_names() -> None:
     same, other = built_from(16, first), built_from(17, first)
 
     names = ("decider", "acme.stages")
-    assert all(same[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert not any(other[1].instances[name].plugin is first[1].instances[name].plugin for name in names)
-    assert other[1].instances["acme.stages"].plugin.decider is other[1].instances["decider"].proxy
+    assert all(same[1][name].plugin is first[1][name].plugin for name in names)
+    assert not any(other[1][name].plugin is first[1][name].plugin for name in names)
+    assert other[1]["acme.stages"].plugin.decider is other[1]["decider"].proxy
 
 
 class IgnoredCancellation(DisaggregationDecider):

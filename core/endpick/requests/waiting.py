@@ -1,4 +1,4 @@
-"""Flow control for the director: runs the queues on the event loop while requests wait."""
+"""Requests that wait: for flow control, or for asynchronous producers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.flow_control.controller import FlowController, Report
-from endpick.flow_control.policies import BoundFlowControl
+from endpick.flow_control.controller import Flight, FlowController, Report
+from endpick.flow_control.policies import BoundFlowControl, Pool
 from endpick.flow_control.queues import Entry, WaitEnd
-from endpick.flow_control.reclaim import Flight
-from endpick.flow_control.saturation import Pool
-from endpick.host.boundary import Step
+from endpick.host.boundary import Fault, Step
 from endpick.requests.intake import BuiltRequest
-from endpick.requests.memory import OverloadStage
-from endpick.requests.model import CODE_OF, Refused, RequestRefused
+from endpick.requests.memory import Memory, OverloadStage
+from endpick.requests.model import CODE_OF, Decision, Refused, RequestRefused, refused
+from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited
 
 PACE_SECONDS = 0.001
-"""Pause after a dispatched request that the detector does not see yet; as in llm-d."""
+"""Pause until the detector sees a dispatched request; as in llm-d."""
 TICK_SECONDS = 0.005
-"""How often a full pool is measured, unless `something_changed`."""
+"""Interval of dispatch attempts, unless `something_changed`."""
 EXPIRY_SECONDS = 1.0
-"""How often time limits are checked."""
 
 _log = logging.getLogger("endpick.flow_control")
 
@@ -44,26 +42,11 @@ _REFUSALS_WITHOUT_ENDPOINTS = _REFUSALS | {
 }
 
 
-class Memory(Protocol):
-    """The memory limits of the process."""
-
-    stage: OverloadStage
-    shed: int
-
-
 class FlowGate:
-    """Flow control for the director; one for a process, on one event loop."""
+    """Runs the queues of flow control on the event loop."""
 
     def __init__(self, pool: Pool, access: Access, clock: Callable[[], float], memory: Memory, report: Callable[[], Report]) -> None:
-        """Start without queues.
-
-        Args:
-            pool: The endpoints.
-            access: Checks the data access of the policies.
-            clock: Monotonic seconds.
-            memory: While it sheds, waiting requests of negative priority are refused.
-            report: Makes the metrics when flow control is first enabled.
-        """
+        """`report` makes the metrics when flow control is first enabled."""
         self._pool = pool
         self._access = access
         self._clock = clock
@@ -77,19 +60,12 @@ class FlowGate:
 
     @property
     def controller(self) -> FlowController:
-        """The queues; flow control must have been enabled."""
+        """The queues, once flow control was enabled."""
         assert self._controller is not None
         return self._controller
 
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
-        """Decide whether a request has to wait; `state` gets the wait.
-
-        Returns:
-            None to go on at once; else an awaitable until the dispatch, which raises RequestRefused if the wait ends otherwise.
-
-        Raises:
-            RequestRefused: there is no room to wait.
-        """
+        """Returns None to go on at once, or an awaitable until the dispatch. Both raise RequestRefused; `state` gets the wait."""
         controller = self.controller
         if controller.may_pass(built.request):
             return None
@@ -106,7 +82,7 @@ class FlowGate:
         return _Wait(controller, offered, future, state, self._clock)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
-        """Use other rules. Without flow control, dispatch every waiting request."""
+        """Use other rules, or None to dispatch every waiting request."""
         if bound is None or detector is None:
             if self._controller is not None:
                 self._controller.end_all(WaitEnd.DISPATCHED)
@@ -127,7 +103,7 @@ class FlowGate:
         return None if reclaimer is None else reclaimer.track(request, endpoint)
 
     async def shut_down(self) -> int:
-        """Refuse waiting requests, and later ones; returns the number that waited."""
+        """Refuse waiting and later requests; returns the number that waited."""
         return 0 if self._controller is None else self._controller.shut_down()
 
     def _run_soon(self) -> None:
@@ -139,7 +115,7 @@ class FlowGate:
         self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One request per iteration of the event loop, so that it is scheduled, and counted by the detector, before the next."""
+        """One request per loop iteration: it is scheduled, and counted by the detector, before the next."""
         self._runs_soon = False
         delay = TICK_SECONDS
         try:
@@ -170,7 +146,7 @@ def _refused(controller: FlowController, end: WaitEnd) -> RequestRefused:
 
 
 class _Wait:
-    """Waits for a dispatch; leaves the queues when it is cancelled or dropped."""
+    """Waits for a dispatch; leaves the queues when cancelled."""
 
     __slots__ = ("_clock", "_controller", "_entry", "_future", "_saturation", "_state")
 
@@ -199,5 +175,48 @@ class _Wait:
         self._state.put(WAITED, Waited(self._clock() - self._entry.waiting.enqueued_at, self._saturation))
 
     def __del__(self) -> None:
-        # A task that is cancelled before its first step awaits nothing.
+        # A task may be cancelled before its first step.
         self._controller.leave(self._entry)
+
+
+class SynchronousSteps(Protocol):
+    """The synchronous part of the director."""
+
+    @property
+    def access(self) -> Access:
+        """The host's."""
+
+    def prepare(self, job: Job) -> bool:
+        """See `Director.prepare`."""
+
+    def conclude(self, job: Job) -> Decision:
+        """See `Director.conclude`."""
+
+    def refuse(self, refusal: Refused, built: BuiltRequest | None) -> Refused:
+        """See `Director.refuse`."""
+
+
+async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
+    """Finish a decision that waits for flow control or, with `waiting` None, for producers."""
+    try:
+        if waiting is not None:
+            await waiting
+            if not director.prepare(job):
+                return director.conclude(job)
+        for producer in job.pipeline.producers_later:
+            if producer.awaits:
+                await _produce_later(producer, director.access, job)
+            else:
+                produce((producer,), job.built.request, job.endpoints, job.state, director.access)
+        return director.conclude(job)
+    except RequestRefused as refusal:
+        return director.refuse(refusal.refused, job.built)
+
+
+async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:
+    """Await a producer under its own `Access`, because other requests run meanwhile."""
+    access = Access(None, host.on_violation)
+    endpoints, state = job.endpoints._accessed_by(access), job.state._accessed_by(access)
+    answer = await producer.step.run_async(access, producer.timeout_seconds, job.built.request, endpoints, state)
+    if isinstance(answer, Fault) and answer.refuses:
+        raise RequestRefused(refused(answer))

@@ -1,4 +1,4 @@
-"""Parses header messages without protobuf, which creates four objects per header."""
+"""Parses header and body messages without protobuf, which creates four objects per header."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from functools import lru_cache
 from typing import Final
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.context import NO_CONTEXT, MessageContext, context_of
-from endpick.extproc.headers import MAX_NAME_LENGTH, MAX_NAMES
+from endpick.extproc.messages import NO_CONTEXT, MessageContext, context_of
 
 REQUEST_HEADERS: Final = 0x12
 RESPONSE_HEADERS: Final = 0x1A
 """Tags in `ProcessingRequest`."""
 
 _HEADERS: Final = 0x0A
-_END: Final = b"\x18\x01"
+_HEADERS_END: Final = b"\x18\x01"
 """`end_of_stream: true` of an `HttpHeaders`."""
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
@@ -22,21 +21,19 @@ _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF
 """Longer lengths take three bytes."""
 _SETTINGS_BYTES: Final = 32
-"""Shorter contexts are settings that all requests share."""
+"""Shorter contexts are settings shared by all requests."""
+MAX_NAMES: Final = 1024
+MAX_NAME_LENGTH: Final = 64
 _names: Final[dict[bytes, str]] = {}
-"""Header names by their encoding."""
+"""Header names by encoding; bounded, because clients choose them."""
 _message_of: Final = ProcessingRequest.FromString
 
 
 def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
-    """Headers, end of stream and context; None to leave the message to protobuf.
-
-    Raises DecodeError or ProtocolError for an invalid context.
-    """
+    """Headers, end of stream and context; None to leave the message to protobuf. Raises DecodeError or ProtocolError."""
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
-    # Lengths of one or two bytes are read in place; a three-byte length reads as more than `_LONGEST` and is left to protobuf.
-    # Nearly every header has a known name and one-byte lengths.
+    # Lengths of up to two bytes are read in place; longer ones read as more than `_LONGEST`.
     headers: dict[str, str] = {}
     try:
         size = message[1]
@@ -55,7 +52,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
         end = position + size
         if end > stop:
             return None
-        while position < end:
+        while position < end:  # nearly every header has a known name and one-byte lengths
             size = message[position + 1]
             at = position + 5 + message[position + 3]
             name = _names.get(message[position + 2 : at])
@@ -71,25 +68,25 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
                 headers[name] = value
     except (IndexError, UnicodeDecodeError):
         return None
-    if position != end or message[end:stop] not in (b"", _END):
+    if position != end or message[end:stop] not in (b"", _HEADERS_END):
         return None
-    beside = message[stop:]
-    if not beside:
+    rest = message[stop:]
+    if not rest:
         return headers, end < stop, NO_CONTEXT
-    context = _cached_context(beside) if len(beside) <= _SETTINGS_BYTES else _context(beside)
+    context = _cached_context(rest) if len(rest) <= _SETTINGS_BYTES else _context(rest)
     return None if context is None else (headers, end < stop, context)
 
 
-def _context(beside: bytes) -> MessageContext | None:
-    rest = _message_of(beside)
-    return None if rest.WhichOneof("request") is not None else context_of(rest)
+def _context(rest: bytes) -> MessageContext | None:
+    message = _message_of(rest)
+    return None if message.WhichOneof("request") is not None else context_of(message)
 
 
 _cached_context: Final = lru_cache(maxsize=64)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
-    """Name, value and end of an unusual header. Raises IndexError, UnicodeDecodeError."""
+    """Name, value and end of an unusual header."""
     size = message[position + 1]
     start = position + 2
     if size > 0x7F:
@@ -119,3 +116,64 @@ def _remembered(encoded: bytes) -> str:
     if len(_names) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:
         _names[encoded] = name
     return name
+
+
+REQUEST_BODY: Final = 0x22
+RESPONSE_BODY: Final = 0x2A
+"""Tags in `ProcessingRequest`."""
+
+_BODY_END: Final = b"\x10\x01"
+"""`end_of_stream: true` of an `HttpBody`."""
+_NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
+
+
+def body_piece(message: bytes) -> tuple[int, int, bool] | None:
+    """Start and stop of the body, and end of stream; None to leave the message to protobuf."""
+    length = len(message)
+    if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
+        return None
+    more, last = _heads(message[0], length)
+    if message.startswith(more):
+        return len(more), length, False
+    if message.startswith(last) and message.endswith(_BODY_END):
+        return len(last), length - len(_BODY_END), True
+    return (length, length, True) if message[1:] == _NOTHING_BUT_THE_END else None
+
+
+def response_piece_head(length: int) -> bytes:
+    """The bytes before the chunk in a response message of this length."""
+    return _heads(RESPONSE_BODY, length)[0]
+
+
+@lru_cache(maxsize=8192)
+def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
+    """The bytes before a chunk, and before the last one."""
+    return _head(tag, length - 1, 0), _head(tag, length - 1, len(_BODY_END))
+
+
+def _head(tag: int, rest: int, after: int) -> bytes:
+    """Tags and lengths before a body; `rest` bytes follow the tag, `after` bytes the body."""
+    whole = _announced(rest)
+    size = _announced(whole - 1 - after)
+    return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else NO_HEAD
+
+
+NO_HEAD: Final = b"\x00"
+
+
+def _announced(total: int) -> int:
+    """The length that takes `total` bytes including its varint; -1 if none."""
+    for size in range(1, 6):
+        if total > size and len(varint(total - size)) == size:
+            return total - size
+    return -1
+
+
+def varint(number: int) -> bytes:
+    """Protobuf encoding of a number."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
