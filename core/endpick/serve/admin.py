@@ -9,8 +9,8 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
+from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _SHUTDOWN_SECONDS = 1.0

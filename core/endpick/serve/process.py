@@ -40,12 +40,10 @@ from endpick.serve.pool_log import PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
 from endpick.serve.stream_metrics import measured
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
-from endpick.transport.address import ListenError, ListenSettings
-from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
-from endpick.transport.methods import ext_proc_methods
-from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import Server, TransportName, open_server
+from endpick.transport.listener import ListenError, ListenSettings
+from endpick.transport.server import Server, TransportName, ext_proc_methods, open_server
+from endpick.transport.services import HealthBoard, health_methods, reflection_methods
 from endpick.transport.tls import TlsError, TlsSettings
 
 _log = logging.getLogger("endpick.serve")

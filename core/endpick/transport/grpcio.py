@@ -15,9 +15,9 @@ import grpc.aio
 
 from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
-from endpick.transport.address import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
-from endpick.transport.methods import Method, Methods
+from endpick.transport.listener import PORTS, ListenError, ListenSettings, listening_socket
+from endpick.transport.server import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from endpick.requests.model import CloseCause
-from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.methods import EXT_PROC_PATH
+from endpick.transport.h2.stream import MESSAGE_HEAD
+from endpick.transport.server import EXT_PROC_PATH
 from endpick.transport.tls import TlsSettings
 
 REQUESTS = 60

@@ -7,21 +7,29 @@ from typing import Final
 from endpick.extproc.stream import GrpcStatus
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.control import ControlFrames
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
-from endpick.transport.h2.frames import CONNECTION_WINDOW_BYTES, DEFAULT_WINDOW_BYTES, END_STREAM, PADDED, STREAM_WINDOW_BYTES
-from endpick.transport.h2.grpc import (
+from endpick.transport.h2.control import LAST_CALL, WAITING_FOR_SETTINGS, ControlFrames, Lifetime
+from endpick.transport.h2.frames import (
+    CONNECTION_WINDOW_BYTES,
+    DEFAULT_WINDOW_BYTES,
+    END_STREAM,
+    PADDED,
+    STREAM_WINDOW_BYTES,
+    ErrorCode,
+    H2ConnectionError,
+    H2StreamError,
+)
+from endpick.transport.h2.headers import Fields, HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
+from endpick.transport.h2.stream import (
+    CLOSED,
+    HALF_CLOSED_REMOTE,
+    MAX_PAYLOAD_BYTES,
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
     CompressedMessageError,
     MessageAssembler,
     MessageTooLargeError,
+    Stream,
 )
-from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
-from endpick.transport.h2.hpack import Fields
-from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
-from endpick.transport.h2.passages import MAX_PAYLOAD_BYTES
-from endpick.transport.h2.stream import CLOSED, HALF_CLOSED_REMOTE, Stream
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
 

@@ -7,7 +7,6 @@ from struct import Struct
 from typing import Final, Protocol
 
 from endpick.extproc.stream import PassingBody
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
     DATA,
     DEFAULT_FRAME_BYTES,
@@ -15,13 +14,14 @@ from endpick.transport.h2.frames import (
     END_STREAM,
     FRAME_HEAD,
     MAX_WINDOW_BYTES,
+    ErrorCode,
+    H2ConnectionError,
+    H2StreamError,
     Setting,
     headers,
 )
-from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
-from endpick.transport.h2.hpack import EMPTY_TABLE
-from endpick.transport.h2.passages import passage_of
-from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
+from endpick.transport.h2.headers import EMPTY_TABLE
+from endpick.transport.h2.stream import AWAITED, COMPLETE, MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS, STARTED, Stream, passage_of
 
 MAX_PENDING_BYTES: Final = 32 * 2**20
 """Replies of one stream that may wait for the client to read them."""

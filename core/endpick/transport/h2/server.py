@@ -7,11 +7,10 @@ import logging
 import time
 from typing import Final
 
-from endpick.transport.address import ListenSettings, listening_socket
-from endpick.transport.h2.protocol import SocketConnection
+from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.limits import TransportCounters
-from endpick.transport.listener import Listener
-from endpick.transport.methods import Methods
+from endpick.transport.listener import Listener, ListenSettings, listening_socket
+from endpick.transport.server import Methods
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]

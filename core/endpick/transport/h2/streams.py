@@ -11,9 +11,7 @@ from typing import Final
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
-from endpick.transport.h2.errors import ErrorCode, H2StreamError
-from endpick.transport.h2.frames import STREAM_WINDOW_BYTES, rst_stream, window_update
-from endpick.transport.h2.grpc import OK_TRAILERS, trailers
+from endpick.transport.h2.frames import STREAM_WINDOW_BYTES, ErrorCode, H2StreamError, rst_stream, window_update
 from endpick.transport.h2.headers import RequestHead
 from endpick.transport.h2.send import Outbox
 from endpick.transport.h2.stream import (
@@ -21,15 +19,17 @@ from endpick.transport.h2.stream import (
     COMPLETE,
     CONNECTION_CLOSED,
     HALF_CLOSED_REMOTE,
+    OK_TRAILERS,
     OPEN,
     RECV_END_STREAM,
     SEND_END_STREAM,
     SEND_RST_STREAM,
     Stream,
     StreamEvent,
+    trailers,
 )
 from endpick.transport.limits import TransportCounters
-from endpick.transport.methods import Methods
+from endpick.transport.server import Methods
 
 logger = logging.getLogger(__name__)
 
