@@ -18,19 +18,14 @@ from endpick.transport.tls import CertificateWatch, TlsSettings
 class ListenSettings:
     """One listening port."""
 
-    host: str = ""
-    """IPv4 or IPv6 address; empty: all interfaces of both families."""
-    port: int = 9002
-    """0: any free port; `Server.start` returns it."""
-    tls: TlsSettings | None = None
-    """None: plain text (HTTP/2 with prior knowledge)."""
-    reuse_port: bool = False
-    """Share the port with other processes (SO_REUSEPORT)."""
+    host: str = ""  # IPv4 or IPv6 address; empty: all interfaces of both families
+    port: int = 9002  # 0: any free port; `Server.start` returns it
+    tls: TlsSettings | None = None  # None: plain text (HTTP/2 with prior knowledge)
+    reuse_port: bool = False  # share the port with other processes (SO_REUSEPORT)
     limits: Limits = field(default_factory=Limits)
 
 
-PORTS: set[int] = set()
-"""Ports that this process has bound; forked children close their sockets."""
+PORTS: set[int] = set()  # bound by this process; forked children close their sockets
 _BACKLOG = 1024
 
 _ADVICE = {
@@ -47,17 +42,13 @@ _OTHER_ADVICE = "choose another address or port"
 
 
 class ListenError(Exception):
-    """The address cannot be bound.
-
-    Attributes:
-        advice: The way out, for the diagnostic.
-    """
+    """The address cannot be bound; `advice` is the diagnostic's help."""
 
     advice = _OTHER_ADVICE
 
     @classmethod
     def at(cls, host: str, port: int, error: OSError) -> Self:
-        """The error of binding an address; an empty `host` means all interfaces."""
+        """The error for an address."""
         made = cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
         made.advice = _advice(error)
         return made

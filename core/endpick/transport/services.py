@@ -52,7 +52,7 @@ class HealthBoard:
         self._watchers: set[Callable[[], None]] = set()
 
     def __call__(self, service: str) -> HealthStatus:
-        """The status of a name. Unknown names follow readiness, because probes may ask for any name."""
+        """The status of a name; unknown names follow readiness, as probes may ask for any."""
         return self._statuses[self.name_for(service)]
 
     def name_for(self, service: str) -> str:
@@ -94,7 +94,7 @@ class HealthBoard:
 
 
 class WatchSession:
-    """Sends the status of one name, first and after each change, until the client ends the stream."""
+    """Sends the status of one name now and after each change."""
 
     finished = False
 
@@ -107,7 +107,7 @@ class WatchSession:
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """A future that resolves at the next change of the board."""
+        """Resolves at the next change."""
         return self._changed
 
     def receive(self, message: bytes) -> Sequence[bytes]:
@@ -177,11 +177,11 @@ def _response(status: HealthStatus) -> bytes:
 
 
 _REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-"""The same messages under two names; older clients know only the second."""
+"""Older clients know only the second."""
 
 
 def reflection_methods(methods: Methods) -> dict[str, Method]:
-    """The reflection service for a port that serves `methods`; it lists itself as well."""
+    """The reflection service for `methods` and itself."""
     services = tuple(sorted({path.split("/")[1] for path in methods} | set(_REFLECTION_SERVICES)))
     method = Method(lambda: ReplySession(lambda message: _answer(services, message), unary=False), holds_drain=False)
     return {f"/{service}/ServerReflectionInfo": method for service in _REFLECTION_SERVICES}

@@ -136,8 +136,7 @@ def _count(text: str) -> int | None:
     return int(text) if len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else None
 
 
-_MAX_DIGITS = 15
-"""Larger numbers are not exact in a column."""
+_MAX_DIGITS = 15  # larger numbers are not exact in a column
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
 
 

@@ -99,8 +99,7 @@ class _StaleError(OSError):
 
 class _State(Enum):
     IDLE = 0
-    ASKED = 1
-    """A request was written; no byte of the answer has arrived."""
+    ASKED = 1  # A request was written; no byte of the answer has arrived
     ANSWERING = 2
     CLOSED = 3
 

@@ -93,8 +93,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         """By each name of an endpoint, then by the endpoint: two endpoints may share a short name."""
         self._http: web.AppRunner | None = None
         self._grpc: grpc.aio.Server | None = None
-        self.port, self.grpc_port = parameters.port, parameters.grpc_port
-        """The ports it listens on, once started."""
+        self.port, self.grpc_port = parameters.port, parameters.grpc_port  # the ports it listens on, once started
         self._warned_at = -_WARN_SECONDS
         exports = Counts("endpick_otlp_exports_total", "Exports over OTLP, by outcome.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by outcome.", ("outcome",), context.registry)

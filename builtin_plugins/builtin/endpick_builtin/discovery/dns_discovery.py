@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     import dns.asyncresolver
     import dns.rdata
 
-_LIFETIME_SECONDS = 5.0
-"""For one look-up, over all name servers."""
-_PARALLEL_LOOKUPS = 16
-"""Targets of SRV records that are looked up at the same time."""
+_LIFETIME_SECONDS = 5.0  # for one look-up, over all name servers
+_PARALLEL_LOOKUPS = 16  # targets of SRV records that are looked up at the same time
 
 
 class DnsDiscoveryParameters(Parameters):

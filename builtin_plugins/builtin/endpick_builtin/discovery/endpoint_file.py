@@ -28,8 +28,7 @@ class Mistake:
 
     line: int
     message: str
-    endpoint: str = ""
-    """`namespace/name` of its entry, if known."""
+    endpoint: str = ""  # `namespace/name` of its entry, if known
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.message}"

@@ -14,13 +14,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from endpick.api import Rejection
 
-HEAD_BYTES = 5
-"""Compressed flag and length."""
-MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Small fields grow a hundredfold when parsed."""
+HEAD_BYTES = 5  # compressed flag and length
+MAX_BODY_BYTES = 16 * 1024 * 1024  # small fields grow a hundredfold when parsed
 
-Declared = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Number and type of fields by message; `*` for a list."""
+Declared = Mapping[str, Mapping[str, tuple[int, str]]]  # number and type of fields by message; `*` for a list
 
 _TYPES = {
     "bytes": FieldDescriptorProto.TYPE_BYTES,

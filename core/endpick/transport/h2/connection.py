@@ -44,8 +44,8 @@ _STREAM_ERRORS_PER_SECOND: Final = 100
 class Connection:
     """The server side of one connection.
 
-    The owner of the socket calls `receive` with the bytes that arrive, `tick` about once a second and `lost` at the end. After each call it
-    writes the outbox; when `lifetime.closing` is set, it closes the socket. Nothing that a client sends makes a method raise.
+    `SocketConnection` calls `receive`, `tick` (once a second) and `lost`. After each call it writes the outbox, and closes the socket if
+    `lifetime.closing` is set. Client errors end the connection; they do not raise.
     """
 
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, spawn: Spawn, now: float) -> None:
@@ -97,7 +97,7 @@ class Connection:
             lifetime.close_after_last_stream()
 
     def drain(self, now: float, grace_seconds: float) -> None:
-        """Close gracefully: when all streams have ended, or after `grace_seconds`."""
+        """Close when all streams have ended, or after `grace_seconds`."""
         if not self.lifetime.closing:
             self.lifetime.drain(now, grace_seconds)
             self.lifetime.close_after_last_stream()
@@ -117,7 +117,7 @@ class Connection:
             self.streams.close_all()
 
     def set_writable(self, writable: bool) -> None:
-        """The socket's write buffer is below, or above, its limit."""
+        """The socket accepts, or stops accepting, writes."""
         self.outbox.writable = writable
         if writable:
             self.outbox.push_ready()
@@ -130,7 +130,6 @@ class Connection:
         self.streams.close_all()
 
     def _take_preface(self, data: bytes) -> bytes:
-        """The bytes after the preface; none while it is incomplete."""
         start = self._start = self._start + data
         if start.startswith(PREFACE):
             self._start = b""
@@ -145,11 +144,10 @@ class Connection:
         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")
 
     def _receive_frames(self, buffer: bytes, position: int, now: float) -> None:
-        """Handle the whole frames in `buffer[position:]` and keep the rest."""
         requests = self._requests
         blocks = requests.blocks
         end = len(buffer)
-        # Declared for mypyc, which calls methods on numbers of unknown type.
+        # typed for mypyc
         length_and_kind: int
         flags: int
         stream_id: int
@@ -184,8 +182,7 @@ class Connection:
             self._partial.start(buffer, position)
 
 
-_WRITE_BUFFER_BYTES: Final = 256 * 1024
-"""Bytes in asyncio's write buffer before replies wait at their streams."""
+_WRITE_BUFFER_BYTES: Final = 256 * 1024  # more make replies wait at their streams
 _WRITE_STALL_SECONDS: Final = 30.0
 _LINGER_SECONDS: Final = 1.0
 _now: Final = time.monotonic
@@ -206,7 +203,7 @@ class ConnectionOwner(Protocol):
 class SocketConnection:
     """An asyncio protocol.
 
-    It does not inherit from `asyncio.Protocol`, because mypyc accesses the attributes of a class with an interpreted base slowly.
+    It does not inherit from `asyncio.Protocol`: an interpreted base slows attributes down in mypyc.
     """
 
     def __init__(self, owner: ConnectionOwner) -> None:
@@ -229,14 +226,14 @@ class SocketConnection:
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`; all replies leave in one write."""
+        """See `asyncio.Protocol`."""
         connection = self._connection
         if connection is not None and not self._closed:
             connection.receive(data, _now())
             self._flush()
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`; the transport then closes itself."""
+        """See `asyncio.Protocol`."""
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -262,7 +259,7 @@ class SocketConnection:
             self._owner.closed(self)
 
     def tick(self, now: float) -> None:
-        """Apply timeouts; called about once a second."""
+        """Apply timeouts."""
         connection = self._connection
         if connection is None or self._closed:
             return
@@ -274,13 +271,13 @@ class SocketConnection:
         self._flush()
 
     def drain(self, grace_seconds: float) -> None:
-        """Close when all streams have ended, or after the grace period."""
+        """See `Connection.drain`."""
         if self._connection is not None and not self._closed:
             self._connection.drain(_now(), grace_seconds)
             self._flush()
 
     def end_now(self) -> None:
-        """End all streams, and close once that is written."""
+        """See `Connection.end_now`."""
         if self._connection is not None and not self._closed:
             self._connection.end_now()
             self._flush()
@@ -299,7 +296,7 @@ class SocketConnection:
             self._hang_up()
 
     def _flush_soon(self) -> None:
-        """Flush once for everything that happens in this iteration of the event loop."""
+        """Flush once per iteration of the event loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_now)

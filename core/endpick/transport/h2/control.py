@@ -1,4 +1,4 @@
-"""The state of one connection, and the frames that control it: SETTINGS, PING, RST_STREAM, WINDOW_UPDATE and others."""
+"""The state of one connection, and the frames that control it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,9 @@ class ConnectionState(IntEnum):
     WAITING_FOR_PREFACE = 0
     WAITING_FOR_SETTINGS = 1
     OPEN = 2
-    DRAINING = 3
-    """The first GOAWAY has been sent; new streams are still served."""
-    LAST_CALL = 4
-    """The GOAWAY with the last stream id has been sent; later streams are refused."""
-    CLOSING = 5
-    """The owner of the socket writes the rest and closes it; nothing more is read."""
+    DRAINING = 3  # the first GOAWAY has been sent; new streams are still served
+    LAST_CALL = 4  # the GOAWAY with the last stream id has been sent; later streams are refused
+    CLOSING = 5  # the rest is written; nothing more is read
     CLOSED = 6
 
 
@@ -60,8 +57,7 @@ _TRANSITIONS: Final[dict[ConnectionState, tuple[ConnectionState, ...]]] = {
 _DRAIN_PING: Final = b"draining"
 _DRAIN_PING_SECONDS: Final = 1.0
 _KEEPALIVE_PING: Final = b"is there"
-_LAST_REPLIES_SECONDS: Final = 1.0
-"""How long the last replies may take to be read after the grace period."""
+_LAST_REPLIES_SECONDS: Final = 1.0  # for the client to read the last replies
 MAX_IDLE_SECONDS: Final = 3600.0
 
 
@@ -99,19 +95,19 @@ class Lifetime:
             self.enter(OPEN if self._drain_started_at is None else DRAINING)
 
     def drain(self, now: float, grace_seconds: float) -> None:
-        """Ask the client to open no more streams (RFC 9113 section 6.8), and end endless ones."""
+        """Start a graceful shutdown (RFC 9113 section 6.8); endless streams end now."""
         if self._drain_started_at is not None:
             return
         self._drain_started_at = now
         self._drain_ends_at = now + grace_seconds
-        if self.state is OPEN:  # a client whose SETTINGS are outstanding may still send them, and requests after them
+        if self.state is OPEN:  # before SETTINGS, requests may still follow
             self.enter(DRAINING)
         self._outbox.put(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "draining"))
         self._outbox.put(frames.ping(_DRAIN_PING, ack=False))
         self._streams.end_all("the server is draining", endless_only=True)
 
     def ping_answered(self, payload: bytes) -> None:
-        """Handle a PING acknowledgement. That of the drain PING means that the client has seen the first GOAWAY."""
+        """Handle a PING acknowledgement; that of the drain PING follows the first GOAWAY."""
         if self.state is DRAINING and payload == _DRAIN_PING:
             self._call_last()
 
@@ -122,12 +118,12 @@ class Lifetime:
             self._call_last()
 
     def close_after_last_stream(self) -> None:
-        """Close if the last GOAWAY has been sent and no stream is open."""
+        """Close if draining and no stream is open."""
         if self.state is LAST_CALL and not self._streams.open:
             self.enter(CLOSING)
 
     def is_idle(self, stream_id: int) -> bool:
-        """True for a stream that was never opened; False after the last GOAWAY, when frames on such streams are ignored."""
+        """True for a stream that was never opened; such streams are ignored after the last GOAWAY."""
         return stream_id > self._streams.last_id and self.state < LAST_CALL
 
     def tick(self, now: float) -> None:
@@ -168,14 +164,13 @@ class Lifetime:
         self._outbox.put(frames.goaway(self._streams.last_id, ErrorCode.NO_ERROR))
 
 
-# Budgets per connection. Each frame costs one; those that cost us more than their sender cost more.
+# Per connection. Frames that cost us more than their sender spend more.
 _FRAME_BURST: Final = 20_000
 _FRAMES_PER_SECOND: Final = 20_000
 _PING_COST: Final = 20.0
-_SETTINGS_COST: Final = 200.0
-"""A change of the initial window visits every stream."""
+_SETTINGS_COST: Final = 200.0  # a change of the initial window visits every stream
 _EMPTY_DATA_COST: Final = 200.0
-# Gateways reset streams whose clients are gone. More than this is a rapid-reset attack (CVE-2023-44487).
+# More is a rapid-reset attack (CVE-2023-44487); gateways reset streams whose clients are gone.
 _UNANSWERED_RESET_BURST: Final = 8192
 _UNANSWERED_RESETS_PER_SECOND: Final = 500
 
@@ -188,10 +183,7 @@ _WINDOW_UPDATE: Final = int(FrameType.WINDOW_UPDATE)
 
 
 class ControlFrames:
-    """Handles every frame but DATA, HEADERS and CONTINUATION.
-
-    Its methods raise `H2ConnectionError` or `H2StreamError` if the client breaks a rule.
-    """
+    """Handles every frame but DATA, HEADERS and CONTINUATION. Raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, counters: TransportCounters, streams: Streams, lifetime: Lifetime, now: float) -> None:
         self._counters = counters
@@ -204,7 +196,7 @@ class ControlFrames:
         )
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle one frame other than RST_STREAM; frames of unknown types are ignored (RFC 9113 section 4.1)."""
+        """Handle any frame but RST_STREAM; unknown types are ignored (RFC 9113 section 4.1)."""
         if self._lifetime.state <= WAITING_FOR_SETTINGS and kind != _SETTINGS:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind == _WINDOW_UPDATE:
@@ -226,7 +218,7 @@ class ControlFrames:
                 raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "clients may not push")
 
     def receive_reset(self, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle RST_STREAM. Envoy ends nearly every stream this way; only resets before any answer are suspicious."""
+        """Handle RST_STREAM, with which Envoy ends nearly every stream."""
         if not stream_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
         _require_length(payload, 4, "RST_STREAM")

@@ -29,13 +29,7 @@ class ErrorCode(IntEnum):
 
 
 class H2ConnectionError(Exception):
-    """The client broke a rule of the connection: answer GOAWAY, then close.
-
-    Attributes:
-        code: Error code of the GOAWAY.
-        reason: Debug data of the GOAWAY.
-        counter: Field of `TransportCounters` to increment besides `connection_errors`.
-    """
+    """The client broke a rule of the connection: answer GOAWAY, then close. `counter` names a field of `TransportCounters`."""
 
     def __init__(self, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -50,7 +44,7 @@ class H2ConnectionError(Exception):
 
 
 class H2StreamError(Exception):
-    """The client broke a rule of one stream: answer RST_STREAM; the connection continues."""
+    """The client broke a rule of one stream: answer RST_STREAM."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -70,14 +64,11 @@ def _increment(counters: TransportCounters, name: str | None) -> None:
 
 
 class InvalidTransitionError(Exception):
-    """A state machine got an event its state does not allow: a bug in endpick, never the client's fault."""
+    """A bug in endpick: a state machine got an event that its state does not allow."""
 
 
 class RateBudget:
-    """A token bucket: `burst` tokens, refilled at `per_second`.
-
-    It refills only when empty, which keeps the usual call cheap; at worst it lets two bursts pass.
-    """
+    """A token bucket that refills only when empty, which is cheap; at worst it lets two bursts pass."""
 
     def __init__(self, burst: int, per_second: int, subject: str, counter: str, now: float) -> None:
         self._burst = float(burst)
@@ -88,7 +79,7 @@ class RateBudget:
         self._filled_at = now
 
     def spend(self, now: float, cost: float = 1.0) -> None:
-        """Take `cost` tokens, or raise ENHANCE_YOUR_CALM as an `H2ConnectionError`."""
+        """Take tokens, or raise `H2ConnectionError`."""
         if self._left < cost:
             self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
             self._filled_at = now
@@ -104,8 +95,7 @@ DEFAULT_WINDOW_BYTES: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
 _LARGEST_FRAME_BYTES: Final = 2**24 - 1
 
-MAX_FRAME_BYTES: Final = 65_536
-"""Largest frame payload accepted, as announced to clients."""
+MAX_FRAME_BYTES: Final = 65_536  # largest frame payload accepted, as announced to clients
 STREAM_WINDOW_BYTES: Final = 1_048_576
 CONNECTION_WINDOW_BYTES: Final = 16_777_216
 
@@ -115,11 +105,9 @@ END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 PRIORITY_FIELDS: Final = 0x20
 
-FRAME_HEAD: Final = Struct(">HBBBI")
-"""Payload length in two parts, type, flags, stream."""
+FRAME_HEAD: Final = Struct(">HBBBI")  # payload length in two parts, type, flags, stream
 FRAME_HEAD_BYTES: Final = 9
-read_frame_head: Final = Struct(">IBI").unpack_from
-"""Unpacks length << 8 | type, flags, stream with its reserved bit."""
+read_frame_head: Final = Struct(">IBI").unpack_from  # unpacks length << 8 | type, flags, stream with its reserved bit
 
 _WINDOW_UPDATE: Final = Struct(">HBBBII")
 _RST_STREAM: Final = _WINDOW_UPDATE
@@ -141,7 +129,7 @@ class FrameType(IntEnum):
     CONTINUATION = 0x9
 
 
-# The types that the frame loop compares, as literals that mypyc compiles in.
+# Literals, which mypyc compiles in.
 DATA: Final = 0x0
 HEADERS: Final = 0x1
 RST_STREAM: Final = 0x3
@@ -163,7 +151,7 @@ class PartialFrame:
         self._bytes += memoryview(data)[position:]
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """Add the bytes that the frame lacks; returns it, empty if still incomplete, and the position in `data` after it."""
+        """The frame, empty if still incomplete, and the position in `data` after it."""
         partial = self._bytes
         position = max(0, FRAME_HEAD_BYTES - len(partial))
         partial += data[:position]
@@ -244,7 +232,7 @@ def announced_settings(limits: Limits) -> dict[int, int]:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifiers and values, unknown ones included; the last value of a repeated setting wins."""
+    """Identifiers and values; the last value of a repeated setting wins."""
     if len(payload) % _SETTING.size:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     values = list(_SETTING.iter_unpack(payload))

@@ -1,4 +1,4 @@
-"""Header blocks: assembled from frames, decoded (HPACK, RFC 7541), validated (RFC 9113) and read as gRPC requests."""
+"""Header blocks: assembled, decoded (HPACK, RFC 7541), validated (RFC 9113) and read as gRPC requests."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ from endpick.transport.h2.frames import (
 )
 from endpick.transport.limits import Limits
 
-Fields = list[tuple[bytes, bytes, bool]]
-"""Name, value, and whether the value is never indexed."""
+Fields = list[tuple[bytes, bytes, bool]]  # name, value, and whether the value is never indexed
 
-CodedString = tuple[int, int, int, int]
-"""Field number, 0 for a name or 1 for a value, end position, encoded length."""
+CodedString = tuple[int, int, int, int]  # field number, 0 for a name or 1 for a value, end position, encoded length
 
-EMPTY_TABLE: Final = b"\x20"
-"""Sets the size of our dynamic table to zero; sent once, in the first block."""
+EMPTY_TABLE: Final = b"\x20"  # sets the size of our dynamic table to zero; sent once, in the first block
 
-_LONGEST_REPEATED_BYTES: Final = 1024
-"""Longer blocks are decoded each time, because every connection keeps its last one."""
+_LONGEST_REPEATED_BYTES: Final = 1024  # every connection keeps its last block, up to this length
 _MAX_INTEGER_SHIFT: Final = 28
 _CODE_BITS: Final = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
@@ -45,22 +41,21 @@ _code_bits: Final = _CODE_BITS.__getitem__
 
 
 class MalformedBlockError(Exception):
-    """The block breaks a rule of RFC 7541 that jh2 does not enforce."""
+    """The block breaks a rule that jh2 does not enforce."""
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection. Every block must be decoded, in order: later ones refer to it."""
+    """Decodes the header blocks of one connection: all, in order, because later ones refer to them."""
 
     def __init__(self, max_list_bytes: int) -> None:
         self._decoder = Decoder(max_list_bytes)
-        self.repeatable = b""
-        """The last block if it left the dynamic table unchanged: the same bytes then mean the same fields."""
+        self.repeatable = b""  # the last block, if it left the dynamic table unchanged
         self.repeated: Fields = []
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of one block. Callers compare it with `repeatable` first: gateways repeat one block for every stream."""
+        """The fields of one block. Callers compare it with `repeatable` first, as gateways repeat one block."""
         try:
-            # jh2 panics on literals that reach beyond the block, and accepts a late table resize and zero padding.
+            # jh2 panics on cut literals, and accepts late table resizes and zero padding.
             coded, keeps_table = scan(block)
             fields: Fields = self._decoder.decode(block, True)
             _check_padding(block, coded, fields)
@@ -133,7 +128,7 @@ def _check_padding(block: bytes, coded: list[CodedString], fields: Fields) -> No
 
 
 def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
-    """The rest of an integer beyond its prefix, and its end position: beyond the block if it is cut or too large."""
+    """The rest of an integer, and its end: beyond the block if it is cut or too large."""
     value = shift = 0
     while position < len(block) and shift <= _MAX_INTEGER_SHIFT:
         byte = block[position]
@@ -146,7 +141,7 @@ def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
 
 
 def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of literals without indexing: the same bytes are valid on every connection."""
+    """A block of literals without indexing, valid on every connection."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
 
 
@@ -178,15 +173,11 @@ class HeaderBlocks:
         self._continuations = 0
         self.ends_stream = False
         self.depends_on_itself = False
-        self.stream_id = 0
-        """The stream of an incomplete block; 0: none."""
+        self.stream_id = 0  # the stream of an incomplete block; 0: none
         self._started_at = 0.0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
-        """Take a HEADERS or CONTINUATION frame and return the decoded fields once the block is complete.
-
-        A repeated block returns the same list object.
-        """
+        """The fields, once the block is complete; for a repeated block the same list."""
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
         if kind == HEADERS:
@@ -259,15 +250,14 @@ class MalformedError(Exception):
 
 @dataclass(slots=True)
 class RequestHead:
-    """A request without its body. Requests with equal headers share one object: never change it."""
+    """A request without its body, shared by requests with equal headers."""
 
     method: bytes = b""
     path: str = ""
     is_grpc: bool = False
     timeout_seconds: float | None = None
     content_length: int | None = None
-    refusal: tuple[bytes, bytes] | None = None
-    """Header block and body of the answer to a request that is not gRPC."""
+    refusal: tuple[bytes, bytes] | None = None  # header block and body of the answer to a request that is not gRPC
 
 
 def read_head(fields: Fields) -> RequestHead:
@@ -324,7 +314,7 @@ def _check_name(name: bytes) -> None:
 
 
 def _check_values(fields: Fields) -> None:
-    # One search through all values costs a tenth of one search per value.
+    # One search costs a tenth of one per value.
     if _FORBIDDEN_IN_VALUE.search(b"".join([value for _, value, _ in fields])) is not None:
         raise MalformedError("a header value contains a line break or a zero byte")
 

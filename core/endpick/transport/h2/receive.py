@@ -1,4 +1,4 @@
-"""Handles the HEADERS, CONTINUATION and DATA frames of one connection: requests and their messages."""
+"""Handles the frames of requests: HEADERS, CONTINUATION and DATA."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ _message_head: Final = MESSAGE_HEAD.unpack_from
 
 
 class RequestFrames:
-    """Handles HEADERS, CONTINUATION and DATA.
-
-    Its methods raise `H2ConnectionError` or `H2StreamError` if the client breaks a rule.
-    """
+    """Handles HEADERS, CONTINUATION and DATA. Raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, control: ControlFrames) -> None:
         self._limits = limits
@@ -154,7 +151,7 @@ class RequestFrames:
     def _refuse_data(self, stream_id: int) -> None:
         if stream_id == 0 or self._lifetime.is_idle(stream_id):
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
-        # A client may send DATA until it has read our RST_STREAM.
+        # a client may send DATA until it has read our RST_STREAM.
         if not self._streams.closed.get(stream_id, False):
             raise H2StreamError(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
 

@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 2.0
 _TICK_SECONDS: Final = 1.0
-_LATE_SECONDS: Final = 2.0
-"""A tick this late is skipped: after a standstill, bytes that arrived in time are still unread."""
+_LATE_SECONDS: Final = 2.0  # later ticks are skipped: after a standstill, bytes that arrived in time are unread
 
 
 class H2Server:

@@ -1,4 +1,4 @@
-"""One HTTP/2 stream and the gRPC messages, statuses and timeouts it carries."""
+"""One HTTP/2 stream, and the gRPC messages and statuses it carries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MessageTooLargeError(Exception):
 
 
 class CompressedMessageError(Exception):
-    """A message is compressed, although no compression was negotiated."""
+    """A message is compressed without negotiation."""
 
 
 class MessageAssembler:
@@ -33,8 +33,7 @@ class MessageAssembler:
     def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
         self._head = b""
-        self._missing = -1
-        """Bytes that the current message lacks; -1 between messages."""
+        self._missing = -1  # bytes that the current message lacks; -1 between messages
         self._message = bytearray()
 
     @property
@@ -43,11 +42,7 @@ class MessageAssembler:
         return self._missing < 0 and not self._head
 
     def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """The messages that `buffer[start:stop]` completes.
-
-        Raises:
-            MessageTooLargeError, CompressedMessageError: the head of a message is unacceptable.
-        """
+        """The messages that `buffer[start:stop]` completes. Raises `MessageTooLargeError` and `CompressedMessageError`."""
         messages: list[bytes] = []
         position = start
         while position < stop:
@@ -95,12 +90,15 @@ def trailers(status: int, message: str = "") -> bytes:
 OK_TRAILERS: Final = trailers(GrpcStatus.OK)
 
 
-MAX_PAYLOAD_BYTES: Final = 4096
-"""Longer payloads are rare and take the usual path."""
+MAX_PAYLOAD_BYTES: Final = 4096  # longer payloads are rare and take the usual path
 
 
 class Passage:
-    """The bytes around a piece in DATA payloads of one length."""
+    """The fast path for pieces of a streamed response body: the reply is derived from the DATA payload without parsing it.
+
+    Nearly all pieces pass unchanged. The bytes around one depend on its length only, so they are computed once per length. Other payloads
+    take the usual path, with the same result.
+    """
 
     def __init__(self, payload_bytes: int) -> None:
         before, before_bytes, instead = passage(payload_bytes - MESSAGE_HEAD_BYTES)
@@ -125,7 +123,7 @@ def passage_of(payload_bytes: int) -> Passage:
 
 
 class StreamState(IntEnum):
-    """The states of RFC 9113 section 5.1 without those of server push. A stream without a `Stream` object is idle."""
+    """RFC 9113 section 5.1, without server push. A stream without an object is idle."""
 
     OPEN = 1
     HALF_CLOSED_LOCAL = 2
@@ -176,8 +174,7 @@ class ResponseState(IntEnum):
 
     AWAITED = 0
     STARTED = 1
-    COMPLETE = 2
-    """Nothing more is added: END_STREAM follows once `Stream.pending` is empty."""
+    COMPLETE = 2  # nothing more is added: END_STREAM follows once `Stream.pending` is empty
 
 
 AWAITED: Final = ResponseState.AWAITED
@@ -195,22 +192,17 @@ class Stream:
         self.response: ResponseState = AWAITED
         self.session: StreamSession | None = None
         """None if the request is not gRPC, the response is complete or the stream closed."""
-        self.passing: PassingBody | None = None
-        """Set while pieces of the response body pass unchanged; see `passages`."""
+        self.passing: PassingBody | None = None  # set while pieces of the response body pass unchanged
         self.task: asyncio.Future[Any] | None = None
         self.deadline: float | None = None
-        self.holds_drain = True
-        """False for a stream that never ends by itself; a drain ends it at once."""
+        self.holds_drain = True  # see `Method.holds_drain`
         self.receive_window = receive_window
         self.send_window = send_window
-        self.content_left: int | None = None
-        """Bytes of the body that `content-length` still promises."""
-        self.assembler: MessageAssembler | None = None
-        """Set while a message is incomplete."""
+        self.content_left: int | None = None  # bytes of the body that `content-length` still promises
+        self.assembler: MessageAssembler | None = None  # set while a message is incomplete
         self.pending: list[memoryview] = []
         self.pending_bytes = 0
-        self.trailers: bytes | None = None
-        """Header block that ends the response once `pending` is empty."""
+        self.trailers: bytes | None = None  # header block that ends the response once `pending` is empty
         self.refusal: tuple[bytes, bytes] | None = None
         """Header block and body that answer a request that is not gRPC, once it has ended."""
 
