@@ -26,7 +26,7 @@ class Parser(Plugin[P]):
     kind: ClassVar[str] = "parser"
 
     claims: ClassVar[tuple[str, ...]] = ()
-    """Path suffixes of whole segments, or with a leading dot for a part of a gRPC service name. The longest match wins. Empty: every path."""
+    """Suffixes of whole segments, or with a leading dot for a part of a gRPC service name. The longest match wins. Empty: every path."""
 
     reads_usage: ClassVar[bool] = False
     """True if `usage` can find token counts."""

@@ -1,82 +1,31 @@
-"""What plugins hand to the host is refused where they make it."""
+"""Values that no gateway would take are refused when a plugin makes them."""
 
 from __future__ import annotations
 
 import pytest
 
-from endpick.api import ParsedRequest, Rejection, SchedulingResult, Usage
+from endpick.api import Rejection, SchedulingResult
 from endpick.api.request import shown
 
 
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (lambda: ParsedRequest(model=None), "model of a ParsedRequest must be str, not NoneType"),
-        (lambda: ParsedRequest(prompt="hello"), "prompt of a ParsedRequest must be Prompt, not str"),
-        (lambda: ParsedRequest(streaming=1), "streaming of a ParsedRequest must be bool, not int"),
-        (lambda: ParsedRequest(max_output_tokens="9"), "max_output_tokens of a ParsedRequest must be int or None, not str"),
-        (lambda: ParsedRequest(cache_salt=b""), "cache_salt of a ParsedRequest must be str, not bytes"),
-        (lambda: Rejection(RuntimeError("no")), "message of a Rejection must be str, not RuntimeError"),
-        (lambda: Rejection("no", "429"), "status of a Rejection must be int, not str"),
-        (lambda: Rejection("no", 429, None), "reason of a Rejection must be str, not NoneType"),
-        (lambda: Usage(prompt_tokens=1.5), "prompt_tokens of a Usage must be int, not float"),
-        (lambda: Usage(1, None), "completion_tokens of a Usage must be int, not NoneType"),
-        (lambda: Usage(1, 2, "3"), "cached_tokens of a Usage must be int or None, not str"),
-        (lambda: SchedulingResult(None, {}, ()), "primary of a SchedulingResult must be str, not NoneType"),
-        (lambda: SchedulingResult("a", [], ()), "runs of a SchedulingResult must be dict or Mapping, not list"),
-        (lambda: SchedulingResult("a", {}, ["10.0.0.1:1"]), "destinations of a SchedulingResult must be tuple, not list"),
-        (lambda: SchedulingResult("a", {}, (object(),)), "destinations of a SchedulingResult must hold strings only, not object"),
-        (lambda: SchedulingResult("a", {}, (), {"x": 1}), "header 'x' is set to 1; names and values must be strings"),
-    ],
-)
-def test_a_wrong_type_is_named_with_the_field_that_has_it(make, complaint):
-    with pytest.raises(TypeError) as caught:
-        make()
-    assert str(caught.value) == complaint
-
-
-@pytest.mark.parametrize("status", [0, 200, 399, 600])
-def test_a_rejection_is_an_error_to_the_client(status):
+@pytest.mark.parametrize("status", [399, 600])
+def test_rejection_needs_an_error_status(status):
     with pytest.raises(ValueError, match=f"400 to 599, not {status}"):
         Rejection("no", status)
 
 
 @pytest.mark.parametrize("reason", ["two\nlines", "naïve"])
-def test_the_reason_of_a_rejection_fits_a_header(reason):
+def test_rejection_reason_fits_a_header(reason):
     with pytest.raises(ValueError, match="fit for a header"):
         Rejection("no", 429, reason)
 
 
-class OddText(str):
-    __slots__ = ()
-
-    def __repr__(self):
-        raise SystemExit("do not look")
-
-
-def lists_in_lists() -> object:
-    """Small, and gigabytes of text."""
-    inner: list[object] = []
-    for _ in range(60):
-        inner = [inner, inner]
-    return inner
+@pytest.mark.parametrize(("header", "error"), [(("x", 1), TypeError), (("", "a"), ValueError), (("x", "a\r\nb"), ValueError)])
+def test_decision_headers_are_valid_http(header, error):
+    with pytest.raises(error, match="is set to"):
+        SchedulingResult("a", {}, ("10.0.0.1:1",), dict([header]))
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("x\n", "'x\\n'"),
-        (b"x", "b'x'"),
-        (1, "1"),
-        (0.5, "0.5"),
-        (None, "None"),
-        (dict, "<class 'dict'>"),
-        ("x" * 1000, repr("x" * 100)),
-        (10**5000, "<int>"),
-        (lists_in_lists(), "<list>"),
-        (OddText("x"), "<OddText>"),
-    ],
-    ids=["text", "bytes", "number", "fraction", "nothing", "class", "long text", "long number", "lists in lists", "own text"],
-)
-def test_a_message_shows_of_a_value_only_what_is_short_and_shown_by_python_itself(value, text):
-    assert shown(value) == text
+def test_messages_show_short_values_only():
+    assert shown("x\n") == "'x\\n'"
+    assert shown("x" * 1000) == "<str>"
