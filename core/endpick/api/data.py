@@ -46,7 +46,8 @@ class AnyKey(Protocol):
     def is_shared(self) -> bool: ...  # noqa: D102
     @property
     def is_number(self) -> bool: ...  # noqa: D102
-    def no_older_than(self, seconds: float) -> AnyKey: ...  # noqa: D102
+    def no_older_than(self, seconds: float) -> AnyKey:
+        """See `DataKey.no_older_than`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

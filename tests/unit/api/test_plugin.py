@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-import endpick.api
+import endpick.api.discovery
+import endpick.api.flow_control
+import endpick.api.keys
 from endpick.api import (
     DataKey,
     Endpoints,
@@ -40,7 +42,9 @@ def test_kinds_follow_from_the_bases():
 
 
 def test_every_kind_has_a_class_and_a_row():
-    bases = [value for value in vars(endpick.api).values() if isinstance(value, type) and issubclass(value, Plugin)]
+    modules = endpick.api, endpick.api.discovery, endpick.api.flow_control
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    bases = [value for value in classes if issubclass(value, Plugin)]
 
     assert {kind for base in bases for kind in kinds_of(base)} == set(KINDS)
     assert {base for base in bases if "kind" in vars(base)} == set(KINDS), "a class that names a kind has a row in the table"
@@ -76,7 +80,7 @@ def test_every_public_method_of_a_public_class_is_documented():
 
 
 def test_endpick_keys_are_documented_and_plainly_named():
-    keys = [value for value in vars(endpick.api).values() if isinstance(value, DataKey)]
+    keys = [value for value in vars(endpick.api.keys).values() if isinstance(value, DataKey)]
 
     assert len(keys) >= 10
     assert all(key.doc.endswith(".") and "/" not in key.name.removeprefix("llm-d.ai/") for key in keys)
