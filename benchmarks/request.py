@@ -41,7 +41,7 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import DATA, FRAME_HEAD, ErrorCode
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import ext_proc_methods
+from endpick.transport.methods import ext_proc_methods
 
 STREAMS = 4
 """Streams whose phases arrive together, as under load."""

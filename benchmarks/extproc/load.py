@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.extproc.messages import Conversation
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 _SUCCEEDED = re.compile(r"requests: .* (\d+) succeeded, (\d+) failed")
 

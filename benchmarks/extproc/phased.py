@@ -23,7 +23,7 @@ from benchmarks.extproc.serve import sessions
 from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, ErrorCode, FrameType, read_frame_head
 from endpick.transport.h2.stream import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 _WINDOW = 2**30
 _MAX_FRAME = 16_384

@@ -18,7 +18,8 @@ from endpick.host.telemetry import NullTelemetry
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
 from endpick.requests.response import BodilessExchange
 from endpick.transport.listener import ListenSettings
-from endpick.transport.server import ext_proc_methods, open_server
+from endpick.transport.methods import ext_proc_methods
+from endpick.transport.server import open_server
 
 
 class EchoSession:

@@ -11,7 +11,7 @@ import time
 import grpc
 
 from benchmarks.extproc.messages import conversations
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 CONNECTIONS, STREAMS, PAUSE_SECONDS = 2, 4, 0.03
 

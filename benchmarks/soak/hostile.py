@@ -16,7 +16,7 @@ from itertools import count
 from jh2._hazmat import Encoder
 
 from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProcessingRequest
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 MEBIBYTE = 1 << 20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

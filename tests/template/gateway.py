@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from endpick._proto.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from endpick.extproc.headers import DESTINATION_HEADER
 from endpick.simulation.demo.processes import Child, Children
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 READY_SECONDS = 60.0
 LISTEN = (

@@ -42,7 +42,8 @@ from endpick.serve.stream_metrics import measured
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenError, ListenSettings
-from endpick.transport.server import Server, TransportName, ext_proc_methods, open_server
+from endpick.transport.methods import ext_proc_methods
+from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.services import HealthBoard, health_methods, reflection_methods
 from endpick.transport.tls import TlsError, TlsSettings
 

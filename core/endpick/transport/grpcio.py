@@ -17,7 +17,7 @@ from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import PORTS, ListenError, ListenSettings, listening_socket
-from endpick.transport.server import Method, Methods
+from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]

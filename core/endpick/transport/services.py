@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
-from endpick.transport.server import EXT_PROC_SERVICE, Method, Methods, ReplySession
+from endpick.transport.methods import EXT_PROC_SERVICE, Method, Methods, ReplySession
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"

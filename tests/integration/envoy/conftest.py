@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from endpick.transport.listener import ListenSettings
-from endpick.transport.server import TransportName, ext_proc_methods, open_server
+from endpick.transport.methods import ext_proc_methods
+from endpick.transport.server import TransportName, open_server
 from integration.envoy.gateway import Envoy, find_envoy, start_envoy, stop_envoy
 from integration.envoy.model_server import serve_model
 from integration.envoy.picker import Picker, Seen

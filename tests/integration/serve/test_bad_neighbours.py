@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from aiohttp import web
 
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 from integration.serve.gateway import Gateway, running_gateway, until
 from integration.serve.load import Load
 from unit.extproc.conversation import request_body, request_headers, response_headers

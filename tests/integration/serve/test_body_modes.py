@@ -8,7 +8,7 @@ import pytest
 from endpick.extproc.stream import SessionCounters
 from endpick.requests.model import BodyMode
 from endpick.transport.limits import TransportCounters
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 from integration.serve.gateway import Gateway, running_gateway, samples
 from integration.serve.test_bad_neighbours import log_of
 from unit.extproc.conversation import read, request_body, request_headers, response_headers

@@ -10,7 +10,7 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, ErrorCode, FrameType
 from endpick.transport.h2.headers import encode
 from endpick.transport.h2.stream import MESSAGE_HEAD
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 READ_SECONDS = 15.0
 HEADERS = (

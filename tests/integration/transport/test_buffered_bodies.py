@@ -10,7 +10,8 @@ from endpick.extproc.session import SessionSettings, session_factory
 from endpick.requests.model import BodyMode
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenSettings
-from endpick.transport.server import EXT_PROC_PATH, ext_proc_methods, open_server
+from endpick.transport.methods import EXT_PROC_PATH, ext_proc_methods
+from endpick.transport.server import open_server
 from unit.extproc.conversation import NotedDirector, read, request_body, request_headers
 
 pytestmark = pytest.mark.asyncio

@@ -11,7 +11,7 @@ import pytest
 
 from endpick.requests.model import CloseCause
 from endpick.transport.h2.stream import MESSAGE_HEAD
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 from endpick.transport.tls import TlsSettings
 
 REQUESTS = 60

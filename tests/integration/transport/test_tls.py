@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenSettings
-from endpick.transport.server import EXT_PROC_PATH, open_server
+from endpick.transport.methods import EXT_PROC_PATH
+from endpick.transport.server import open_server
 from endpick.transport.tls import TlsError, TlsSettings, make_self_signed
 
 pytestmark = pytest.mark.asyncio

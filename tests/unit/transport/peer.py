@@ -24,7 +24,7 @@ from endpick.transport.h2.frames import (
 from endpick.transport.h2.headers import encode
 from endpick.transport.h2.stream import MESSAGE_HEAD, Stream
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Method
+from endpick.transport.methods import Method
 
 PATH = "/test.Echo/Stream"
 ENDLESS_PATH = "/test.Echo/Endless"

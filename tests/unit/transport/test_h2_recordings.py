@@ -17,7 +17,7 @@ from endpick.extproc.stream import StreamSession
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import FrameType
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import EXT_PROC_PATH, Method
+from endpick.transport.methods import EXT_PROC_PATH, Method
 from unit.transport.peer import EchoSession, FakeTask, split_frames
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "transport"

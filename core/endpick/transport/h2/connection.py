@@ -33,7 +33,7 @@ from endpick.transport.h2.receive import RequestFrames
 from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.streams import Spawn, Streams
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 
 _HTTP1_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 _TLS_HANDSHAKE: Final = b"\x16\x03"

@@ -10,7 +10,7 @@ from typing import Final
 from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener, ListenSettings, listening_socket
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]

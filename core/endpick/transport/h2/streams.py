@@ -29,7 +29,7 @@ from endpick.transport.h2.stream import (
     trailers,
 )
 from endpick.transport.limits import TransportCounters
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 
 logger = logging.getLogger(__name__)
 
