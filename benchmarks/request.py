@@ -38,8 +38,7 @@ from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import DATA, FRAME_HEAD
+from endpick.transport.h2.frames import DATA, FRAME_HEAD, ErrorCode
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import ext_proc_methods
 

@@ -21,9 +21,8 @@ from jh2._hazmat import Encoder
 from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.serve import sessions
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, FrameType, read_frame_head
-from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
+from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, ErrorCode, FrameType, read_frame_head
+from endpick.transport.h2.stream import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 from endpick.transport.methods import EXT_PROC_PATH
 
 _WINDOW = 2**30

@@ -17,7 +17,7 @@ from endpick.extproc.stream import SessionFactory
 from endpick.host.telemetry import NullTelemetry
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
 from endpick.requests.response import BodilessExchange
-from endpick.transport.address import ListenSettings
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.server import open_server
 

@@ -22,7 +22,7 @@ from benchmarks.extproc.messages import variants
 from benchmarks.extproc.phased import Gateway, Phase, Stream, cut
 from endpick._proto.ext_proc_pb2 import ProcessingResponse
 from endpick.transport.h2.frames import END_STREAM, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
+from endpick.transport.h2.stream import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 
 LOADS = {"1 KB": (1024, 0), "16 KB": (16 * 1024, 0), "220 KB": (220 * 1024, 0), "16 KB + 80 chunks": (16 * 1024, 80)}
 """Bytes of the request, and pieces of the streamed answer."""

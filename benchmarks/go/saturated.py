@@ -25,7 +25,7 @@ from benchmarks.extproc.phased import Gateway, Phase, Stream, cut
 from benchmarks.model_server import Answering
 from endpick._proto.ext_proc_pb2 import ProcessingResponse
 from endpick.transport.h2.frames import END_STREAM, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
+from endpick.transport.h2.stream import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 
 TENANTS = {"flood": 0.6, "steady": 0.3, "trickle": 0.1}
 """What part of all requests each tenant sends."""

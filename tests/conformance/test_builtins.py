@@ -13,11 +13,10 @@ from endpick.host.resolution import Reference
 from endpick.testing import conformance
 from endpick.testing.kit import CheckStatus, describe_outcome
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
-from endpick_builtin.collection.endpoint_events import TopologyExtractor
 from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetricsExtractor
 from endpick_builtin.collection.otlp import OtlpSource
 from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
-from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
+from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor, TopologyExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 from endpick_builtin.pairs.sessions import SessionIdProducer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer

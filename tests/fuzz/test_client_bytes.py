@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from endpick.api import ParsedRequest, Rejection
 from endpick_builtin.parsers.anthropic import AnthropicParser
-from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
+from endpick_builtin.parsers.grpc_parsers import VertexAIParser, VllmGRPCParser
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.vertexai import VertexAIParser
-from endpick_builtin.parsers.vllm_grpc import VllmGRPCParser
+from endpick_builtin.parsers.token_ids import SGLangHTTPParser, VllmHTTPParser
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
 

@@ -13,11 +13,10 @@ from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import ProtocolError
 from endpick.requests.model import CloseCause, Refused
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import H2ConnectionError
-from endpick.transport.h2.hpack import HeaderDecoder
-from endpick.transport.health import HealthBoard, health_methods
+from endpick.transport.h2.frames import H2ConnectionError
+from endpick.transport.h2.headers import HeaderDecoder
 from endpick.transport.limits import Limits
-from endpick.transport.reflection import reflection_methods
+from endpick.transport.services import HealthBoard, health_methods, reflection_methods
 from fuzz.bounds import bounded, mixed
 from unit.extproc import conversation as say
 from unit.transport.peer import PATH, REQUEST, Peer, raw_headers

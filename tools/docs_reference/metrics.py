@@ -23,9 +23,9 @@ from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
 from endpick.requests.memory import Memory
-from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.watchdog import OverloadWatch
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters

@@ -14,10 +14,6 @@ class AccessScope:
     """The data keys one instance declared, by name.
 
     Attributes:
-        instance: Instance name.
-        readable: Keys the instance may read.
-        writable: Keys the instance may write.
-        plugin_type: The instance's type, for messages.
         extension_point: The method the host is calling, for messages.
         max_ages: Seconds after which a key counts as missing for this instance.
         unlimited: Readable keys without a maximum age.
@@ -50,7 +46,7 @@ def refuse(scope: AccessScope, key: str, access: Literal["read", "write"]) -> No
 class Access:
     """The access scope of the running plugin, shared by all views of one request path.
 
-    The host sets `scope` before each plugin call. None means host code, which may access everything.
+    The host sets `scope` before each plugin call. None means host code.
     """
 
     __slots__ = ("on_violation", "scope")

@@ -47,27 +47,23 @@ class AnyKey(Protocol):
     @property
     def is_number(self) -> bool: ...  # noqa: D102
     def no_older_than(self, seconds: float) -> AnyKey:
-        """See `DataKey`."""
+        """See `DataKey.no_older_than`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataKey(Generic[T]):
     """The name, type and scope of one kind of data.
 
-    Keys are compared by name, so two distributions may define the same key. The host refuses to start if their types or scopes differ.
+    Keys are compared by name. The host refuses to start if two of one name differ in type or scope.
 
     Attributes:
         name: Namespaced for third parties (`acme.example/gpu-temperature`); endpick's own keys have no namespace.
-        type: Python type of a value. `float` makes a float64 column with NaN for missing values; any other type an object column.
-        scope: See `Scope`.
+        type: `float` makes a float64 column with NaN for missing values; any other type an object column.
         doc: One sentence with unit and range, for `endpick describe` and the reference.
-        default: Value for readers of `REQUEST` and `POOL` keys before anything was written.
-        default_producer: Plugin type the host adds when a required key has no producer.
+        default: Value of `REQUEST` and `POOL` keys before the first write.
+        default_producer: Plugin type to add when a required key has no producer.
         producer: Instance name the value must come from; empty for the key's only producer.
         has_substitute: Readers cope without it, so a missing producer is no warning.
-        max_age_seconds: Set by `no_older_than`.
-        is_shared: Set by `beside_others`.
-        is_number: True if the type is `float`.
     """
 
     name: str
@@ -97,19 +93,15 @@ class DataKey(Generic[T]):
         return self.name.removesuffix(f"@{self.producer}") if self.producer else self.name
 
     def from_producer(self, instance: str) -> DataKey[T]:
-        """The same data from one particular instance; the key itself if `instance` is empty.
-
-        For parameters such as `prefixMatchInfoProducerName` that choose among several producers.
-        """
+        """The same data from one instance, if there are several producers; the key itself if `instance` is empty."""
         if not instance or instance == self.producer:
             return self
         return replace(self, name=f"{self.name}@{instance}", producer=instance, default_producer=None)
 
     def beside_others(self) -> DataKey[T]:
-        """The same key for a second producer. Put it into `produces` and write with it.
+        """The same key for a second producer, for data that arrives in two ways. Put it into `produces` and write with it.
 
-        For data that also arrives another way, such as load in answer headers beside the metrics page. The latest value counts; a poll
-        does not overwrite a value written while it was under way.
+        The latest value counts; a poll does not overwrite a value written while it was under way.
 
         Raises:
             ValueError: the scope is not `ENDPOINT`.
@@ -121,8 +113,7 @@ class DataKey(Generic[T]):
     def no_older_than(self, seconds: float) -> DataKey[T]:
         """The same key with a maximum age. Put it into `consumes` or `consumes_optional`.
 
-        The plugin then finds older values missing: NaN, None or the default. For scopes `ENDPOINT` and `POOL`; the shorter of two limits
-        holds.
+        The plugin then finds older values missing. For scopes `ENDPOINT` and `POOL`; the shorter of two limits holds.
 
         Raises:
             ValueError: the age is not positive, or the key's values belong to a request.
@@ -140,8 +131,6 @@ class Subscriptions:
 
     Attributes:
         consumes: Required keys. Without a producer the host adds the default producer, or refuses to start.
-        consumes_optional: Keys used if some instance writes them.
-        produces: Keys the instance writes.
     """
 
     consumes: tuple[AnyKey, ...] = ()
@@ -150,7 +139,7 @@ class Subscriptions:
 
     @property
     def max_ages(self) -> dict[str, float]:
-        """Maximum age in seconds by key name, for keys that have one."""
+        """Maximum age in seconds by key name."""
         limits: dict[str, float] = {}
         for key in (*self.consumes, *self.consumes_optional):
             if key.max_age_seconds < limits.get(key.name, math.inf):
@@ -158,7 +147,7 @@ class Subscriptions:
         return limits
 
     def no_older_than(self, seconds: float) -> Subscriptions:
-        """The same subscriptions with a maximum age for everything that can have one; see `DataKey.no_older_than`."""
+        """See `DataKey.no_older_than`."""
         return replace(self, consumes=_limited(self.consumes, seconds), consumes_optional=_limited(self.consumes_optional, seconds))
 
 

@@ -1,7 +1,4 @@
-"""The kinds of the data layer: endpoint discoveries, data sources, and data collectors.
-
-They run on the same event loop as requests: await I/O, and keep computations short.
-"""
+"""Data sources and data collectors. They run on the event loop of requests: keep computations short."""
 
 from __future__ import annotations
 
@@ -22,21 +19,21 @@ Payload = TypeVar("Payload", default=object)
 class DataSource(Plugin[P], Generic[P, Payload]):
     """Fetches or receives payloads for data collectors.
 
-    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`. The second generic argument is
-    the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
+    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`, with the type of the payload:
+    `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
     """
 
     kind: ClassVar[str] = "data-source"
 
     default_collectors: ClassVar[tuple[str, ...]] = ()
-    """Plugin types of the collectors that the host adds if the configuration names none."""
+    """Plugin types to add if the configuration names no collector."""
 
 
 class PollingSource(DataSource[P, Payload]):
     """Polls each endpoint at an interval."""
 
     interval_seconds: float | None = None
-    """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`. Read once, after construction."""
+    """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`."""
     repeats_payload: ClassVar[bool] = False
     """True if `poll` returns the same object while nothing changes. Idle endpoints are then polled less often, unless
     `interval_seconds` is set."""
@@ -45,10 +42,10 @@ class PollingSource(DataSource[P, Payload]):
 
     @abstractmethod
     async def poll(self, endpoint: Endpoint) -> Payload:
-        """Fetch one payload from one endpoint. The host never polls one endpoint twice at the same time.
+        """Fetch one payload from one endpoint.
 
         Raises:
-            Unavailable: the endpoint has no payload now; counted as a poll error, and the columns keep their values.
+            Unavailable: no payload now; counted as a poll error, and the columns keep their values.
         """
 
 
@@ -61,10 +58,10 @@ class StreamSource(DataSource[P, Payload]):
 
 
 class PollingPoolSource(DataSource[P, Payload]):
-    """Polls data about the whole pool, or about several endpoints, at an interval."""
+    """Polls data about the whole pool at an interval."""
 
     interval_seconds: float = 10.0
-    """Seconds from the start of one poll to the next. Read once, after construction."""
+    """Seconds from the start of one poll to the next."""
     timeout_seconds: float = 5.0
     """A longer poll is cancelled and counted as an error."""
 
@@ -73,7 +70,7 @@ class PollingPoolSource(DataSource[P, Payload]):
         """Fetch one payload. Called even if the pool is empty; after failures with growing delays.
 
         Raises:
-            Unavailable: there is no payload now; counted as a poll error, and the values stay.
+            Unavailable: no payload now; counted as a poll error, and the values stay.
         """
 
 
@@ -114,20 +111,20 @@ class EndpointEventSource(DataSource[P, Payload]):
         Called for every endpoint at start, then for each change before any request sees it. It must not block.
 
         Raises:
-            Unavailable: there is no payload now; counted as a poll error.
+            Unavailable: no payload now; counted as a poll error.
         """
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):
     """Writes the columns in `produces` from payloads; llm-d calls it an extractor.
 
-    The second generic argument is the type of payload that it reads; without one it reads any.
+    The second generic argument is the type of payload to read; default: any.
     """
 
     kind: ClassVar[str] = "data-collector"
 
     default_source: ClassVar[str | None] = None
-    """Plugin type of the source that the host adds if no source feeds the collector."""
+    """Plugin type to add if no source feeds the collector."""
 
     @abstractmethod
     def collect(self, payload: Payload, writer: ColumnWriter) -> None:

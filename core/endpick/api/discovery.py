@@ -28,7 +28,7 @@ class ModelRewrite:
 
 
 class EndpointRegistry(Protocol):
-    """Accepts the reports of a discovery. Endpoints beyond the maximum of the pool are left out, counted and logged."""
+    """Accepts the reports of a discovery. Endpoints beyond the pool's maximum are left out."""
 
     def upsert(self, endpoint: Endpoint) -> None:
         """Add an endpoint, or replace the one of the same name. It keeps its columns unless its address changed."""
@@ -40,13 +40,10 @@ class EndpointRegistry(Protocol):
         """Replace the whole pool. The last of two endpoints with the same name wins."""
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
-        """Set the priorities of inference objectives by name; those of the configuration take precedence.
-
-        See `EndpointDiscovery.publishes_objectives`.
-        """
+        """Set the priorities of inference objectives by name; the configuration takes precedence."""
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the model rewrites; those of the configuration take precedence.
+        """Set the model rewrites; the configuration takes precedence.
 
         A rule with the model precedes a rule for all models; among equals the first counts.
         """
@@ -55,10 +52,7 @@ class EndpointRegistry(Protocol):
         """Report that the pool is complete. endpick serves only from then on."""
 
     def stand_by(self, reason: str) -> None:
-        """Make this replica stand by, for the given reason; an empty reason makes it serve.
-
-        A replica that stands by reports NOT_SERVING, and still routes the requests that reach it.
-        """
+        """Make this replica report NOT_SERVING; an empty reason makes it serve."""
 
     async def until_ending(self) -> None:
         """Wait until the process shuts down, for example to release a lease."""
@@ -77,6 +71,5 @@ class EndpointDiscovery(Plugin[P]):
         """Report endpoints until cancelled; return if nothing will change any more.
 
         Raises:
-            ConfigurationError: before `registry.ready()` it ends start-up with its message; later it is logged, and `run` is called
-                again with back-off, as after any other error.
+            ConfigurationError: ends start-up before `registry.ready()`; later `run` is called again with back-off, as after any error.
         """

@@ -25,7 +25,7 @@ _DURATION = rf"([-+]?)(0|({_PART})+)"
 
 
 def parse_duration(text: str) -> float:
-    """Parse a Go duration such as `200ms`, `1m30s` or `0` into seconds. Raises ValueError if it is none."""
+    """Parse a Go duration such as `200ms` or `1m30s` into seconds. Raises ValueError."""
     match = re.fullmatch(_DURATION, text)
     if match is None:
         raise ValueError(f"'{text}' is not a duration; write for example 50ms, 2s or 1m30s")

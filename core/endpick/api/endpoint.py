@@ -12,10 +12,10 @@ class Endpoint:
     """One address that serves a model. Compared by identity; `name` survives updates and restarts.
 
     Attributes:
-        name: `namespace/name`, unique in the pool. Keep learnt state under this name.
+        name: `namespace/name`, unique in the pool.
         host: IP address without brackets.
         port: TCP port of the model server.
-        labels: Read-only labels from discovery. An update makes a new Endpoint.
+        labels: From discovery, read-only.
         metrics_address: `host:port` that serves metrics; defaults to the endpoint's own address.
         address: `host:port` for the gateway, with IPv6 in brackets.
     """

@@ -30,15 +30,15 @@ def _read_only(values: FloatArray) -> FloatArray:
 
 
 class Endpoints:
-    """An immutable, ordered view of some endpoints and their columns: a plugin's candidates.
+    """An immutable, ordered view of some endpoints and their columns.
 
-    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration; columns are read-only.
+    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the same order; columns are read-only.
     """
 
     __slots__ = ("_access", "_generation", "_members", "_pool_members", "_rows", "_size")
 
     def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
-        """Created by the host, `where`, `take` and `only`. `rows=None` means every row of the generation."""
+        """Created by the host. `rows=None` means every row of the generation."""
         self._generation = generation
         self._rows = rows
         self._access = Access() if access is None else access
@@ -68,10 +68,9 @@ class Endpoints:
 
     @property
     def pool_members(self) -> tuple[Endpoint, ...]:
-        """All endpoints of the pool, including those outside this view.
+        """All endpoints of the pool; the same tuple until one joins, leaves or changes.
 
-        The same tuple until an endpoint joins, leaves or changes: cache results derived from labels or names by its identity, and use
-        `gather` to select the entries of this view.
+        Cache results derived from labels or names by its identity; `gather` selects the entries of this view.
         """
         return self._pool_members
 
@@ -92,7 +91,7 @@ class Endpoints:
         return int(found[0]) if len(found) else None
 
     def __getitem__(self, key: DataKey[float]) -> FloatArray:
-        """A numeric column, read-only; NaN where nothing was reported.
+        """A numeric column, read-only; NaN if not reported.
 
         Raises:
             UnknownKey: the key is not a number per endpoint.
@@ -112,13 +111,9 @@ class Endpoints:
     def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
         """`work` applied to a numeric column; cached for the whole pool until a value of the column changes.
 
-        Model servers report a few times a second and requests come in thousands, so scores that depend on one column alone need not be
-        computed for each request.
-
         Args:
             key: A numeric column.
-            work: A pure function of the column. Pass a module function or a method, not a lambda made for the call: results are cached by
-                it.
+            work: A pure function of the column, and the key of the cache: pass a module function or a method.
 
         Returns:
             The result; arrays are read-only, because the next request may get the same one.
@@ -136,13 +131,9 @@ class Endpoints:
         return column.derived[work]  # type: ignore[return-value]
 
     def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
-        """`work` applied to an object column of the whole pool; cached until a value of the column changes.
+        """`work` applied to the objects of `pool_members`, None if not reported; cached as by `derived`.
 
-        Let `work` build arrays with one entry per endpoint of `pool_members`, and use `gather` to select the entries of this view.
-
-        Args:
-            key: An object column.
-            work: A pure function of the objects of `pool_members`, with None where nothing was reported. Cached as for `derived`.
+        Use `gather` to select the entries of this view.
 
         Raises:
             UnknownKey, UndeclaredAccess: as `objects`.
@@ -156,7 +147,7 @@ class Endpoints:
         return column.derived[work]  # type: ignore[return-value]
 
     def objects(self, key: DataKey[T]) -> Sequence[T | None]:
-        """An object column; None where nothing was reported.
+        """An object column; None if not reported.
 
         Raises:
             UnknownKey: the key's scope is not `ENDPOINT`.
@@ -177,8 +168,6 @@ class Endpoints:
 
     def age(self, key: DataKey[T]) -> FloatArray:
         """Seconds since each value of the column was written; +inf if it never was.
-
-        See also `DataKey.no_older_than`, which makes old values missing, and `Plugin.tolerated_age_seconds`.
 
         Raises:
             UnknownKey: the key's scope is not `ENDPOINT`.
@@ -222,7 +211,7 @@ class Endpoints:
             mask: Boolean array of shape `(len(self),)`.
 
         Raises:
-            ValueError: the mask has another shape or is not boolean.
+            ValueError: another shape or type.
         """
         if mask.shape != (self._size,) or mask.dtype != np.bool_:
             raise ValueError(f"a mask for {len(self)} endpoints must be a boolean array of that length, not {mask.dtype} {mask.shape}")
@@ -232,11 +221,7 @@ class Endpoints:
         return Endpoints(self._generation, mask.nonzero()[0] if self._rows is None else self._rows[mask], self._access)
 
     def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
-        """The endpoints at these positions of this view, in the given order.
-
-        Raises:
-            IndexError: a position is outside the view.
-        """
+        """The endpoints at these positions, in the given order. Raises IndexError outside the view."""
         wanted = np.array(positions, np.intp)
         if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < self._size):
             raise IndexError(f"a position is outside the {self._size} endpoints of this view")
@@ -278,7 +263,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """One endpoint with its values; slower than columns from about thirty endpoints on."""
+    """One endpoint with its values; see `PerEndpointScorer`."""
 
     endpoint: Endpoint
     view: Endpoints = field(repr=False)

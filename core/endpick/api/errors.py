@@ -10,8 +10,7 @@ EndpickError
 └── ReloadRejected           a hook object vetoes a new configuration
 ```
 
-Expected outcomes are values: a filter that keeps nothing, an admitter that refuses. Every other exception is a *fault* of the plugin;
-its `onFault` decides the rest.
+Expected outcomes are values. Every other exception is a *fault* of the plugin; its `onFault` decides the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class PluginError(EndpickError):
 
 
 class ConfigurationError(PluginError):
-    """Parameters are valid by schema but cannot work. Raise it from `__init__` or `start`; operators see the message."""
+    """Parameters are valid by schema but cannot work. Operators see the message."""
 
 
 class Unavailable(PluginError):  # noqa: N818 - a state, not an accident
-    """A source or producer has no data right now. Counted, logged once per interval, retried at the next interval."""
+    """A source or producer has no data right now. Counted, and logged once per interval."""
 
 
 class UndeclaredAccess(EndpickError):  # noqa: N818

@@ -1,6 +1,6 @@
-"""Counters, gauges and histograms for the request path: plain numbers, converted to samples at each scrape.
+"""Counters, gauges and histograms for the request path; not thread-safe.
 
-They are not thread-safe. An observation costs 0.15 µs, and 0.9 µs in `prometheus_client`; a request makes about twenty.
+An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`; a request makes about twenty.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class Distribution:
     __slots__ = ("bounds", "counts", "lowest", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a value counts in the first bucket whose bound is not less, or in the last one."""
+        """`bounds` ascend and are inclusive."""
         self.bounds = bounds
         self.lowest = float(bounds[0]) if bounds else -math.inf
-        """The first bound, for callers that compare before they search."""
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -63,7 +62,7 @@ class _Labelled(Collector, Generic[Member, Family]):
     """One metric, with a member for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry | None) -> None:
-        """Register the metric; `registry` is None without a metrics server. Raises ValueError if the name is taken."""
+        """Register the metric. Raises ValueError if the name is taken."""
         self._name = name
         self._documentation = documentation
         self._label_names = tuple(labels)
@@ -72,7 +71,7 @@ class _Labelled(Collector, Generic[Member, Family]):
             registry.register(self)
 
     def labels(self, *values: str) -> Member:
-        """Return the member for these values, in the order of the names. Keep it: looking it up costs more than counting."""
+        """The member for these values. Keep it: the look-up costs more than counting."""
         if len(values) != len(self._label_names):
             raise ValueError(f"{self._name} has the labels {self._label_names}, not {len(values)} of them")
         member = self._members.get(values)
@@ -146,7 +145,6 @@ class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
         super().__init__(name, documentation, labels, registry)
 
     def _is_shown(self, member: Distribution) -> bool:
-        # Members are bound before anything is observed; with labels a series begins with its first value.
         return not self._label_names or any(member.counts)
 
     def _new_member(self) -> Distribution:

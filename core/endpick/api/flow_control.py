@@ -76,7 +76,7 @@ class Band(Protocol):
 
     @property
     def private(self) -> dict[str, object]:
-        """The policy's own state for this band. Emptied if the band changed while the policy was left out."""
+        """The policy's state for this band."""
 
 
 class FairnessPolicy(Plugin[P]):
@@ -88,12 +88,11 @@ class FairnessPolicy(Plugin[P]):
     def choose(self, band: Band) -> Flow | None:
         """Return one of `band.flows`, or None to serve nothing of this band now. Called once per dispatch.
 
-        An instance may serve several bands: keep per-band state in `band.private`. After a fault the host serves the band in order of
-        arrival.
+        Keep state in `band.private`. After a fault the host serves the band in order of arrival.
         """
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Called when a flow has a new head or became empty, for policies that keep flows sorted.
+        """Called when a flow has a new head or became empty.
 
         After its circuit was open, a policy finds `band.private` empty and is called for every non-empty flow.
         """
@@ -109,7 +108,7 @@ class OrderingPolicy(Plugin[P]):
 
     @abstractmethod
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
-        """The request's sort key; the smallest goes first, `()` keeps the order of arrival. Called once, when the request begins to wait.
+        """The request's sort key, called once; the smallest goes first, `()` keeps the order of arrival.
 
         All keys of one instance have the same length and no NaN. After a fault the request goes last.
         """
@@ -122,7 +121,7 @@ class UsageLimitPolicy(Plugin[P]):
 
     @abstractmethod
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """One ceiling per priority: a band is served while the pool's saturation is below it. Called once per dispatch.
+        """One ceiling per priority: a band is served while the saturation is below it.
 
         Args:
             saturation: The pool's saturation; 0 is idle, 1 and above full.
@@ -138,7 +137,6 @@ class DispatchedRequest:
     """A request in flight that may be evicted.
 
     Attributes:
-        request: The request.
         endpoint: The first pick.
         dispatched_at: Seconds of `PluginContext.clock`.
     """
@@ -149,13 +147,13 @@ class DispatchedRequest:
 
 
 class EvictionFilter(Plugin[P]):
-    """Decides which requests in flight may be evicted for more important ones; used with `enableEviction`."""
+    """Decides which requests in flight may be evicted; used with `enableEviction`."""
 
     kind: ClassVar[str] = "eviction-filter"
 
     @abstractmethod
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Called once, when the request is sent to a model server. After a fault it is not evicted."""
+        """Called once, when the request is sent. After a fault it is not evicted."""
 
 
 class EvictionOrderingPolicy(Plugin[P]):
@@ -165,4 +163,4 @@ class EvictionOrderingPolicy(Plugin[P]):
 
     @abstractmethod
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """The request's sort key; the smallest is evicted first. Called once, when the request is sent to a model server."""
+        """The request's sort key, called once; the smallest is evicted first."""

@@ -28,11 +28,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """The endpoint table between two membership changes. Rows never change; values change in place.
-
-    Attributes:
-        pool_written_at: When each value of `pool` was written, in the seconds of `clock`.
-    """
+    """The endpoint table between two membership changes. Rows never change; values change in place."""
 
     endpoints: tuple[Endpoint, ...]
     columns: Mapping[str, Column]

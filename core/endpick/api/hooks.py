@@ -1,11 +1,8 @@
 """Host hooks (pluggy): start, reload, stop and the command line. Never on the request path.
 
 A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. It is loaded
-only if a configuration names it under `hooks:`, before any plugin. Methods marked with `@hookimpl` may take fewer arguments than specified.
-
-Hook objects are called in the order of `hooks:`, for `endpick_shutdown` in reverse. `@hookimpl(tryfirst=True)` and `trylast=True` change
-the order. Every object is called, even if another one fails. A reload creates new objects for its plan; the objects from the start keep
-watching.
+if a configuration names it under `hooks:`, and called in that order, for `endpick_shutdown` in reverse. Every object is called, even if
+another one fails. A reload creates new objects for its plan; the objects from the start keep watching.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ Document = Mapping[str, JSONValue]
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """A loaded plugin type; `kinds` holds names such as `scorer`."""
+    """A loaded plugin type."""
 
     type: str
     kinds: tuple[str, ...]
@@ -90,8 +87,7 @@ class HookSpecs:
     def endpick_register(self) -> Mapping[str, type[Plugin[Parameters]]]:
         """Offer plugin types without entry points: a class by type name.
 
-        Called before each plan: at start, at every reload, and by verbs that read a configuration. The types belong to the hook object's
-        distribution; a clash is an error. Each class must be importable by name.
+        Called before each plan. A clash of types is an error. Each class must be importable by name.
         """
         raise NotImplementedError
 
@@ -101,7 +97,7 @@ class HookSpecs:
 
     @hookspec
     def endpick_validate(self, config: Document, report: ConfigReport) -> None:
-        """Check a configuration at start, at every reload and in `endpick validate`, after the host's own checks passed."""
+        """Check a configuration, after the host's own checks passed."""
 
     @hookspec
     def endpick_configure(self, services: HostServices) -> None:
@@ -138,6 +134,6 @@ class HookSpecs:
     def endpick_decision(self, record: Document) -> None:
         """Observe a scheduling decision.
 
-        Called in a separate thread with a sample of the decisions (`--decision-sampling`, default 1 %). Up to 256 records wait; more are
-        dropped and counted in `endpick_decision_records_total`. `endpick schema decision` describes a record.
+        Called in a separate thread with a sample of the decisions (`--decision-sampling`). Up to 256 records wait; more are dropped.
+        `endpick schema decision` describes a record.
         """

@@ -144,8 +144,7 @@ class MediaPlace:
     """The position of a media item among the tokens of a prompt.
 
     Attributes:
-        modality: Its type.
-        identifier: Equal for equal content: a hexadecimal hash, or the tokenizer server's identifier.
+        identifier: Equal for equal content.
         offset: Index of its first token.
         length: Number of its tokens.
     """

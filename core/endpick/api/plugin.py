@@ -25,24 +25,20 @@ T = TypeVar("T")
 class Parameters(BaseModel):
     """Base of all plugin parameters. Unknown names are errors; instances are immutable.
 
-    Give every field a `description`: `endpick describe`, editors and the reference show it.
+    Give every field a `description`, for `endpick describe`, editors and the reference.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, populate_by_name=True)
 
 
 HAS_NO_EFFECT = "x-no-effect"
-"""JSON Schema keyword for parameters accepted only because llm-d accepts them; the value is the advice."""
+"""JSON Schema keyword for parameters that llm-d accepts and ignores; the value is the advice."""
 
 
 def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's own `Field` returns
-    """A `Parameters` field that llm-d accepts and ignores; use it in place of pydantic's `Field`.
+    """A `Parameters` field that llm-d accepts and ignores, in place of pydantic's `Field`.
 
-    The host warns if the field is set, and refuses it under apiVersion endpick/v1alpha1.
-
-    Args:
-        alias: The name in the document.
-        instead: The advice, as a clause: "give it to `approx-prefix-cache-producer`".
+    The host warns if it is set, and refuses it under apiVersion endpick/v1alpha1. `instead` is a clause: "give it to `a-producer`".
     """
     return Field(alias=alias, description=f"No effect, as in llm-d: {instead}.", json_schema_extra={HAS_NO_EFFECT: instead})
 
@@ -51,11 +47,8 @@ def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's 
 class RefersTo:
     """Marks a parameter that names another instance: `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`.
 
-    Works on `str`, optional strings and sequences of strings, also in nested models. An empty name refers to nothing. The host reports
-    unknown names, wrong kinds and cycles, and builds the named instance first. Get it with `PluginContext.instance`.
-
-    Attributes:
-        kind: The kind the instance must have, such as `DisaggregationDecider`.
+    Works on strings, optional strings and sequences of strings, also in nested models. The host reports unknown names, wrong kinds and
+    cycles, and builds the named instance first. Get it with `PluginContext.instance`. An empty name refers to nothing.
     """
 
     kind: type[Plugin[Any]]
@@ -70,16 +63,16 @@ class Stability(enum.StrEnum):
 
 
 class ColumnWriter(Protocol):
-    """Writes endpoint and pool data. The host passes one to collectors with each payload."""
+    """Writes endpoint and pool data; passed to collectors with each payload."""
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The endpoint the payload came from; None for a pool-wide payload."""
+        """The payload's endpoint; None for a pool-wide payload."""
 
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
         """Write a value of scope `ENDPOINT` for `endpoint`, by default the payload's.
 
-        Values for endpoints that have left are dropped. Infinite numbers, and numbers beyond ±1e300, count as not reported.
+        Infinite numbers, and numbers beyond ±1e300, count as not reported.
 
         Raises:
             UndeclaredAccess: under test, if the plugin does not produce the key.
@@ -90,7 +83,7 @@ class ColumnWriter(Protocol):
         """Write a value of scope `POOL`."""
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """All endpoints in the pool, for pool-wide payloads about single endpoints."""
+        """All endpoints in the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +91,12 @@ class PluginContext:
     """What the host passes to a plugin's constructor.
 
     Attributes:
-        random: The instance's random generator. Use no other: it is seeded in tests and simulations.
-        clock: Monotonic seconds. Use no other: it is virtual in simulations.
+        random: The random generator to use; seeded in tests and simulations.
+        clock: Monotonic seconds; virtual in simulations.
         logger: A logger whose records carry instance, type and distribution.
-        registry: For the instance's own Prometheus metrics; None without a metrics server. `/metrics` adds `plugin_name` and
-            `plugin_type`. Pass label values that clients choose through a `LabelLimit`.
-        columns: Writes endpoint data from the request path; None without an endpoint table. Collectors use the writer they are passed.
+        registry: For Prometheus metrics; None without a metrics server. `/metrics` adds `plugin_name` and `plugin_type`. Pass label values
+            that clients choose through a `LabelLimit`.
+        columns: Writes endpoint data from the request path; None without an endpoint table.
         instances: The instances that `RefersTo` parameters name; see `instance`.
     """
 
@@ -115,7 +108,7 @@ class PluginContext:
     instances: Mapping[str, Plugin[Any]] = field(default_factory=dict)
 
     def instance(self, name: str, kind: Callable[..., K]) -> K:
-        """The instance named by a parameter marked `RefersTo(kind)`. Ask once, in the constructor.
+        """The instance named by a parameter marked `RefersTo(kind)`, for constructors.
 
         Raises:
             ConfigurationError: no marked parameter names it.
@@ -136,17 +129,17 @@ class Plugin(Generic[P]):
     The entry point names the type, its group the API version, and the generic argument the parameters:
     `class QueueScorer(Scorer[QueueParameters])`.
 
-    The host builds one object per configured instance at start, in configuration order. It calls everything from one thread: plugins
-    need no locks and must not block.
+    The host builds one object per configured instance at start, and calls everything from one thread: plugins need no locks and must not
+    block.
     """
 
     kind: ClassVar[str]
     """The kind's name for operators, such as `scorer`. Set by `endpick.api`, never by a plugin."""
 
     consumes: ClassVar[tuple[AnyKey, ...]] = ()
-    """Required data keys. Without a producer the host adds the default producer, or refuses to start."""
+    """Required data keys; see `Subscriptions`."""
     consumes_optional: ClassVar[tuple[AnyKey, ...]] = ()
-    """Data keys read if some instance produces them; otherwise reads return NaN, None or the default."""
+    """Data keys that may have no producer; reads then return NaN, None or the default."""
     produces: ClassVar[tuple[AnyKey, ...]] = ()
     """Data keys the plugin writes."""
 
@@ -154,7 +147,7 @@ class Plugin(Generic[P]):
     """A JSON Schema for `parameters:`, in addition to the model. No remote `$ref`."""
 
     ignores_parameters: ClassVar[bool] = False
-    """For llm-d plugins that accept and ignore any parameters: they cause warnings instead of errors."""
+    """For llm-d plugins that ignore any parameters: they cause warnings instead of errors."""
 
     stability: ClassVar[Stability] = Stability.STABLE
     replaced_by: ClassVar[str | None] = None
@@ -163,16 +156,10 @@ class Plugin(Generic[P]):
     """Former type names, accepted with a warning. Each has its own entry point."""
 
     tolerated_age_seconds: float | None = None
-    """Age at which the instance considers endpoint data stale; None if it ignores ages. Idle endpoints are polled at least twice within
-    it."""
+    """Age at which endpoint data is stale for the instance, or None. Idle endpoints are polled at least twice within it."""
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         """Keep the arguments. Subclasses call `super().__init__(name, parameters, context)` first.
-
-        Args:
-            name: Instance name, unique in the configuration.
-            parameters: Validated parameters, of the model given as generic argument.
-            context: Clock, randomness, logger and metrics registry.
 
         Raises:
             ConfigurationError: the parameters cannot work together.
@@ -183,18 +170,18 @@ class Plugin(Generic[P]):
 
     @classmethod
     def subscriptions(cls, parameters: P) -> Subscriptions:
-        """Data keys of an instance with these parameters; override if they depend on parameters. Called before any instance exists."""
+        """Data keys of an instance; override if they depend on parameters. Called before any instance exists."""
         return Subscriptions(cls.consumes, cls.consumes_optional, cls.produces)
 
     async def start(self) -> None:
         """Open sessions and files. Called once before traffic, in configuration order.
 
         Raises:
-            ConfigurationError: a resource named in the parameters does not work; start-up ends with this message.
+            ConfigurationError: a resource does not work; start-up ends with this message.
         """
 
     async def stop(self) -> None:
-        """Release everything. Called once after the last request, in reverse order."""
+        """Release everything. Called after the last request, in reverse order."""
 
     def endpoint_removed(self, name: str) -> None:
         """Forget state about an endpoint. Called with `Endpoint.name` after it left the pool."""

@@ -49,7 +49,7 @@ _USAGE: Fields = (("prompt_tokens", int), ("completion_tokens", int), ("cached_t
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts a model server reported for one response. `cached_tokens` is None if not reported."""
+    """Token counts of one response. `cached_tokens` is None if not reported."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -72,7 +72,6 @@ class Media:
     """An image, video or sound in a prompt.
 
     Attributes:
-        modality: Its type.
         content: An `https:` or `data:` URL, or the encoded content. Equal content is equal media.
     """
 
@@ -84,7 +83,7 @@ Piece: TypeAlias = "bytes | Media"
 """A part of a prompt: UTF-8 text, or media."""
 
 MOST_MEDIA = 1024
-"""Media items per request that plugins see; further ones appear as text."""
+"""Media items per request; further ones appear as text."""
 
 
 def _limited(prompts: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...], ...]:
@@ -102,7 +101,7 @@ def _limited(prompts: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...],
 
 
 class Prompt:
-    """The prompt as bytes, rendered on first use. A conversation is one text; a batch of prompts is several."""
+    """The prompt, rendered on first use. A conversation is one text; a batch is several."""
 
     __slots__ = ("_find_pieces", "_pieces", "_render", "_texts")
 
@@ -122,7 +121,7 @@ class Prompt:
 
     @property
     def texts(self) -> tuple[bytes, ...]:
-        """UTF-8 bytes of each prompt, including bytes that identify its media. Empty if the request has no readable prompt."""
+        """UTF-8 bytes of each prompt, including bytes that identify its media. Empty if unreadable."""
         if self._texts is None:
             self._texts = self._render()
         return self._texts
@@ -161,15 +160,13 @@ class InferenceRequest:
         incoming_model: Model the client asked for.
         path: Path without query string.
         headers: Lower-case names without pseudo headers; the last value of a repeated header.
-        prompt: The prompt.
-        streaming: True if the client asked for a streamed response.
         max_output_tokens: The client's limit, or None.
         priority: Higher is more important; negative requests may be shed.
         fairness_id: The tenant.
         cache_salt: Requests with different salts never share a prefix cache.
         size_bytes: Length of the body as received.
         received_at: Monotonic seconds when the headers arrived.
-        payload: The JSON object of the body, read-only; None if the body is not JSON.
+        payload: The JSON object of the body, read-only; else None.
     """
 
     id: str
@@ -198,7 +195,7 @@ class Rejection:
     Attributes:
         message: For the client.
         status: HTTP status, 400 to 599.
-        reason: Short machine-readable word for the `x-llm-d-request-dropped-reason` header, e.g. `rejected-saturated`.
+        reason: For the `x-llm-d-request-dropped-reason` header, e.g. `rejected-saturated`.
 
     Raises:
         ValueError: the status is no HTTP error, or the reason does not fit a header.
@@ -227,14 +224,11 @@ _PARSED_REQUEST: Fields = (
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """What a parser read from a request body.
+    """The result of a parser.
 
     Attributes:
         model: Empty if the body names none.
-        prompt: Rendered on first use.
-        streaming: The client asked for a streamed response.
         max_output_tokens: The client's limit, or None.
-        cache_salt: Empty if absent.
         payload: The JSON object; None if the body is not JSON.
         needs_model: False for bodies that legitimately name no model.
         skip_response: The response has no token counts and no model name to restore.

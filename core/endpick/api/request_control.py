@@ -26,18 +26,17 @@ class Parser(Plugin[P]):
     kind: ClassVar[str] = "parser"
 
     claims: ClassVar[tuple[str, ...]] = ()
-    """Path suffixes this parser handles, beginning with a whole segment, or with a dot for a part of a gRPC service name. The longest match
-    among all parsers wins. Empty: a fallback for every path."""
+    """Suffixes of whole segments, or with a leading dot for a part of a gRPC service name. The longest match wins. Empty: every path."""
 
     reads_usage: ClassVar[bool] = False
-    """True if `usage` can find token counts, so response bodies are worth reading."""
+    """True if `usage` can find token counts."""
 
     usage_mark: ClassVar[bytes] = b'"usage'
-    """Bytes that occur in every piece of a response with token counts; other pieces skip `usage`. Empty: no piece is skipped."""
+    """Bytes in every piece of a response with token counts; other pieces skip `usage`."""
 
     @abstractmethod
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Read a complete request body. Called once per request. Malformed input is a `Rejection` with status 400, not an exception."""
+        """Read a complete request body. Malformed input is a `Rejection` with status 400."""
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """The body with another model name. Called only if the names differ."""
@@ -60,7 +59,7 @@ class RequestHeaderProcessor(Plugin[P]):
 
     @abstractmethod
     def request_headers(self, request: InferenceRequest, state: CycleState) -> Rejection | None:
-        """Leave data with `state.put`, or refuse the request. Called before shedding, in configuration order, until one refuses.
+        """Leave data with `state.put`, or refuse the request. Called in order, until one refuses.
 
         A value under `AGENT_IDENTITY` becomes the request's `fairness_id` if the client sent no fairness header.
         """
@@ -73,7 +72,7 @@ class CandidateFilter(Plugin[P]):
 
     @abstractmethod
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
-        """Keep a subset of the candidates. All candidate filters see the same input; the intersection remains. None left: 503."""
+        """Keep a subset. All filters see the same input; the intersection remains. None left: 503."""
 
 
 class DataProducer(Plugin[P]):
@@ -82,14 +81,14 @@ class DataProducer(Plugin[P]):
     kind: ClassVar[str] = "data-producer"
 
     timeout_seconds: float = 0.4
-    """An awaiting producer is cancelled after this time; the request continues without its data."""
+    """An awaiting producer is cancelled after this time."""
 
     @abstractmethod
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> Awaitable[None] | None:
         """Write the declared keys with `state.put` and `state.put_column`.
 
-        Called once per request, in subscription order. A plain method runs on the request path; an `async def` is awaited. After a fault
-        the request continues and consumers find the data missing.
+        Called once per request, in subscription order; an `async def` is awaited. After a fault or timeout the request continues without
+        the data.
         """
 
 
@@ -105,7 +104,7 @@ class Admitter(Plugin[P]):
 
 MetadataValue: TypeAlias = str | float | bool
 Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
-"""Dynamic metadata for the gateway: namespace → key → value, for its access log, rate limits and other filters."""
+"""Dynamic metadata for the gateway: namespace → key → value."""
 
 
 class UpstreamHeaders(Protocol):
@@ -116,14 +115,14 @@ class UpstreamHeaders(Protocol):
 
         Raises:
             TypeError: name or value is no string.
-            ValueError: the header is endpick's own (destination, content-length), or HTTP does not allow it.
+            ValueError: HTTP or endpick does not allow it (destination, content-length).
         """
 
     def remove(self, name: str) -> None:
         """Remove a header, whoever set it; a later `set` restores it. Raises as `set`."""
 
     def set_metadata(self, namespace: str, key: str, value: MetadataValue) -> None:
-        """Set one entry of the gateway's dynamic metadata. The destination cannot be replaced.
+        """Set one entry of the gateway's dynamic metadata.
 
         Raises:
             TypeError: namespace or key is no string, or the value is neither string, number nor boolean.
@@ -131,7 +130,7 @@ class UpstreamHeaders(Protocol):
 
 
 class PreRequest(Plugin[P]):
-    """Runs after the decision, before the request goes to the model server."""
+    """Runs after the decision, before the model server gets the request."""
 
     kind: ClassVar[str] = "pre-request"
 
@@ -158,7 +157,7 @@ class ResponseHead:
     Attributes:
         status: HTTP status.
         headers: As the model server sent them.
-        endpoint: The endpoint the gateway reported, else the first pick; None if it has left the pool.
+        endpoint: As the gateway reported, else the first pick; None if it has left.
         served: `host:port` the gateway reported, or None.
     """
 
@@ -195,17 +194,14 @@ class ResponseObserver(Plugin[P]):
     kind: ClassVar[str] = "response-observer"
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
-        """Called with the response headers. May return headers to set on the response; None as value removes one."""
+        """May return headers to set on the response; None as value removes one."""
         return None
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
         """Called at the first body bytes, if the gateway sends bodies."""
 
     def response_metadata(self, request: InferenceRequest, usage: Usage | None, state: CycleState) -> Metadata | None:
-        """Called at the last piece of the response; may return metadata for the gateway.
-
-        Not called if the gateway does not send bodies or the response is cut short.
-        """
+        """May return metadata for the gateway. Called at the last piece of the response, if the gateway sends bodies."""
         return None
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:

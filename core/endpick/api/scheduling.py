@@ -1,7 +1,7 @@
 """The kinds of a scheduling profile: filters, scorers, a picker, and the handler that runs profiles.
 
-All run on the request path, synchronously, in one thread: no I/O, no waiting, no locks. If one raises, its `onFault` decides: by default
-scorers are skipped, while filters and pickers refuse the request.
+All run synchronously on the request path: no I/O. If one raises, its `onFault` decides: by default scorers are skipped, while filters and
+pickers refuse the request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ScoredEndpoints:
     scores: FloatArray
 
     def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
-        """The endpoints at these positions, in the given order. Raises IndexError outside the candidates."""
+        """See `Endpoints.take`."""
         return self.endpoints.take(positions)
 
 
@@ -37,7 +37,6 @@ class ProfileRunResult:
     """The result of one profile run.
 
     Attributes:
-        profile: Name of the scheduling profile.
         picked: Best first; the rest are fallbacks. None if the run failed.
         scored: Candidates that passed the filters, with totals; None if none did.
         failure: Why nothing was picked; None on success.
@@ -62,15 +61,15 @@ _SCHEDULING_RESULT: Fields = (
 
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
-    """The decision: the profile whose pick serves the request, and the picks of other profiles.
+    """The decision: the primary profile's pick, and the picks of other profiles.
 
     Attributes:
         primary: Name of the profile whose pick goes to the gateway.
         runs: All runs by profile name; `runs[primary]` succeeded.
         destinations: `host:port`, best first, at least one. Usually the primary's pick.
         headers: Headers added to the request.
-        failure: Why there is no decision, as a sentence for the client; empty for a decision. See `failed`.
-        removed_headers: Header names removed from the request; `headers` wins over it.
+        failure: Why there is no decision, as a sentence for the client. See `failed`.
+        removed_headers: Names of headers removed from the request; `headers` wins.
 
     Raises:
         TypeError, ValueError: a field has the wrong type, or a header is not allowed in HTTP.
@@ -85,7 +84,7 @@ class SchedulingResult:
 
     @classmethod
     def failed(cls, why: str) -> SchedulingResult:
-        """The result when no run can serve the request. The client gets 429 with this sentence and the failures of the runs."""
+        """The result when no run can serve. The client gets 429 with this sentence."""
         return cls("", {}, (), failure=why)
 
     def __post_init__(self) -> None:
@@ -114,8 +113,8 @@ class Filter(Plugin[P]):
         Called once per profile run, in profile order, with the endpoints earlier filters kept.
 
         Returns:
-            Boolean array of shape `(len(endpoints),)`, or a view made with `endpoints.where`, `.only` or `.take`. Keeping none is valid:
-            the profile run then fails and the handler decides.
+            Boolean array of shape `(len(endpoints),)`, or a view made with `endpoints.where`, `.only` or `.take`. If none is left, the
+            profile run fails and the handler decides.
         """
 
 
@@ -133,17 +132,16 @@ class Scorer(Plugin[P]):
         Called once per profile run, after all filters, never with an empty view.
 
         Returns:
-            Finite float array of shape `(len(endpoints),)`. The host clamps it to 0..1 and multiplies it by the profile's weight. NaN or
-            another shape is a fault.
+            Finite float array of shape `(len(endpoints),)`, which the host clamps to 0..1. NaN or another shape is a fault.
         """
 
 
 class PerEndpointScorer(Scorer[P]):
-    """A scorer for one endpoint at a time. Slower than columns from about thirty endpoints on."""
+    """A scorer for one endpoint at a time; slow beyond thirty endpoints."""
 
     @abstractmethod
     def score_endpoint(self, request: InferenceRequest, endpoint: EndpointRow, state: ScoringState) -> float:
-        """Rate one endpoint; 1 is best, 0 is worst. Called for each candidate."""
+        """Rate one endpoint; 1 is best, 0 is worst."""
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """Rate every endpoint with `score_endpoint`."""
@@ -156,13 +154,13 @@ class Picker(Plugin[P]):
     kind: ClassVar[str] = "picker"
 
     uses_scores: ClassVar[bool] = True
-    """False if the choice ignores totals; the host then warns about scorers in the profile."""
+    """False if the choice ignores totals; the host then warns about scorers."""
 
     @abstractmethod
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, best first; the rest are fallbacks.
 
-        Called once per profile run, after all scorers, never with an empty view. Draw with `self.context.random` only.
+        Called once per profile run, never with an empty view. Draw with `self.context.random`.
 
         Returns:
             A view made with `scored.take(positions)`.
@@ -179,12 +177,12 @@ class ProfileHandler(Plugin[P]):
 
     @classmethod
     def required_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Profiles a handler with these parameters needs. Called at start; the host refuses a configuration without them."""
+        """Required profiles, checked at start."""
         return ()
 
     @classmethod
     def optional_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Profiles a handler with these parameters runs if they are defined. Called at start; the host warns if one is missing."""
+        """Optional profiles; the host warns at start if one is missing."""
         return ()
 
     @abstractmethod
@@ -202,14 +200,14 @@ class ProfileHandler(Plugin[P]):
 
         Args:
             request: The request.
-            profiles: All configured profiles, in configuration order.
-            results: Finished runs by profile name; failed ones have `failure` set.
-            state: The request's state. Profiles that run next can read what the handler puts there.
+            profiles: All configured profiles, in order.
+            results: Finished runs by profile name.
+            state: Readable by the profiles that run next.
         """
 
     @abstractmethod
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """Turn the runs into a decision, or `SchedulingResult.failed(sentence)`. Called once, after at least one run."""
+        """The decision, or `SchedulingResult.failed(sentence)`. Called after at least one run."""
 
 
 class DisaggregationDecider(Plugin[P]):
@@ -224,10 +222,10 @@ class DisaggregationDecider(Plugin[P]):
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         """True to run the stage on its own server.
 
-        Called at most once per request and stage, after the decode stage has picked. A decider that fails counts as False.
+        Called after the decode stage has picked. A decider that fails counts as False.
 
         Args:
             request: The request.
-            endpoint: The decode endpoint, a view of length 1: `state.column(KEY, endpoint)[0]` is its number.
+            endpoint: The decode endpoint, a view of length 1.
             state: Data from producers.
         """

@@ -18,10 +18,7 @@ _CANDIDATE: Final = Scope.CANDIDATE
 
 
 class ScoringState:
-    """Read access to the request's state, for filters, scorers, pickers and profile handlers.
-
-    Lives from the request headers to the end of the response.
-    """
+    """Read access to the request's state, which lives until the end of the response."""
 
     __slots__ = ("_access", "_columns", "_private", "_profile_private", "_values")
 
@@ -47,7 +44,7 @@ class ScoringState:
         return value
 
     def column(self, key: DataKey[float], endpoints: Endpoints) -> FloatArray:
-        """The request's number for each endpoint, shape `(len(endpoints),)`; NaN where none was written.
+        """The request's number for each endpoint, shape `(len(endpoints),)`; NaN if none was written.
 
         Raises:
             UnknownKey: the key's scope is not `CANDIDATE`.
@@ -81,10 +78,7 @@ class ScoringState:
 
 
 class CycleState(ScoringState):
-    """Read and write access to the request's state, for producers and other kinds that leave data.
-
-    Consumers find a value under the key and, if they insist on one producer, under `key.from_producer(instance)`.
-    """
+    """Read and write access to the request's state."""
 
     __slots__ = ()
 

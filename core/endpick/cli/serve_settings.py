@@ -130,8 +130,8 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
-    from endpick.transport.address import ListenSettings
     from endpick.transport.limits import Limits
+    from endpick.transport.listener import ListenSettings
 
     host = options["host"]
     path = options["config"] or options["config_file"]

@@ -17,8 +17,8 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
+from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _log = logging.getLogger("endpick.serve")

@@ -8,8 +8,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
 
-from endpick.transport.health import HealthBoard
 from endpick.transport.server import Server
+from endpick.transport.services import HealthBoard
 
 T = TypeVar("T")
 

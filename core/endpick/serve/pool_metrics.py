@@ -16,7 +16,7 @@ from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.data.table import EndpointTable
-from endpick.host.throttle import Throttle
+from endpick.host.telemetry import Throttle
 from endpick.serve.metrics import PREFIX, EndpickMetrics
 
 _log = logging.getLogger("endpick.pool")

@@ -36,12 +36,11 @@ from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import PoolGauges, PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
 from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
-from endpick.transport.address import ListenError, ListenSettings
-from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
+from endpick.transport.listener import ListenError, ListenSettings
 from endpick.transport.methods import ext_proc_methods
-from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
+from endpick.transport.services import HealthBoard, health_methods, reflection_methods
 from endpick.transport.tls import TlsError, TlsSettings
 
 _log = logging.getLogger("endpick.serve")

@@ -1,1 +1,1 @@
-"""Transports carry gRPC messages to stream sessions and back. `h2` is the default; `grpcio` is the reference and fallback."""
+"""Transports carry gRPC messages to stream sessions: `h2` by default, `grpcio` as reference and fallback."""

@@ -1,4 +1,4 @@
-"""The reference transport: the same sessions on grpc.aio, slower and maintained by the gRPC project."""
+"""The reference transport: the same sessions on grpc.aio."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import grpc.aio
 
 from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
-from endpick.transport.address import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.limits import TransportCounters
+from endpick.transport.listener import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
@@ -28,12 +28,11 @@ _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
-_LARGEST = 2**31 - 2
-"""Of an option; with one more connection, grpcio aborts the process."""
+_LARGEST = 2**31 - 2  # maximum of an option; grpcio aborts the process above it
 
 
 class GrpcioServer(grpc.GenericRpcHandler):
-    """A `Server` on grpc.aio. The caller creates it on the running event loop."""
+    """A `Server` on grpc.aio."""
 
     def __init__(self, settings: ListenSettings, methods: Methods) -> None:
         self.counters = TransportCounters()
@@ -49,7 +48,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
 
     @property
     def connections(self) -> int:
-        """See `Server.connections`; grpc.aio does not expose them, so a running server counts as one."""
+        """1 while running; grpc.aio does not expose them."""
         return int(self._server is not None)
 
     async def start(self) -> int:
@@ -228,7 +227,7 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     options: list[tuple[str, float]] = [
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: grpcio decompresses before it checks the length
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # None: grpcio decompresses before it checks the length
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one gRPC port. The defaults suit Envoy, which opens one connection per worker thread."""
+    """Limits of one gRPC port; Envoy opens one connection per worker thread."""
 
     max_connections: int = 1024
     """TLS handshakes included; more are closed at once."""
@@ -30,10 +30,7 @@ class Limits:
 
 @dataclass(slots=True)
 class TransportCounters:
-    """Event counts of one port since its start.
-
-    The grpcio transport counts streams, messages, session faults and refusals only.
-    """
+    """Event counts of one port. The grpcio transport counts streams, messages, session faults and refusals only."""
 
     connections_accepted: int = 0
     connections_opened: int = 0

@@ -17,12 +17,10 @@ class Method:
     """One gRPC method."""
 
     open_session: SessionFactory
-    holds_drain: bool = True
-    """False if its streams never end by themselves, such as a health watch; a drain ends them at once."""
+    holds_drain: bool = True  # False for endless streams, such as a health watch; a drain ends them at once
 
 
-Methods = Mapping[str, Method]
-"""gRPC methods by path, `/package.Service/Method`."""
+Methods = Mapping[str, Method]  # gRPC methods by path, `/package.Service/Method`
 
 
 def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
@@ -31,12 +29,12 @@ def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
 
 
 class ReplySession:
-    """Answers each message with one reply and waits for nothing."""
+    """Answers each message at once."""
 
     waiting: Awaitable[object] | None = None
 
     def __init__(self, reply: Callable[[bytes], bytes], *, unary: bool) -> None:
-        """`reply` may raise `ProtocolError`; a unary session is finished after the first reply."""
+        """`reply` may raise `ProtocolError`."""
         self._reply = reply
         self._unary = unary
         self.finished = False

@@ -1,11 +1,11 @@
-"""The interface of a transport: a server of gRPC methods on one port."""
+"""A transport: a server of gRPC methods on one port."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from endpick.transport.address import ListenSettings
 from endpick.transport.limits import TransportCounters
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import Methods
 
 TransportName = Literal["h2", "grpcio"]
@@ -26,7 +26,7 @@ class Server(Protocol):
         """Bind and serve; returns the port. Raises `ListenError` or `TlsError`."""
 
     async def drain(self, grace_seconds: float) -> None:
-        """Refuse new streams, wait up to `grace_seconds` for open ones, then close everything."""
+        """Refuse new streams, wait for open ones, then close everything."""
 
     async def stop(self) -> None:
         """Close everything now; idempotent."""

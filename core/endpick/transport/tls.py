@@ -1,4 +1,4 @@
-"""TLS of a listening port: the operator's certificate, reloaded when its files change, or a self-signed one."""
+"""TLS of a listening port: the operator's certificate, reloaded on change, or a self-signed one."""
 
 from __future__ import annotations
 
@@ -39,15 +39,11 @@ class TlsSettings:
 
     certificate_file: Path | None = None
     key_file: Path | None = None
-    client_ca_file: Path | None = None
-    """Clients must show a certificate signed by this authority."""
-    modern_only: bool = False
-    """TLS 1.3 only."""
-    ciphers: str = ""
-    """TLS 1.2 suites in OpenSSL's format, from `cipher_list`; empty: OpenSSL's defaults."""
+    client_ca_file: Path | None = None  # clients must show a certificate signed by this authority
+    modern_only: bool = False  # TLS 1.3 only
+    ciphers: str = ""  # TLS 1.2 suites in OpenSSL's format, from `cipher_list`; empty: OpenSSL's defaults
     reload: bool = True
-    protocol: str = "h2"
-    """The ALPN protocol."""
+    protocol: str = "h2"  # the ALPN protocol
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from endpick.transport.address import ListenSettings
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.server import TransportName, open_server
 from integration.envoy.gateway import Envoy, find_envoy, start_envoy, stop_envoy

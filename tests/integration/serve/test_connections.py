@@ -8,8 +8,7 @@ import struct
 import pytest
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FrameType, Setting
+from endpick.transport.h2.frames import ErrorCode, FrameType, Setting
 from integration.plugins.serving import serving
 from integration.serve.gateway import RANDOM
 from integration.transport.raw_client import RawClient

@@ -11,12 +11,11 @@ import grpc.aio
 import pytest
 import uvloop
 
-from endpick.transport.address import ListenSettings
-from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import EXT_PROC_PATH, ext_proc_methods
-from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
+from endpick.transport.services import HealthBoard, health_methods, reflection_methods
 from endpick.transport.tls import TlsSettings
 from integration.transport.toy import Log, toy_sessions
 

@@ -7,10 +7,9 @@ import ssl
 from dataclasses import dataclass
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.h2.hpack import encode
+from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, ErrorCode, FrameType
+from endpick.transport.h2.headers import encode
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from endpick.transport.methods import EXT_PROC_PATH
 
 READ_SECONDS = 15.0

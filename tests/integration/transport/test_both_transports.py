@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from endpick.requests.model import CloseCause
-from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.limits import Limits
+from endpick.transport.listener import ListenError, ListenSettings
 from endpick.transport.server import open_server
 from integration.transport.conftest import opened
 

@@ -8,8 +8,8 @@ import pytest
 from endpick.cli.serve import command
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.requests.model import BodyMode
-from endpick.transport.address import ListenSettings
 from endpick.transport.limits import Limits
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import EXT_PROC_PATH, ext_proc_methods
 from endpick.transport.server import open_server
 from unit.extproc.conversation import NotedDirector, read, request_body, request_headers

@@ -12,9 +12,8 @@ import pytest
 
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FRAME_HEAD, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.frames import FRAME_HEAD, ErrorCode, FrameType
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from integration.transport.raw_client import RawClient
 

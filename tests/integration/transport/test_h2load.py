@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from endpick.requests.model import CloseCause
-from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from endpick.transport.methods import EXT_PROC_PATH
 from endpick.transport.tls import TlsSettings
 

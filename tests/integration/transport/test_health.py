@@ -8,8 +8,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from endpick.transport.health import LIVENESS, READINESS, HealthStatus
 from endpick.transport.methods import EXT_PROC_SERVICE
+from endpick.transport.services import LIVENESS, READINESS, HealthStatus
 
 pytestmark = pytest.mark.asyncio
 

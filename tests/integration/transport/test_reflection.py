@@ -8,8 +8,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.transport.health import HEALTH_SERVICE
 from endpick.transport.methods import EXT_PROC_SERVICE
+from endpick.transport.services import HEALTH_SERVICE
 from integration.transport.conftest import Serving
 
 pytestmark = pytest.mark.asyncio

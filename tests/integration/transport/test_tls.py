@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
-from endpick.transport.address import ListenSettings
 from endpick.transport.limits import Limits
+from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import EXT_PROC_PATH
 from endpick.transport.server import open_server
 from endpick.transport.tls import TlsError, TlsSettings, make_self_signed

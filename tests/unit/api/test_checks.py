@@ -1,4 +1,4 @@
-"""What plugins hand to the host is refused where they make it."""
+"""Values that no gateway would take are refused when a plugin makes them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-import endpick.api
+import endpick.api.discovery
+import endpick.api.flow_control
+import endpick.api.keys
 from endpick.api import (
     DataKey,
     Endpoints,

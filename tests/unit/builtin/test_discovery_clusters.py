@@ -8,8 +8,7 @@ import pytest
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.data.table import EndpointTable
-from endpick_builtin.discovery.clusters import MulticlusterFileDiscovery
-from endpick_builtin.discovery.file_discovery import FileDiscoveryParameters
+from endpick_builtin.discovery.file_discovery import FileDiscoveryParameters, MulticlusterFileDiscovery
 
 
 def discovered(tmp_path, address: str, labels: str = "{}"):

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from endpick.api import ParsedRequest, Rejection
 from endpick_builtin.parsers.anthropic import AnthropicParser
-from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
-from endpick_builtin.parsers.grpc_bodies import framed, http_bodies
+from endpick_builtin.parsers.grpc_parsers import VertexAIParser, framed, http_bodies
 from endpick_builtin.parsers.json_bodies import CHECKED_BYTES, MAX_QUOTES, MAX_STRUCTURE, is_too_complex, read_leniently
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.vertexai import VertexAIParser
+from endpick_builtin.parsers.token_ids import SGLangHTTPParser, VllmHTTPParser
 from unit.scheduling.workbench import instance
 
 PADDING = b" " * CHECKED_BYTES

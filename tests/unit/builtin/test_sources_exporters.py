@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 
 from endpick.api import Endpoint, PluginContext, Unavailable
-from endpick_builtin.collection.endpoint_events import KubernetesNotificationParameters, KubernetesNotificationSource
 from endpick_builtin.collection.exporters import (
     NODE_ADDRESS_LABEL,
     DcgmDataSource,
@@ -16,6 +15,7 @@ from endpick_builtin.collection.exporters import (
     MulticlusterMetricsDataSource,
     MulticlusterSourceParameters,
 )
+from endpick_builtin.collection.sources import KubernetesNotificationParameters, KubernetesNotificationSource
 from unit.builtin.pages import PAGE, serving, started
 
 pytestmark = pytest.mark.asyncio

@@ -8,8 +8,7 @@ import pytest
 
 from endpick.api import Media, ParsedRequest
 from endpick.extproc.wire import varint
-from endpick_builtin.parsers.grpc_bodies import MAX_BODY_BYTES
-from endpick_builtin.parsers.vllm_grpc import GENERATE, MAX_TOKENS, VllmGRPCParser
+from endpick_builtin.parsers.grpc_parsers import GENERATE, MAX_BODY_BYTES, MAX_TOKENS, VllmGRPCParser
 from unit.scheduling.workbench import instance
 
 

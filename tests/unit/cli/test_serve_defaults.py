@@ -7,7 +7,7 @@ from dataclasses import replace
 from endpick.cli.serve import command
 from endpick.cli.serve_settings import settings_of
 from endpick.serve.process import HEALTH_LIMITS, ServeSettings
-from endpick.transport.address import ListenSettings
+from endpick.transport.listener import ListenSettings
 from endpick.transport.tls import TlsSettings
 
 

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.serve.admin import AdminServer
-from endpick.transport.address import ListenError
+from endpick.transport.listener import ListenError
 
 pytestmark = pytest.mark.asyncio
 

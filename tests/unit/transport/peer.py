@@ -11,19 +11,18 @@ from endpick.extproc.stream import StreamSession
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import (
     END_HEADERS,
     END_STREAM,
     FRAME_HEAD,
     FRAME_HEAD_BYTES,
     MAX_STREAM_ID,
+    ErrorCode,
     FrameType,
     read_frame_head,
 )
-from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.h2.hpack import encode
-from endpick.transport.h2.stream import Stream
+from endpick.transport.h2.headers import encode
+from endpick.transport.h2.stream import MESSAGE_HEAD, Stream
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Method
 

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
+from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 
 
 def refused(settings: ListenSettings) -> ListenError:

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES, FrameType, parse_settings
-from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.frames import CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES, ErrorCode, FrameType, parse_settings
 from endpick.transport.h2.send import MAX_PENDING_BYTES
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from unit.transport.peer import EchoSession, FakeSocket, Peer, data, frame
 
 INITIAL_WINDOW = 4

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import MAX_FRAME_BYTES, FrameType, PartialFrame
+from endpick.transport.h2.frames import MAX_FRAME_BYTES, ErrorCode, FrameType, H2ConnectionError, PartialFrame
 from unit.transport.peer import frame, split_frames
 
 

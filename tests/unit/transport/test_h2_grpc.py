@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.transport.h2.grpc import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
-from endpick.transport.h2.hpack import HeaderDecoder
+from endpick.transport.h2.headers import HeaderDecoder
+from endpick.transport.h2.stream import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
 
 
 @given(st.lists(st.binary(max_size=80), max_size=10), st.lists(st.integers(0, 5000), max_size=20))

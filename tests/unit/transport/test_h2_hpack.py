@@ -6,10 +6,8 @@ from hypothesis import strategies as st
 from jh2._hazmat import Decoder, Encoder
 from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import END_HEADERS, FrameType
-from endpick.transport.h2.headers import HeaderBlocks
-from endpick.transport.h2.hpack import _CODE_BITS, EMPTY_TABLE, Fields, HeaderDecoder, encode
+from endpick.transport.h2.frames import END_HEADERS, ErrorCode, FrameType, H2ConnectionError
+from endpick.transport.h2.headers import _CODE_BITS, EMPTY_TABLE, Fields, HeaderBlocks, HeaderDecoder, encode
 from endpick.transport.limits import Limits
 
 FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)

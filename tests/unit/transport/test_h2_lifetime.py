@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
-from endpick.transport.h2.lifetime import MAX_IDLE_SECONDS
+from endpick.transport.h2.control import MAX_IDLE_SECONDS
+from endpick.transport.h2.frames import MAX_STREAM_ID, ErrorCode, FrameType
 from endpick.transport.limits import Limits
 from unit.transport.peer import Peer, frame
 

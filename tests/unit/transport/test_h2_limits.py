@@ -6,9 +6,8 @@ import pytest
 
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import ACK, END_HEADERS, END_STREAM, FrameType
-from endpick.transport.h2.hpack import encode
+from endpick.transport.h2.frames import ACK, END_HEADERS, END_STREAM, ErrorCode, FrameType
+from endpick.transport.h2.headers import encode
 from endpick.transport.limits import Limits
 from unit.transport.peer import Peer, continuation, data, frame, raw_headers
 

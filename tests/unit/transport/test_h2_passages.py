@@ -13,7 +13,7 @@ from endpick.extproc.stream import SessionCounters
 from endpick.requests.model import EVICTED, BodyMode, CloseCause, Routed
 from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import PADDED, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from unit.extproc import conversation as say
 from unit.extproc.conversation import ENDPOINT, NotedExchange, read

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.transport.h2.grpc import parse_timeout
-from endpick.transport.h2.headers import MalformedError, check_trailers, read_head
+from endpick.transport.h2.headers import MalformedError, check_trailers, parse_timeout, read_head
 from unit.transport.peer import REQUEST
 
 

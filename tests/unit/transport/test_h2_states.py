@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import InvalidTransitionError
-from endpick.transport.h2.frames import FrameType
-from endpick.transport.h2.lifetime import ConnectionState
+from endpick.transport.h2.control import ConnectionState
+from endpick.transport.h2.frames import FrameType, InvalidTransitionError
 from endpick.transport.h2.stream import Stream, StreamEvent, StreamState
 from unit.transport.peer import Peer
 

@@ -7,9 +7,8 @@ import pytest
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import END_STREAM, PADDED, FrameType
-from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.frames import END_STREAM, PADDED, ErrorCode, FrameType
+from endpick.transport.h2.stream import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from unit.transport.peer import ENDLESS_PATH, Peer, data, frame, raw_headers
 

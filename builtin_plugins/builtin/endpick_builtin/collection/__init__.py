@@ -1,1 +1,1 @@
-"""Data sources and collectors: HTTP pages, OTLP pushes, pool documents, response headers and endpoint changes."""
+"""Data sources and their collectors."""

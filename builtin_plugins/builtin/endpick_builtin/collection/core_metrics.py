@@ -1,14 +1,16 @@
-"""`core-metrics-extractor`: queue, load, KV cache and LoRA adapters of each endpoint, from its metrics page."""
+"""`core-metrics-extractor`: queue, load, KV cache and LoRA adapters from metrics pages."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -25,7 +27,128 @@ from endpick.api import (
 )
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
 from endpick.api.metrics import MetricSample
-from endpick_builtin.collection.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|((?!~)[^\s,{}=\"']+))\s*"
+_SPEC = re.compile(rf"\s*({_NAME})\s*(?:\{{\s*((?:{_LABEL}(?:,\s*{_LABEL})*,?\s*)?)\}}\s*)?")
+_LABELS = re.compile(_LABEL)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A metric name, and labels that a series must have."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{label}="{value}"' for label, value in self.labels.items())
+        return f"{self.name}{{{labels}}}" if labels else self.name
+
+
+def parse_spec(text: str) -> MetricSpec | None:
+    """Parse `name` or `name{label=value}`; None for empty text. Raises ValueError."""
+    if not text.strip():
+        return None
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' names no metric; write `name` or `name{{label=value}}`")
+    labels = _LABELS.findall(match[2] or "")
+    return MetricSpec(match[1], {label: double or single or bare for label, double, single, bare in labels})
+
+
+def _checked(text: str) -> str:
+    parse_spec(text)
+    return text
+
+
+SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["vllm:num_requests_waiting", "name{label=value}"])]
+
+LABEL_KEY = "llm-d.ai/engine-type"
+LEGACY_LABEL_KEY = "inference.networking.k8s.io/engine-type"
+
+
+class CustomMetric(Parameters):
+    """An additional number to keep for each endpoint."""
+
+    attribute_key: Annotated[str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under.")]
+    metric_spec: Annotated[SpecText, Field(alias="metricSpec", min_length=1, description="The metric to read.")]
+
+
+class EngineConfig(Parameters):
+    """The metrics of one engine. An empty spec means that the engine has no such metric."""
+
+    name: Annotated[str, Field(min_length=1, description="The engine's name, as endpoints carry it in the engine label.")]
+    queued_requests_spec: Annotated[SpecText, Field(alias="queuedRequestsSpec", description="Requests waiting.")] = ""
+    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests running.")] = ""
+    kv_usage_spec: Annotated[SpecText, Field(alias="kvUsageSpec", description="Share of the KV cache in use, 0 to 1.")] = ""
+    lora_spec: Annotated[
+        SpecText, Field(alias="loraSpec", description="LoRA adapters, in the labels of the series with the greatest value.")
+    ] = ""
+    cache_info_spec: Annotated[SpecText, Field(alias="cacheInfoSpec", description="KV-cache layout, in the labels of the series.")] = ""
+    cache_block_size_label_name: Annotated[
+        str, Field(alias="cacheBlockSizeLabelName", description="Label of the cache info that holds tokens per block.")
+    ] = "block_size"
+    cache_num_blocks_label_name: Annotated[
+        str, Field(alias="cacheNumBlocksLabelName", description="Label of the cache info that holds the number of blocks.")
+    ] = "num_gpu_blocks"
+    cache_block_size_spec: Annotated[
+        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, if the engine has a metric for it.")
+    ] = ""
+    cache_num_blocks_spec: Annotated[
+        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, if the engine has a metric for it.")
+    ] = ""
+    custom_metrics: Annotated[
+        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Additional numbers to keep, under your data keys.")
+    ] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name == "default":
+            raise ValueError("'default' is a reserved name; name the engine, and choose it with defaultEngine")
+        return name
+
+
+BUILT_IN_ENGINES = (
+    EngineConfig(
+        name="vllm",
+        queued_requests_spec="vllm:num_requests_waiting",
+        running_requests_spec="vllm:num_requests_running",
+        kv_usage_spec="vllm:kv_cache_usage_perc",
+        lora_spec="vllm:lora_requests_info",
+        cache_info_spec="vllm:cache_config_info",
+    ),
+    EngineConfig(
+        name="sglang",
+        queued_requests_spec="sglang:num_queue_reqs",
+        running_requests_spec="sglang:num_running_reqs",
+        kv_usage_spec="sglang:token_usage",
+        cache_info_spec="sglang:cache_config_info",
+        cache_block_size_label_name="page_size",
+        cache_num_blocks_label_name="num_pages",
+        # Metrics since SGLang 0.5.11, labels before.
+        cache_block_size_spec="sglang:page_size",
+        cache_num_blocks_spec="sglang:num_pages",
+    ),
+    EngineConfig(
+        name="trtllm-serve",
+        queued_requests_spec="trtllm_num_requests_waiting",
+        running_requests_spec="trtllm_num_requests_running",
+        kv_usage_spec="trtllm_kv_cache_utilization",
+        cache_block_size_spec="trtllm_kv_cache_tokens_per_block",
+        cache_num_blocks_spec="trtllm_kv_cache_max_blocks",
+    ),
+    EngineConfig(
+        name="triton-tensorrt-llm",
+        queued_requests_spec="nv_trt_llm_request_metrics{request_type=waiting}",
+        running_requests_spec="nv_trt_llm_request_metrics{request_type=scheduled}",
+        kv_usage_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        cache_block_size_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        cache_num_blocks_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    ),
+    EngineConfig(name="triton", queued_requests_spec="nv_inference_pending_request_count", running_requests_spec="nv_inference_exec_count"),
+)
 
 
 class EngineReader:
@@ -46,10 +169,7 @@ class EngineReader:
         )
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
-        """Write the values on the page, and return the specs of required metrics that it lacks.
-
-        LoRA adapters and the KV-cache layout may be missing: engines report them only if configured.
-        """
+        """Write the values on the page, and return the required metrics that it lacks."""
         missing = []
         for key, spec in self._counts:
             if (count := _whole(page, spec)) is None:
@@ -98,7 +218,7 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[Dat
 
 
 def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
-    """The newest value; exporters write NaN and infinities for unknown ones."""
+    """The newest value, if known: exporters write NaN and infinities otherwise."""
     sample = page.newest(spec.name, spec.labels)
     if sample is None:
         return None
@@ -112,7 +232,7 @@ def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
-    """From the series with the greatest value: engines store the time of the last change there and keep older series."""
+    """From the series with the greatest value, which is the time of its last change."""
     newest: MetricSample | None = None
     for sample in page.samples(spec.name):
         if spec.labels.items() <= sample.labels.items() and (newest is None or sample.value > newest.value):
@@ -136,8 +256,7 @@ def _count(text: str) -> int | None:
     return int(text) if len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else None
 
 
-_MAX_DIGITS = 15
-"""Larger numbers are not exact in a column."""
+_MAX_DIGITS = 15  # larger numbers are not exact in a column
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
 
 
@@ -157,7 +276,7 @@ class CoreMetricsParameters(Parameters):
 
     @property
     def engines(self) -> Mapping[str, EngineConfig]:
-        """Every engine by name; configured engines replace built-in ones."""
+        """Every engine by name."""
         return {engine.name: engine for engine in (*BUILT_IN_ENGINES, *self.engine_configs)}
 
     @model_validator(mode="after")
@@ -198,7 +317,7 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
         return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write the values of one page. Raises Unavailable if a required metric is missing; the others are written."""
+        """Write the values of one page; the others too if a required metric is missing."""
         labels = writer.endpoint.labels if writer.endpoint else {}
         engine = labels.get(self.parameters.engine_label_key) or labels.get(LEGACY_LABEL_KEY, "")
         missing = self._readers.get(engine, self._default).read(payload, writer)

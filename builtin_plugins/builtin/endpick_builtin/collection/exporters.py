@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from endpick.api import ColumnWriter, DataCollector, DataKey, Endpoint, MetricsPage, Parameters, Stability, Unavailable
-from endpick.api.keys import GPU_UTILIZATION
+from endpick.api import ColumnWriter, DataCollector, Endpoint, MetricsPage, Parameters, Stability, Unavailable
+from endpick.api.keys import GPU_UTILIZATION, MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE
 from endpick.api.metrics import MetricSample
-from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
+from endpick_builtin.collection.core_metrics import MetricSpec, SpecText, parse_spec
 from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
 
 NODE_ADDRESS_LABEL = "endpick/node-address"
@@ -33,8 +33,7 @@ class DcgmSourceParameters(MetricsSourceParameters):
 class DcgmDataSource(MetricsPageSource[DcgmSourceParameters]):
     """Fetches the metrics page of NVIDIA's GPU exporter (dcgm-exporter) on every endpoint's host.
 
-    A status other than 200, a page over `maxPageBytes`, and with `useNodeAddress` a missing label are poll errors; the columns keep
-    their values.
+    With `useNodeAddress` an endpoint without the label is a poll error.
     """
 
     default_collectors = ("dcgm-extractor",)
@@ -59,7 +58,7 @@ class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
 
     A sample belongs to the endpoint if its label `pod` is the endpoint's name, without a suffix such as `-rank-0`, and its label
     `namespace`, if present, the endpoint's namespace. On a page without pods, as of an exporter outside Kubernetes, all samples count.
-    NaN and infinities are skipped, other values cut to 0 to 100. Without a sample the column keeps its value.
+    Values are cut to 0 to 100. Without a number the column keeps its value.
     """
 
     produces = (GPU_UTILIZATION,)
@@ -67,7 +66,7 @@ class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write the utilization. Raises Unavailable if the page has no sample of this endpoint."""
+        """Write the utilization."""
         samples = payload.samples(_UTILIZATION_PERCENT)
         if any(sample.labels.get("pod") for sample in samples):
             samples = [sample for sample in samples if _is_of(sample, writer.endpoint)]
@@ -93,20 +92,10 @@ class MulticlusterSourceParameters(HttpSourceParameters):
 
 
 class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParameters]):
-    """Fetches the metrics page of each cluster's endpoint picker; `multicluster-file-discovery` gives its address.
-
-    A status other than 200, a certificate that cannot be verified and a page over `maxPageBytes` are poll errors; the columns keep
-    their values.
-    """
+    """Fetches the metrics page of each cluster's endpoint picker; `multicluster-file-discovery` gives its address."""
 
     default_collectors = ("multicluster-metrics-extractor",)
     stability = Stability.EXPERIMENTAL
-
-
-CLUSTER_KV_CACHE_USAGE = DataKey(
-    "llm-d.ai/multicluster-kv-cache-utilization", float, doc="Share of the KV cache in use, mean over a cluster (0 to 1)."
-)
-CLUSTER_QUEUE_SIZE = DataKey("llm-d.ai/multicluster-queue-size", float, doc="Requests waiting, mean over a cluster (count, 0 or more).")
 
 
 class MulticlusterExtractorParameters(Parameters):
@@ -123,18 +112,20 @@ class MulticlusterExtractorParameters(Parameters):
 class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters, MetricsPage]):
     """Keeps the mean queue size and KV-cache usage of a cluster, as its endpoint picker reports them.
 
-    Each value is the newest sample of its metric. A metric that is missing, NaN or infinite is an error and keeps its old value; the
-    other is still written.
+    A metric that is missing, NaN or infinite is an error and keeps its old value; the other is still written.
     """
 
-    produces = (CLUSTER_KV_CACHE_USAGE, CLUSTER_QUEUE_SIZE)
+    produces = (MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE)
     default_source = "multicluster-metrics-data-source"
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write both values. Raises Unavailable if one is missing; the other is written."""
+        """Write both values."""
         missing = []
-        for key, text in ((CLUSTER_KV_CACHE_USAGE, self.parameters.kv_cache_metric), (CLUSTER_QUEUE_SIZE, self.parameters.queue_metric)):
+        for key, text in (
+            (MULTICLUSTER_KV_CACHE_USAGE, self.parameters.kv_cache_metric),
+            (MULTICLUSTER_QUEUE_SIZE, self.parameters.queue_metric),
+        ):
             spec = parse_spec(text) or MetricSpec(text)
             sample = payload.newest(spec.name, spec.labels)
             if sample is None or not math.isfinite(sample.value):

@@ -1,6 +1,6 @@
 """GET requests over kept HTTP/1.1 connections, for pages that are fetched many times a second.
 
-Measured on 2 KB pages: 45 µs of CPU per request, and 150 µs with aiohttp. A pool of 100 endpoints makes 2000 requests a second.
+Measured on 2 KB pages: 45 µs of CPU per request, against 150 µs with aiohttp.
 """
 
 from __future__ import annotations
@@ -44,15 +44,7 @@ class HttpPages:
             connection.abort()
 
     async def get(self, authority: str, path: str) -> bytes:
-        """Fetch the body of one page.
-
-        Args:
-            authority: `host:port`; an IPv6 address in brackets.
-            path: Path and query.
-
-        Raises:
-            Unavailable: no answer with status 200, or a longer one than allowed; the message names URL and reason.
-        """
+        """Fetch one page from `host:port`. Raises Unavailable without status 200, or if the page is too long."""
         url = f"{self._scheme}://{authority}{path.partition('?')[0]}"  # the query may hold a key
         request = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}\r\n".encode()
         try:
@@ -99,17 +91,13 @@ class _StaleError(OSError):
 
 class _State(Enum):
     IDLE = 0
-    ASKED = 1
-    """A request was written; no byte of the answer has arrived."""
+    ASKED = 1  # A request was written; no byte of the answer has arrived
     ANSWERING = 2
     CLOSED = 3
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection; also the callbacks of its parser.
-
-    All connections read into one buffer: the parser copies what it keeps.
-    """
+    """One connection, and the callbacks of its parser. All share one buffer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, buffer: memoryview) -> None:
         self.state = _State.IDLE
@@ -208,11 +196,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def client_tls(ca_cert: str, client_cert: str = "", client_key: str = "", *, verify: bool = True) -> ssl.SSLContext:
-    """Build the TLS context of a client. An empty `ca_cert` trusts the system's authorities.
-
-    Raises:
-        ConfigurationError: a file cannot be used.
-    """
+    """The TLS context of a client. Raises ConfigurationError."""
     try:
         tls = ssl.create_default_context(cafile=ca_cert or None)
         if client_cert:
@@ -227,7 +211,6 @@ def client_tls(ca_cert: str, client_cert: str = "", client_key: str = "", *, ver
 
 
 def _reason(error: OSError | _BadAnswerError) -> str:
-    """The system's message rather than asyncio's."""
     if isinstance(error, _BadAnswerError | ssl.SSLError | socket.gaierror) or not error.errno:
         return str(getattr(error, "strerror", None) or error)
     return os.strerror(error.errno).lower()

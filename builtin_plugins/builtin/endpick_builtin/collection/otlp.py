@@ -71,12 +71,12 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     """Accepts metrics pushed over OTLP, by gRPC and by HTTP (`POST /v1/metrics`, protobuf or JSON), as metrics pages.
 
     The resource attribute `endpointAttribute` names the endpoint. Gauges and sums, and count and sum of histograms and summaries, become a
-    page with the same names, in which characters other than letters, digits, `_` and `:` are `_`. Collectors such as
-    `core-metrics-extractor` read it like a scraped page: a required metric that one push lacks is an error, so send all metrics of a server
-    in one push. Only attributes with text values become labels. Resources of unknown endpoints are dropped and reported to the sender.
+    page with the same names, in which characters other than letters, digits, `_` and `:` are `_`. Send all metrics of a server in one push:
+    a required metric that is missing is an error. Only attributes with text values become labels. Resources of unknown endpoints are
+    dropped and reported to the sender.
 
-    Any client that reaches a port can push for any endpoint, unless `clientCaPath` requires a certificate: therefore both ports listen on
-    the loopback address by default. Bodies may have 4 MiB. Needs `pip install 'endpick[otlp]'`.
+    Without `clientCaPath`, any client that reaches a port can push for any endpoint. Bodies may have 4 MiB. Needs
+    `pip install 'endpick[otlp]'`.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -93,8 +93,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         """By each name of an endpoint, then by the endpoint: two endpoints may share a short name."""
         self._http: web.AppRunner | None = None
         self._grpc: grpc.aio.Server | None = None
-        self.port, self.grpc_port = parameters.port, parameters.grpc_port
-        """The ports it listens on, once started."""
+        self.port, self.grpc_port = parameters.port, parameters.grpc_port  # the ports it listens on, once started
         self._warned_at = -_WARN_SECONDS
         exports = Counts("endpick_otlp_exports_total", "Exports over OTLP, by outcome.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by outcome.", ("outcome",), context.registry)
@@ -102,7 +101,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self._delivered, self._dropped = points.labels("delivered"), points.labels("dropped")
 
     async def start(self) -> None:
-        """Listen on both ports. Raises ConfigurationError if an address or a certificate file cannot be used."""
+        """Listen on both ports. Raises ConfigurationError."""
         given = self.parameters
         try:
             self.port = await self._start_http()
@@ -186,7 +185,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         return await self._deliver(request)
 
     async def _deliver(self, export: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
-        """Publish each page to its endpoint; the answer reports how many points were dropped."""
+        """Publish each page to its endpoint; the answer counts dropped points."""
         self._read.inc()
         dropped, reason = 0, ""
         for resource in await asyncio.to_thread(self._messages.pages_of, export):
@@ -212,7 +211,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
 
 
 def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
-    """The context of the HTTP port; it loads renewed certificate files at the next handshake."""
+    """Loads renewed certificate files at the next handshake."""
     if not parameters.cert_path:
         return None
     files = Path(parameters.cert_path), Path(parameters.key_path)
@@ -234,7 +233,7 @@ def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
 
 
 def _grpc_credentials(parameters: OtlpParameters) -> grpc.ServerCredentials:
-    """The credentials of the gRPC port; they load renewed certificate files at the next handshake."""
+    """Load renewed certificate files at the next handshake."""
     import grpc  # noqa: PLC0415
 
     def read() -> grpc.ServerCertificateConfiguration:

@@ -1,4 +1,4 @@
-"""Converts OTLP exports of metrics to metrics pages, so that collectors read a push like a scraped page."""
+"""Converts OTLP exports of metrics to metrics pages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _texts(attributes: Iterable[KeyValue]) -> dict[str, str]:
 
 
 def page_line(name: str, labels: Mapping[str, str], value: float, nanoseconds: int) -> str:
-    """One line of Prometheus text; characters that are not allowed in names become `_`, as in OpenTelemetry's exporters."""
+    """One line of Prometheus text, with names as in OpenTelemetry's exporters."""
     inside = ",".join(f'{_NOT_IN_A_LABEL.sub("_", key)}="{_escaped(text)}"' for key, text in labels.items())
     when = f" {nanoseconds // 1_000_000}" if nanoseconds else ""
     return f"{_NOT_IN_A_NAME.sub('_', name)}{{{inside}}} {value!r}{when}\n"

@@ -82,8 +82,7 @@ class PoolSourceParameters(Parameters):
 class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     """Fetches a JSON document about the whole pool at an interval, from an HTTP server or a file.
 
-    A status other than 200, a document over `maxPageBytes` and invalid JSON are poll errors: the values stay, and the next poll is soon,
-    then after growing delays.
+    After an error the values stay, and polls follow after growing delays.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -95,7 +94,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         self._pages: HttpPages | None = None
 
     async def start(self) -> None:
-        """Load the certificates. Raises ConfigurationError if the file cannot be used."""
+        """Load the certificates. Raises ConfigurationError."""
         parameters = self.parameters
         is_https = parameters.url.startswith("https:")
         tls = client_tls(parameters.ca_cert_path, verify=not parameters.insecure_skip_verify) if is_https else None
@@ -236,7 +235,7 @@ class JsonValuesExtractor(DataCollector[JsonValuesParameters, JsonDocument]):
         return Subscriptions(produces=tuple(value.key for value in parameters.values))
 
     def collect(self, payload: JsonDocument, writer: ColumnWriter) -> None:
-        """Write the values of one document. Raises Unavailable if some are missing; the others are written."""
+        """Write the values of one document."""
         missing = []
         for value, key, read, path in self._values:
             found = at(payload.root, path)

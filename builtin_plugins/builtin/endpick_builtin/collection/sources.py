@@ -1,14 +1,29 @@
-"""Data sources that fetch a page from each endpoint over HTTP, and the collector of served models."""
+"""Sources that fetch a page from each endpoint, or follow endpoint changes, and their collectors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
-from endpick.api import ColumnWriter, DataCollector, Duration, Endpoint, MetricsPage, Parameters, PluginContext, PollingSource, Unavailable
-from endpick.api.keys import SERVED_MODELS, ServedModel
+from endpick.api import (
+    ColumnWriter,
+    DataCollector,
+    Duration,
+    Endpoint,
+    EndpointChange,
+    EndpointEvent,
+    EndpointEventSource,
+    MetricsPage,
+    Parameters,
+    PluginContext,
+    PollingSource,
+    Stability,
+    Unavailable,
+)
+from endpick.api.keys import SERVED_MODELS, TOPOLOGY, ServedModel, Topology
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
 
 MaxPageBytes = Annotated[
@@ -58,7 +73,7 @@ class HttpSource(PollingSource[P, Payload]):
         self._authorities: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Load the certificates. Raises ConfigurationError if a file cannot be used."""
+        """Load the certificates. Raises ConfigurationError."""
         parameters = self.parameters
         tls = None
         if parameters.scheme == "https":
@@ -78,7 +93,7 @@ class HttpSource(PollingSource[P, Payload]):
             self._pages.close()
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Fetch the page of one endpoint. Raises Unavailable; the message names URL and reason."""
+        """Fetch the page of one endpoint. Raises Unavailable."""
         if self._pages is None:
             raise RuntimeError(f"source '{self.name}' was polled before it was started")
         authority = self._authority_of(endpoint)
@@ -116,7 +131,7 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
         self._last: dict[str, MetricsPage] = {}
 
     async def poll(self, endpoint: Endpoint) -> MetricsPage:
-        """Fetch one page. An unchanged page is the same object, so that the endpoint can be polled less often."""
+        """Fetch one page; the same object while it is unchanged."""
         body = await self.fetch(endpoint)
         last = self._last.get(endpoint.name)
         if last is None or last.body != body:
@@ -171,7 +186,7 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
 
 
 def parse_model_list(body: bytes) -> ModelList:
-    """Parse an answer of `/v1/models`. Raises Unavailable if it is not one."""
+    """Parse an answer of `/v1/models`. Raises Unavailable."""
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError as error:
@@ -190,3 +205,62 @@ class ModelsDataExtractor(DataCollector[Parameters, ModelList]):
     def collect(self, payload: ModelList, writer: ColumnWriter) -> None:
         """Write the list."""
         writer.set(SERVED_MODELS, tuple(payload))
+
+
+class EndpointNotificationSource(EndpointEventSource[Parameters, EndpointEvent]):
+    """Notifies its collectors when an endpoint joins the pool, changes its labels, or leaves.
+
+    An endpoint with a new address leaves and joins. A reload announces every endpoint again.
+    """
+
+    def notify(self, event: EndpointEvent) -> EndpointEvent:
+        """Return the event."""
+        return event
+
+
+class TopologyParameters(Parameters):
+    """The labels that hold an endpoint's location."""
+
+    hostname: Annotated[str, Field(min_length=1, description="Label that holds the host.")] = "kubernetes.io/hostname"
+    rack: Annotated[str, Field(min_length=1, description="Label that holds the rack.")] = "topology.kubernetes.io/rack"
+    zone: Annotated[str, Field(min_length=1, description="Label that holds the zone.")] = "topology.kubernetes.io/zone"
+    region: Annotated[str, Field(min_length=1, description="Label that holds the region.")] = "topology.kubernetes.io/region"
+
+
+class TopologyExtractor(DataCollector[TopologyParameters, EndpointEvent]):
+    """Reads host, rack, zone and region of an endpoint from its labels. A missing label leaves its part empty."""
+
+    produces = (TOPOLOGY,)
+    default_source = "endpoint-notification-source"
+    stability = Stability.EXPERIMENTAL
+
+    def collect(self, payload: EndpointEvent, writer: ColumnWriter) -> None:
+        """Write the location of the endpoint."""
+        if payload.change is EndpointChange.REMOVED:
+            return
+        labels, names = payload.endpoint.labels, self.parameters
+        places = (labels.get(label, "") for label in (names.hostname, names.rack, names.zone, names.region))
+        writer.set(TOPOLOGY, Topology(*places))
+
+
+class KubernetesNotificationParameters(Parameters):
+    """Which objects to watch."""
+
+    group: Annotated[str, Field(description="API group; empty for the core group.")] = ""
+    version: Annotated[str, Field(min_length=1, description="API version.", examples=["v1"])]
+    kind: Annotated[str, Field(min_length=1, description="Kind of the objects.", examples=["Pod"])]
+
+
+class KubernetesNotificationSource(EndpointEventSource[KubernetesNotificationParameters, Mapping[str, object]]):
+    """Accepts llm-d's configuration of a watch on Kubernetes objects, and delivers nothing.
+
+    Starting the source logs a warning; its collectors are never called.
+    """
+
+    async def start(self) -> None:
+        """Warn that nothing is watched."""
+        kind = "/".join(filter(None, (self.parameters.group, self.parameters.version, self.parameters.kind)))
+        self.context.logger.warning("no objects of kind %s are watched: without Kubernetes the source has nothing to deliver", kind)
+
+    def notify(self, event: EndpointEvent) -> None:
+        """Deliver nothing: endpoints are not Kubernetes objects."""

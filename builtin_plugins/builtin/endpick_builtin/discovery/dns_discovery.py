@@ -1,4 +1,4 @@
-"""`dns-discovery`: an endpoint for each address of a DNS name, looked up again when the records expire."""
+"""`dns-discovery`: an endpoint for each address of a DNS name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     import dns.asyncresolver
     import dns.rdata
 
-_LIFETIME_SECONDS = 5.0
-"""For one look-up, over all name servers."""
-_PARALLEL_LOOKUPS = 16
-"""Targets of SRV records that are looked up at the same time."""
+_LIFETIME_SECONDS = 5.0  # for one look-up, over all name servers
+_PARALLEL_LOOKUPS = 16  # targets of SRV records that are looked up at the same time
 
 
 class DnsDiscoveryParameters(Parameters):
@@ -92,7 +90,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
             await asyncio.sleep(max(parameters.shortest_interval, min(seconds, parameters.longest_interval)))
 
     async def _look_up(self) -> tuple[set[tuple[str, int]], float]:
-        """The addresses and ports now, and the seconds until the first record expires."""
+        """Addresses with ports, and the seconds until the first record expires."""
         parameters = self.parameters
         resolver = await asyncio.to_thread(self._resolver)  # reads /etc/resolv.conf, which may have changed
         found = await self._resolve(resolver, parameters.hostname, parameters.records)

@@ -1,4 +1,4 @@
-"""Reads a file of endpoints in llm-d's format and finds all its mistakes."""
+"""Reads a file of endpoints in llm-d's format, with all its mistakes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class Mistake:
 
     line: int
     message: str
-    endpoint: str = ""
-    """`namespace/name` of its entry, if known."""
+    endpoint: str = ""  # `namespace/name` of its entry, if known
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.message}"
@@ -37,12 +36,12 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class EntryRules:
-    """What the entries of a file may contain.
+    """Valid entries of a file.
 
     Attributes:
         host_of: Checks an address; raises ValueError.
         wanted: Describes a valid address, for messages.
-        metrics_of: `host:port` of the metrics, given host, port and labels; empty for the endpoint's own address. Raises ValueError.
+        metrics_of: Metrics address for host, port and labels; empty for the endpoint's own. Raises ValueError.
     """
 
     host_of: Callable[[str], str]
@@ -58,8 +57,8 @@ class EndpointFile:
     """The content of a file.
 
     Attributes:
-        endpoints: Entries without mistakes, in file order; of two with one name the last. None if the whole file is unusable.
-        mistakes: In file order; an entry may have several.
+        endpoints: Valid entries; of two with one name the last. None if the whole file is unusable.
+        mistakes: In file order.
         remarks: Harmless oddities: unknown fields, repeated names.
     """
 
@@ -199,7 +198,7 @@ class _Entry:
 
 
 def _fields_of(node: MappingNode) -> dict[str, Node]:
-    """The values of a mapping by key, with those it merges (`<<`); keys that are not scalars are skipped."""
+    """The values of a mapping by scalar key, with those it merges (`<<`)."""
     own: dict[str, Node] = {}
     merged: dict[str, Node] = {}
     for key, value in node.value:

@@ -1,16 +1,18 @@
-"""`file-discovery`: the endpoints listed in a file, which may change."""
+"""`file-discovery`, `multicluster-file-discovery` and `static-discovery`: listed endpoints."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from endpick.api import ConfigurationError, Endpoint, Parameters, PluginContext
+from endpick.api import ConfigurationError, Endpoint, Parameters, PluginContext, Stability
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
+from endpick_builtin.addresses import ip_address
 from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
 
 LOOK_INTERVAL_SECONDS = 1.0
@@ -35,10 +37,9 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
     """Takes the pool from a file in llm-d's format: `endpoints:`, a list of `{name, namespace, address, port, labels}`.
 
     `namespace` defaults to `default`; `address` is an IP address; `port` is text (`"8000"`) or a number. Of two entries with one name the
-    last wins. At start every entry must be valid. Later, with `watchFile`, valid entries are applied and mistakes logged: an endpoint
-    with a mistake in its entry keeps its last valid one, and the pool stays as it is while the file is missing or unreadable.
-
-    The file is read once a second by path, so that writes in place, renames and swapped symbolic links (ConfigMaps) are all seen.
+    last wins. At start every entry must be valid. Later, with `watchFile`, mistakes are logged and an entry with one
+    keeps its last valid state; while the file is unreadable the pool stays. The file is read once a second, so that every kind of change is
+    seen, such as the swapped symbolic links of a ConfigMap.
     """
 
     rules: ClassVar[EntryRules] = MODEL_SERVERS
@@ -50,11 +51,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         self._trouble = ""
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Report the file once and, with `watchFile`, after each change.
-
-        Raises:
-            ConfigurationError: at start the file cannot be read or has mistakes, which the message lists by line.
-        """
+        """Report the file once and, with `watchFile`, after each change. Raises ConfigurationError at start."""
         try:
             content = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -107,3 +104,86 @@ def _first_of(lines: Iterable[object]) -> list[str]:
 
 def _reason(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+METRICS_ADDRESS_LABEL = "metricsAddress"
+METRICS_PORT_LABEL = "metricsPort"
+_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*", re.ASCII)
+_LONGEST_NAME = 253
+
+
+def host_of(text: str) -> str:
+    """Return an IP address or a DNS name (RFC 1123). Raises ValueError."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        # Digits and dots alone are a misspelt address.
+        if len(text) <= _LONGEST_NAME and _DNS_NAME.fullmatch(text) and not text.replace(".", "").isdigit():
+            return text
+        raise
+
+
+def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
+    """The metrics address that the labels give; empty without the label `metricsAddress`. Raises ValueError."""
+    address, given = labels.get(METRICS_ADDRESS_LABEL, ""), labels.get(METRICS_PORT_LABEL, "")
+    if not address:
+        return ""
+    try:
+        host = host_of(address)
+    except ValueError:
+        raise ValueError(f"label '{METRICS_ADDRESS_LABEL}' must be an IP address or a DNS name, not '{address}'") from None
+    if given and not (given.isascii() and given.isdigit() and 1 <= int(given) <= 65535):
+        raise ValueError(f"label '{METRICS_PORT_LABEL}' must be \"1\" to \"65535\", not '{given}'")
+    return Endpoint("", host, int(given or port)).address
+
+
+class MulticlusterFileDiscovery(FileDiscovery):
+    """Takes clusters from a file in the format of `file-discovery`; each entry is the gateway of one cluster.
+
+    `address` is an IP address or a DNS name. The labels `metricsAddress` and `metricsPort` give the metrics address of the cluster's
+    endpoint picker; by default it is the endpoint's own.
+    """
+
+    stability = Stability.EXPERIMENTAL
+    rules = EntryRules(host_of, "an IP address or a DNS name", metrics_of)
+
+
+class StaticEndpoint(BaseModel):
+    """One endpoint, with the fields of an endpoints file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
+    namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
+    address: Annotated[str, AfterValidator(ip_address), Field(description="IP address, without brackets.")]
+    port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server.")]
+    labels: Annotated[dict[str, str], Field(description="Labels, which filters and engines read.")] = {}
+
+
+class StaticDiscoveryParameters(Parameters):
+    """The endpoints."""
+
+    endpoints: Annotated[
+        tuple[StaticEndpoint, ...],
+        Field(
+            min_length=1,
+            description="All endpoints of the pool.",
+            examples=[[{"name": "a", "address": "10.0.0.1", "port": 8000, "labels": {"llm-d.ai/role": "decode"}}]],
+        ),
+    ]
+
+
+class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
+    """Takes the pool from its parameters, for a few servers with fixed addresses. Two endpoints of one name are a mistake."""
+
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Report the endpoints once. Raises ConfigurationError."""
+        found: dict[str, Endpoint] = {}
+        for each in self.parameters.endpoints:
+            name = f"{each.namespace}/{each.name}"
+            if name in found:
+                raise ConfigurationError(f"two of its endpoints are called '{name}'; give one of them another name")
+            found[name] = Endpoint(name, each.address, each.port, dict(each.labels))
+        registry.replace_all(found.values())
+        registry.ready()

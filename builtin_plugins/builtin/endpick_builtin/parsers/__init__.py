@@ -1,1 +1,1 @@
-"""Parsers of request and response bodies, one module per API; JSON and gRPC bodies share `json_bodies` and `grpc_bodies`."""
+"""Parsers of request and response bodies."""

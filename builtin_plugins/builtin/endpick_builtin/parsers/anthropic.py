@@ -8,7 +8,7 @@ from functools import partial
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
-from endpick_builtin.parsers.openai_usage import field_of, first_of, last_events_with
+from endpick_builtin.parsers.openai_bodies import field_of, first_of, last_events_with
 
 COUNT_TOKENS = "/messages/count_tokens"
 
@@ -17,8 +17,8 @@ class AnthropicParser(JSONParser):
     """Reads Anthropic's `/v1/messages`, and token counts from the responses.
 
     The prompt is the tools as JSON, the system prompt, then role and content of each message; images are media.
-    `/v1/messages/count_tokens` generates nothing: it goes to any endpoint unchanged, and its response is not read. A streamed response
-    counts the prompt in `message_start` and the completion in `message_delta`.
+    `/v1/messages/count_tokens` goes to any endpoint unchanged, and its response is not read. A streamed response counts the prompt in
+    `message_start` and the completion in `message_delta`.
     """
 
     claims = ("/messages", COUNT_TOKENS)

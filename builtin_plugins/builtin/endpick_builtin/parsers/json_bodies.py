@@ -13,13 +13,10 @@ import orjson
 from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Rejection
 
 CHECKED_BYTES: Final = 1 << 20
-LENIENT_BYTES: Final = 4 << 20
-"""Larger bodies must be valid Unicode."""
-MAX_STRUCTURE: Final = 1 << 20
-"""A million token ids, or 200,000 fields."""
+LENIENT_BYTES: Final = 4 << 20  # larger bodies must be valid Unicode
+MAX_STRUCTURE: Final = 1 << 20  # A million token ids, or 200,000 fields
 MAX_QUOTES: Final = 1 << 19
-_WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))
-"""Relative costs of structure, once parsed."""
+_WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))  # relative costs of structure, once parsed
 _TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 

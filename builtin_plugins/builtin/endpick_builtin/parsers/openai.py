@@ -9,10 +9,9 @@ from typing import Final
 
 from endpick.api import JSONObject, ParsedRequest, Parser, Prompt, Rejection, Usage
 from endpick.api.request import Piece
-from endpick_builtin.parsers import openai_prompts
+from endpick_builtin.parsers import openai_bodies
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count
-from endpick_builtin.parsers.openai_prompts import prompts_of
-from endpick_builtin.parsers.openai_usage import from_body, from_events
+from endpick_builtin.parsers.openai_bodies import from_body, from_events, prompts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +25,12 @@ class Api:
     pieces: Callable[[JSONObject], tuple[tuple[Piece, ...], ...]] | None = None
 
 
-CHAT = Api(
-    openai_prompts.chat, openai_prompts.problem_with_chat, ("max_completion_tokens", "max_tokens"), pieces=openai_prompts.chat_pieces
-)
-COMPLETIONS = Api(openai_prompts.completions, openai_prompts.problem_with_completions, ("max_tokens",), "prompt")
-IMAGES = Api(openai_prompts.completions, openai_prompts.problem_with_images, prompts="prompt")
-EMBEDDINGS = Api(openai_prompts.embeddings, openai_prompts.problem_with_embeddings, prompts="input")
-RESPONSES = Api(openai_prompts.responses, openai_prompts.problem_with_responses, ("max_output_tokens",))
-CONVERSATIONS = Api(openai_prompts.conversations, openai_prompts.problem_with_conversations)
+CHAT = Api(openai_bodies.chat, openai_bodies.problem_with_chat, ("max_completion_tokens", "max_tokens"), pieces=openai_bodies.chat_pieces)
+COMPLETIONS = Api(openai_bodies.completions, openai_bodies.problem_with_completions, ("max_tokens",), "prompt")
+IMAGES = Api(openai_bodies.completions, openai_bodies.problem_with_images, prompts="prompt")
+EMBEDDINGS = Api(openai_bodies.embeddings, openai_bodies.problem_with_embeddings, prompts="input")
+RESPONSES = Api(openai_bodies.responses, openai_bodies.problem_with_responses, ("max_output_tokens",))
+CONVERSATIONS = Api(openai_bodies.conversations, openai_bodies.problem_with_conversations)
 
 API_OF: Mapping[str, Api] = {
     "/conversations": CONVERSATIONS,
@@ -55,9 +52,8 @@ _TOO_MANY_PROMPTS: Final = Rejection(f"the request body has more than {MAX_PROMP
 class OpenAIParser(JSONParser):
     """Reads OpenAI requests, and token counts from the responses.
 
-    The prompt is rendered when a plugin first reads it: for chat the tools, then role and text of each message; otherwise the text itself.
-    A batch stays several prompts; prompts given as token ids become four bytes per token. Invalid UTF-8 and lone surrogates are accepted,
-    as in llm-d.
+    For chat the prompt is the tools, then role and text of each message; otherwise the text itself. A batch stays several prompts; token
+    ids become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
     """
 
     claims = tuple(API_OF)

@@ -1,1 +1,1 @@
-"""An HTTP/2 server for gRPC streams. Only `protocol` and `server` know asyncio and the clock; everything below them is sans-IO."""
+"""An HTTP/2 server for gRPC streams. Only `server` and `SocketConnection` know sockets and the clock."""

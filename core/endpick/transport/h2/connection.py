@@ -1,12 +1,16 @@
-"""One HTTP/2 connection without a socket: bytes in, bytes out (RFC 9113)."""
+"""One HTTP/2 connection (RFC 9113): sans-IO, and its asyncio protocol."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import time
+from collections.abc import Awaitable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol, cast
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.control import ControlFrames
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
+from endpick.transport.h2.control import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, ControlFrames, Lifetime
 from endpick.transport.h2.frames import (
     CONTINUATION,
     DATA,
@@ -16,13 +20,17 @@ from endpick.transport.h2.frames import (
     MAX_STREAM_ID,
     PREFACE,
     RST_STREAM,
+    ErrorCode,
+    H2ConnectionError,
+    H2StreamError,
     PartialFrame,
+    RateBudget,
     announced_settings,
     checked_length,
     read_frame_head,
 )
-from endpick.transport.h2.lifetime import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, Lifetime
 from endpick.transport.h2.receive import RequestFrames
+from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.streams import Spawn, Streams
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
@@ -36,8 +44,8 @@ _STREAM_ERRORS_PER_SECOND: Final = 100
 class Connection:
     """The server side of one connection.
 
-    The owner of the socket calls `receive` with the bytes that arrive, `tick` about once a second and `lost` at the end. After each call it
-    writes the outbox; when `lifetime.closing` is set, it closes the socket. Nothing that a client sends makes a method raise.
+    `SocketConnection` calls `receive`, `tick` (once a second) and `lost`. After each call it writes the outbox, and closes the socket if
+    `lifetime.closing` is set. Client errors end the connection; they do not raise.
     """
 
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, spawn: Spawn, now: float) -> None:
@@ -89,7 +97,7 @@ class Connection:
             lifetime.close_after_last_stream()
 
     def drain(self, now: float, grace_seconds: float) -> None:
-        """Close gracefully: when all streams have ended, or after `grace_seconds`."""
+        """Close when all streams have ended, or after `grace_seconds`."""
         if not self.lifetime.closing:
             self.lifetime.drain(now, grace_seconds)
             self.lifetime.close_after_last_stream()
@@ -109,7 +117,7 @@ class Connection:
             self.streams.close_all()
 
     def set_writable(self, writable: bool) -> None:
-        """The socket's write buffer is below, or above, its limit."""
+        """The socket accepts, or stops accepting, writes."""
         self.outbox.writable = writable
         if writable:
             self.outbox.push_ready()
@@ -122,7 +130,6 @@ class Connection:
         self.streams.close_all()
 
     def _take_preface(self, data: bytes) -> bytes:
-        """The bytes after the preface; none while it is incomplete."""
         start = self._start = self._start + data
         if start.startswith(PREFACE):
             self._start = b""
@@ -137,11 +144,10 @@ class Connection:
         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")
 
     def _receive_frames(self, buffer: bytes, position: int, now: float) -> None:
-        """Handle the whole frames in `buffer[position:]` and keep the rest."""
         requests = self._requests
         blocks = requests.blocks
         end = len(buffer)
-        # Declared for mypyc, which calls methods on numbers of unknown type.
+        # typed for mypyc
         length_and_kind: int
         flags: int
         stream_id: int
@@ -174,3 +180,152 @@ class Connection:
                 self._stream_errors.spend(now)
         if position < end:
             self._partial.start(buffer, position)
+
+
+_WRITE_BUFFER_BYTES: Final = 256 * 1024  # more make replies wait at their streams
+_WRITE_STALL_SECONDS: Final = 30.0
+_LINGER_SECONDS: Final = 1.0
+_now: Final = time.monotonic
+
+
+class ConnectionOwner(Protocol):
+    """The server of a connection."""
+
+    methods: Methods
+    limits: Limits
+    counters: TransportCounters
+
+    def opened(self, connection: SocketConnection) -> None: ...  # noqa: D102
+
+    def closed(self, connection: SocketConnection) -> None: ...  # noqa: D102
+
+
+class SocketConnection:
+    """An asyncio protocol.
+
+    It does not inherit from `asyncio.Protocol`: an interpreted base slows attributes down in mypyc.
+    """
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._connection: Connection | None = None
+        self._closed = False
+        self._flush_scheduled = False
+        self._stalled_since: float | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not instances of it
+        owner = self._owner
+        owner.opened(self)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._connection = Connection(owner.methods, owner.limits, owner.counters, self._spawn, _now())
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        connection = self._connection
+        if connection is not None and not self._closed:
+            connection.receive(data, _now())
+            self._flush()
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`."""
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._stalled_since = _now()
+        if self._connection is not None:
+            self._connection.set_writable(False)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._stalled_since = None
+        if self._connection is not None:
+            self._connection.set_writable(True)
+            self._flush_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._closed = True
+        if self._linger is not None:
+            self._linger.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost()
+            self._owner.closed(self)
+
+    def tick(self, now: float) -> None:
+        """Apply timeouts."""
+        connection = self._connection
+        if connection is None or self._closed:
+            return
+        if self._stalled_since is not None and now - self._stalled_since > _WRITE_STALL_SECONDS:
+            connection.end_with(H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "the client reads nothing", "slow_readers"))
+            self.abort()
+            return
+        connection.tick(now)
+        self._flush()
+
+    def drain(self, grace_seconds: float) -> None:
+        """See `Connection.drain`."""
+        if self._connection is not None and not self._closed:
+            self._connection.drain(_now(), grace_seconds)
+            self._flush()
+
+    def end_now(self) -> None:
+        """See `Connection.end_now`."""
+        if self._connection is not None and not self._closed:
+            self._connection.end_now()
+            self._flush()
+
+    def abort(self) -> None:
+        """Close without writing the rest."""
+        self._closed = True
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        connection = self._connection
+        if connection is None or self._closed:
+            return
+        connection.outbox.write_to(self._transport)
+        if connection.lifetime.closing:
+            self._hang_up()
+
+    def _flush_soon(self) -> None:
+        """Flush once per iteration of the event loop."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _hang_up(self) -> None:
+        # Close after the client: with unread input, the kernel would discard the GOAWAY that was written last.
+        self._closed = True
+        self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+        if self._transport.can_write_eof():
+            with suppress(OSError):
+                self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
+        stream.task = asyncio.ensure_future(waiting, loop=self._loop)
+        stream.task.add_done_callback(partial(self._settle, stream))
+
+    def _settle(self, stream: Stream, task: asyncio.Future[Any]) -> None:
+        error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
+        connection = self._connection
+        if connection is None or stream.task is not task:  # the stream is closed
+            return
+        if error is None:
+            connection.streams.resume(stream, task.result())
+        else:
+            connection.streams.fail(stream, error)
+        self._flush_soon()

@@ -1,26 +1,176 @@
-"""Handles the frames of one connection that carry no request: SETTINGS, PING, RST_STREAM, WINDOW_UPDATE and others."""
+"""The state of one connection, and the frames that control it."""
 
 from __future__ import annotations
 
+import random
+from enum import IntEnum
 from typing import Final
 
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
-from endpick.transport.h2.frames import ACK, MAX_STREAM_ID, FrameType, parse_settings
-from endpick.transport.h2.lifetime import WAITING_FOR_SETTINGS, Lifetime
+from endpick.transport.h2.frames import (
+    ACK,
+    MAX_STREAM_ID,
+    ErrorCode,
+    FrameType,
+    H2ConnectionError,
+    H2StreamError,
+    InvalidTransitionError,
+    RateBudget,
+    parse_settings,
+)
 from endpick.transport.h2.stream import AWAITED, RECV_RST_STREAM
 from endpick.transport.h2.streams import Streams
-from endpick.transport.limits import TransportCounters
+from endpick.transport.limits import Limits, TransportCounters
 
-# Budgets per connection. Each frame costs one; those that cost us more than their sender cost more.
+
+class ConnectionState(IntEnum):
+    """The states of a connection, in order."""
+
+    WAITING_FOR_PREFACE = 0
+    WAITING_FOR_SETTINGS = 1
+    OPEN = 2
+    DRAINING = 3  # the first GOAWAY has been sent; new streams are still served
+    LAST_CALL = 4  # the GOAWAY with the last stream id has been sent; later streams are refused
+    CLOSING = 5  # the rest is written; nothing more is read
+    CLOSED = 6
+
+
+WAITING_FOR_PREFACE: Final = ConnectionState.WAITING_FOR_PREFACE
+WAITING_FOR_SETTINGS: Final = ConnectionState.WAITING_FOR_SETTINGS
+OPEN: Final = ConnectionState.OPEN
+DRAINING: Final = ConnectionState.DRAINING
+LAST_CALL: Final = ConnectionState.LAST_CALL
+CLOSING: Final = ConnectionState.CLOSING
+CLOSED: Final = ConnectionState.CLOSED
+
+_TRANSITIONS: Final[dict[ConnectionState, tuple[ConnectionState, ...]]] = {
+    WAITING_FOR_PREFACE: (WAITING_FOR_SETTINGS, LAST_CALL, CLOSING, CLOSED),
+    WAITING_FOR_SETTINGS: (OPEN, DRAINING, LAST_CALL, CLOSING, CLOSED),
+    OPEN: (DRAINING, LAST_CALL, CLOSING, CLOSED),
+    DRAINING: (LAST_CALL, CLOSING, CLOSED),
+    LAST_CALL: (CLOSING, CLOSED),
+    CLOSING: (CLOSED,),
+    CLOSED: (),
+}
+
+_DRAIN_PING: Final = b"draining"
+_DRAIN_PING_SECONDS: Final = 1.0
+_KEEPALIVE_PING: Final = b"is there"
+_LAST_REPLIES_SECONDS: Final = 1.0  # for the client to read the last replies
+MAX_IDLE_SECONDS: Final = 3600.0
+
+
+class Lifetime:
+    """The state of one connection and its timers."""
+
+    def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, now: float) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._streams = streams
+        self._outbox = streams.outbox
+        self.state: ConnectionState = WAITING_FOR_PREFACE
+        self.closing = False
+        self.heard_at = now
+        self._began_at = now
+        self._busy_at = now
+        self._busy_id = 0
+        self._pinged_at = now
+        self._max_age = limits.max_connection_age_seconds
+        if self._max_age is not None:
+            self._max_age *= random.uniform(0.95, 1.05)  # noqa: S311 - connections opened together should not end together
+        self._drain_started_at: float | None = None
+        self._drain_ends_at = 0.0
+
+    def enter(self, state: ConnectionState) -> None:
+        """Change the state."""
+        if state not in _TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"{state.name} after {self.state.name}")
+        self.state = state
+        self.closing = state >= CLOSING
+
+    def settings_received(self) -> None:
+        """Handle SETTINGS; the first opens the connection."""
+        if self.state is WAITING_FOR_SETTINGS:
+            self.enter(OPEN if self._drain_started_at is None else DRAINING)
+
+    def drain(self, now: float, grace_seconds: float) -> None:
+        """Start a graceful shutdown (RFC 9113 section 6.8); endless streams end now."""
+        if self._drain_started_at is not None:
+            return
+        self._drain_started_at = now
+        self._drain_ends_at = now + grace_seconds
+        if self.state is OPEN:  # before SETTINGS, requests may still follow
+            self.enter(DRAINING)
+        self._outbox.put(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "draining"))
+        self._outbox.put(frames.ping(_DRAIN_PING, ack=False))
+        self._streams.end_all("the server is draining", endless_only=True)
+
+    def ping_answered(self, payload: bytes) -> None:
+        """Handle a PING acknowledgement; that of the drain PING follows the first GOAWAY."""
+        if self.state is DRAINING and payload == _DRAIN_PING:
+            self._call_last()
+
+    def end_streams(self) -> None:
+        """End every stream with UNAVAILABLE and refuse new ones."""
+        self._streams.end_all("the server is stopping")
+        if self.state < LAST_CALL:
+            self._call_last()
+
+    def close_after_last_stream(self) -> None:
+        """Close if draining and no stream is open."""
+        if self.state is LAST_CALL and not self._streams.open:
+            self.enter(CLOSING)
+
+    def is_idle(self, stream_id: int) -> bool:
+        """True for a stream that was never opened; such streams are ignored after the last GOAWAY."""
+        return stream_id > self._streams.last_id and self.state < LAST_CALL
+
+    def tick(self, now: float) -> None:
+        """Apply the timers."""
+        if self.state <= WAITING_FOR_SETTINGS and now - self._began_at > self._limits.handshake_seconds:
+            raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS received", "handshake_timeouts")
+        self._keep_alive(now)
+        last_id = self._streams.last_id
+        if self._drain_started_at is not None:
+            self._continue_drain(now, self._drain_started_at)
+        elif self._max_age is not None and now - self._began_at > self._max_age:
+            self._counters.aged_connections += 1
+            self.drain(now, self._limits.max_connection_age_grace_seconds)
+        elif self._streams.open or last_id != self._busy_id:
+            self._busy_at, self._busy_id = now, last_id
+        elif now - self._busy_at > MAX_IDLE_SECONDS:
+            self._counters.idle_connections += 1
+            self.drain(now, 0.0)
+
+    def _keep_alive(self, now: float) -> None:
+        if self._pinged_at <= self.heard_at:
+            if now - self.heard_at > self._limits.keepalive_idle_seconds:
+                self._pinged_at = now
+                self._outbox.put(frames.ping(_KEEPALIVE_PING, ack=False))
+        elif now - self._pinged_at > self._limits.keepalive_timeout_seconds:
+            raise H2ConnectionError(ErrorCode.NO_ERROR, "no answer to PING", "keepalive_timeouts")
+
+    def _continue_drain(self, now: float, started_at: float) -> None:
+        if now - started_at > _DRAIN_PING_SECONDS and self.state < LAST_CALL:
+            self._call_last()
+        if now >= self._drain_ends_at:
+            self.end_streams()
+            if now - self._drain_ends_at > _LAST_REPLIES_SECONDS:
+                self.enter(CLOSING)
+
+    def _call_last(self) -> None:
+        self.enter(LAST_CALL)
+        self._outbox.put(frames.goaway(self._streams.last_id, ErrorCode.NO_ERROR))
+
+
+# Per connection. Frames that cost us more than their sender spend more.
 _FRAME_BURST: Final = 20_000
 _FRAMES_PER_SECOND: Final = 20_000
 _PING_COST: Final = 20.0
-_SETTINGS_COST: Final = 200.0
-"""A change of the initial window visits every stream."""
+_SETTINGS_COST: Final = 200.0  # a change of the initial window visits every stream
 _EMPTY_DATA_COST: Final = 200.0
-# Gateways reset streams whose clients are gone. More than this is a rapid-reset attack (CVE-2023-44487).
+# More is a rapid-reset attack (CVE-2023-44487); gateways reset streams whose clients are gone.
 _UNANSWERED_RESET_BURST: Final = 8192
 _UNANSWERED_RESETS_PER_SECOND: Final = 500
 
@@ -33,10 +183,7 @@ _WINDOW_UPDATE: Final = int(FrameType.WINDOW_UPDATE)
 
 
 class ControlFrames:
-    """Handles every frame but DATA, HEADERS and CONTINUATION.
-
-    Its methods raise `H2ConnectionError` or `H2StreamError` if the client breaks a rule.
-    """
+    """Handles every frame but DATA, HEADERS and CONTINUATION. Raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, counters: TransportCounters, streams: Streams, lifetime: Lifetime, now: float) -> None:
         self._counters = counters
@@ -49,7 +196,7 @@ class ControlFrames:
         )
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle one frame other than RST_STREAM; frames of unknown types are ignored (RFC 9113 section 4.1)."""
+        """Handle any frame but RST_STREAM; unknown types are ignored (RFC 9113 section 4.1)."""
         if self._lifetime.state <= WAITING_FOR_SETTINGS and kind != _SETTINGS:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind == _WINDOW_UPDATE:
@@ -71,7 +218,7 @@ class ControlFrames:
                 raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "clients may not push")
 
     def receive_reset(self, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle RST_STREAM. Envoy ends nearly every stream this way; only resets before any answer are suspicious."""
+        """Handle RST_STREAM, with which Envoy ends nearly every stream."""
         if not stream_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
         _require_length(payload, 4, "RST_STREAM")

@@ -1,4 +1,4 @@
-"""HTTP/2 frames and settings as bytes (RFC 9113 sections 4 and 6)."""
+"""HTTP/2 frames, settings and errors (RFC 9113 sections 4, 6 and 7)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,87 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
+
+
+class ErrorCode(IntEnum):
+    """The error codes of RFC 9113 section 7."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class H2ConnectionError(Exception):
+    """The client broke a rule of the connection: answer GOAWAY, then close. `counter` names a field of `TransportCounters`."""
+
+    def __init__(self, code: ErrorCode, reason: str, counter: str | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.counter = counter
+
+    def count(self, counters: TransportCounters) -> None:
+        """Increment the counters of this error."""
+        counters.connection_errors += 1
+        _increment(counters, self.counter)
+
+
+class H2StreamError(Exception):
+    """The client broke a rule of one stream: answer RST_STREAM."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
+        super().__init__(reason)
+        self.stream_id = stream_id
+        self.code = code
+        self.counter = counter
+
+    def count(self, counters: TransportCounters) -> None:
+        """Increment the counters of this error."""
+        counters.stream_errors += 1
+        _increment(counters, self.counter)
+
+
+def _increment(counters: TransportCounters, name: str | None) -> None:
+    if name is not None:
+        setattr(counters, name, getattr(counters, name) + 1)
+
+
+class InvalidTransitionError(Exception):
+    """A bug in endpick: a state machine got an event that its state does not allow."""
+
+
+class RateBudget:
+    """A token bucket that refills only when empty, which is cheap; at worst it lets two bursts pass."""
+
+    def __init__(self, burst: int, per_second: int, subject: str, counter: str, now: float) -> None:
+        self._burst = float(burst)
+        self._left = float(burst)
+        self._per_second = per_second
+        self._subject = subject
+        self._counter = counter
+        self._filled_at = now
+
+    def spend(self, now: float, cost: float = 1.0) -> None:
+        """Take tokens, or raise `H2ConnectionError`."""
+        if self._left < cost:
+            self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
+            self._filled_at = now
+            if self._left < cost:
+                raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._subject}", self._counter)
+        self._left -= cost
+
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_STREAM_ID: Final = 2**31 - 1
@@ -16,8 +95,7 @@ DEFAULT_WINDOW_BYTES: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
 _LARGEST_FRAME_BYTES: Final = 2**24 - 1
 
-MAX_FRAME_BYTES: Final = 65_536
-"""Largest frame payload accepted, as announced to clients."""
+MAX_FRAME_BYTES: Final = 65_536  # largest frame payload accepted, as announced to clients
 STREAM_WINDOW_BYTES: Final = 1_048_576
 CONNECTION_WINDOW_BYTES: Final = 16_777_216
 
@@ -27,11 +105,9 @@ END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 PRIORITY_FIELDS: Final = 0x20
 
-FRAME_HEAD: Final = Struct(">HBBBI")
-"""Payload length in two parts, type, flags, stream."""
+FRAME_HEAD: Final = Struct(">HBBBI")  # payload length in two parts, type, flags, stream
 FRAME_HEAD_BYTES: Final = 9
-read_frame_head: Final = Struct(">IBI").unpack_from
-"""Unpacks length << 8 | type, flags, stream with its reserved bit."""
+read_frame_head: Final = Struct(">IBI").unpack_from  # unpacks length << 8 | type, flags, stream with its reserved bit
 
 _WINDOW_UPDATE: Final = Struct(">HBBBII")
 _RST_STREAM: Final = _WINDOW_UPDATE
@@ -53,7 +129,7 @@ class FrameType(IntEnum):
     CONTINUATION = 0x9
 
 
-# The types that the frame loop compares, as literals that mypyc compiles in.
+# Literals, which mypyc compiles in.
 DATA: Final = 0x0
 HEADERS: Final = 0x1
 RST_STREAM: Final = 0x3
@@ -75,7 +151,7 @@ class PartialFrame:
         self._bytes += memoryview(data)[position:]
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """Add the bytes that the frame lacks; returns it, empty if still incomplete, and the position in `data` after it."""
+        """The frame, empty if still incomplete, and the position in `data` after it."""
         partial = self._bytes
         position = max(0, FRAME_HEAD_BYTES - len(partial))
         partial += data[:position]
@@ -156,7 +232,7 @@ def announced_settings(limits: Limits) -> dict[int, int]:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifiers and values, unknown ones included; the last value of a repeated setting wins."""
+    """Identifiers and values; the last value of a repeated setting wins."""
     if len(payload) % _SETTING.size:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     values = list(_SETTING.iter_unpack(payload))

@@ -1,16 +1,162 @@
-"""Request headers: assembled from frames, validated against RFC 9113, and read as gRPC."""
+"""Header blocks: assembled, decoded (HPACK, RFC 7541), validated (RFC 9113) and read as gRPC requests."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import END_HEADERS, END_STREAM, HEADERS, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS
-from endpick.transport.h2.grpc import parse_timeout
-from endpick.transport.h2.hpack import Fields, HeaderDecoder, encode
+from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
+
+from endpick.transport.h2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    MAX_STREAM_ID,
+    PADDED,
+    PRIORITY_FIELDS,
+    ErrorCode,
+    H2ConnectionError,
+)
 from endpick.transport.limits import Limits
+
+Fields = list[tuple[bytes, bytes, bool]]  # name, value, and whether the value is never indexed
+
+CodedString = tuple[int, int, int, int]  # field number, 0 for a name or 1 for a value, end position, encoded length
+
+EMPTY_TABLE: Final = b"\x20"  # sets the size of our dynamic table to zero; sent once, in the first block
+
+_LONGEST_REPEATED_BYTES: Final = 1024  # every connection keeps its last block, up to this length
+_MAX_INTEGER_SHIFT: Final = 28
+_CODE_BITS: Final = bytes.fromhex(
+    "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
+    "0d06070707070707070707070707070707070707070707070807080d130d0e060f05060506050606060507070606060506070605050607070707070f0b0e0d1c"
+    "14161414161616171617171717171817181816171817171717151617161717181615141616171715171616181516171715151615171617171416161617161617"
+    "1a1a1413161716191a1a1a1b1b1a181913151a1b1b1a1b1815151a1a1c1b1b1b14181415161515171616191918181a171a1b1a1a1b1b1b1b1b1c1b1b1b1b1b1a"
+    "1e"
+)
+"""Bits in the Huffman code of each byte (RFC 7541, appendix B)."""
+_code_bits: Final = _CODE_BITS.__getitem__
+
+
+class MalformedBlockError(Exception):
+    """The block breaks a rule that jh2 does not enforce."""
+
+
+class HeaderDecoder:
+    """Decodes the header blocks of one connection: all, in order, because later ones refer to them."""
+
+    def __init__(self, max_list_bytes: int) -> None:
+        self._decoder = Decoder(max_list_bytes)
+        self.repeatable = b""  # the last block, if it left the dynamic table unchanged
+        self.repeated: Fields = []
+
+    def decode(self, block: bytes) -> Fields:
+        """The fields of one block. Callers compare it with `repeatable` first, as gateways repeat one block."""
+        try:
+            # jh2 panics on cut literals, and accepts late table resizes and zero padding.
+            coded, keeps_table = scan(block)
+            fields: Fields = self._decoder.decode(block, True)
+            _check_padding(block, coded, fields)
+        except OversizedHeaderListError as error:
+            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long", "header_floods") from error
+        except (HPACKError, MalformedBlockError) as error:
+            raise H2ConnectionError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if keeps_table and len(block) <= _LONGEST_REPEATED_BYTES:
+            self.repeatable, self.repeated = block, fields
+        else:
+            self.repeatable, self.repeated = b"", []  # an empty block has no fields
+        return fields
+
+
+def scan(block: bytes) -> tuple[list[CodedString], bool]:
+    """The Huffman-coded strings of a block, and whether it leaves the dynamic table unchanged."""
+    coded: list[CodedString] = []
+    keeps_table = True
+    position = field = 0
+    end = len(block)
+    while position < end:
+        first = block[position]
+        position += 1
+        if first >= 0x80 and first != 0xFF:
+            field += 1
+            continue
+        if 0x20 <= first < 0x80:
+            keeps_table = False
+        mask, strings = _representation(first)
+        if first & mask == mask:
+            _, position = _continued_integer(block, position)
+        if first & 0xE0 == 0x20:
+            if field:
+                raise MalformedBlockError("the table is resized after a field")
+            continue
+        for part in range(2 - strings, 2):
+            if position >= end:
+                raise MalformedBlockError("a field does not end")
+            head = block[position]
+            length = head & 0x7F
+            position += 1
+            if length == 0x7F:
+                more, position = _continued_integer(block, position)
+                length += more
+            position += length
+            if head & 0x80 and length:
+                coded.append((field, part, position, length))
+        field += 1
+    if position > end:
+        raise MalformedBlockError("a field does not end")
+    return coded, keeps_table
+
+
+def _representation(first: int) -> tuple[int, int]:
+    if first >= 0x80:
+        return 0x7F, 0
+    if first >= 0x40:
+        return 0x3F, 2 if first == 0x40 else 1
+    if first >= 0x20:
+        return 0x1F, 0
+    return 0x0F, 1 if first & 0x0F else 2
+
+
+def _check_padding(block: bytes, coded: list[CodedString], fields: Fields) -> None:
+    for field, part, stop, length in coded:
+        text = fields[field][1] if part else fields[field][0]
+        padding = (1 << 8 * length - sum(map(_code_bits, text))) - 1
+        if block[stop - 1] & padding != padding:
+            raise MalformedBlockError("a Huffman code is padded with other bits than ones")
+
+
+def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
+    """The rest of an integer, and its end: beyond the block if it is cut or too large."""
+    value = shift = 0
+    while position < len(block) and shift <= _MAX_INTEGER_SHIFT:
+        byte = block[position]
+        position += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    return value, len(block) + 1
+
+
+def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A block of literals without indexing, valid on every connection."""
+    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
+
+
+def _string(text: bytes) -> bytes:
+    length = len(text)
+    if length < 0x7F:
+        return bytes((length,)) + text
+    length -= 0x7F
+    prefix = bytearray((0x7F,))
+    while length >= 0x80:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    prefix.append(length)
+    return bytes(prefix) + text
+
 
 _PRIORITY_BYTES: Final = 5
 _MAX_CONTINUATION_FRAMES: Final = 16
@@ -27,15 +173,11 @@ class HeaderBlocks:
         self._continuations = 0
         self.ends_stream = False
         self.depends_on_itself = False
-        self.stream_id = 0
-        """The stream of an incomplete block; 0: none."""
+        self.stream_id = 0  # the stream of an incomplete block; 0: none
         self._started_at = 0.0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
-        """Take a HEADERS or CONTINUATION frame and return the decoded fields once the block is complete.
-
-        A repeated block returns the same list object.
-        """
+        """The fields, once the block is complete; for a repeated block the same list."""
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
         if kind == HEADERS:
@@ -108,15 +250,14 @@ class MalformedError(Exception):
 
 @dataclass(slots=True)
 class RequestHead:
-    """A request without its body. Requests with equal headers share one object: never change it."""
+    """A request without its body, shared by requests with equal headers."""
 
     method: bytes = b""
     path: str = ""
     is_grpc: bool = False
     timeout_seconds: float | None = None
     content_length: int | None = None
-    refusal: tuple[bytes, bytes] | None = None
-    """Header block and body of the answer to a request that is not gRPC."""
+    refusal: tuple[bytes, bytes] | None = None  # header block and body of the answer to a request that is not gRPC
 
 
 def read_head(fields: Fields) -> RequestHead:
@@ -173,7 +314,7 @@ def _check_name(name: bytes) -> None:
 
 
 def _check_values(fields: Fields) -> None:
-    # One search through all values costs a tenth of one search per value.
+    # One search costs a tenth of one per value.
     if _FORBIDDEN_IN_VALUE.search(b"".join([value for _, value, _ in fields])) is not None:
         raise MalformedError("a header value contains a line break or a zero byte")
 
@@ -201,3 +342,13 @@ def _refusal(method: bytes, *, is_grpc: bool) -> tuple[bytes, bytes] | None:
     if not is_grpc:
         return _UNSUPPORTED_MEDIA_TYPE, _BODY
     return None
+
+
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+
+def parse_timeout(value: bytes) -> float | None:
+    """Seconds in a `grpc-timeout` header; None if it is malformed."""
+    match = _TIMEOUT.fullmatch(value)
+    return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]

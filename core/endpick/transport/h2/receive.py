@@ -1,4 +1,4 @@
-"""Handles the HEADERS, CONTINUATION and DATA frames of one connection: requests and their messages."""
+"""Handles the frames of requests: HEADERS, CONTINUATION and DATA."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import Final
 from endpick.extproc.stream import GrpcStatus
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.control import ControlFrames
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
-from endpick.transport.h2.frames import CONNECTION_WINDOW_BYTES, DEFAULT_WINDOW_BYTES, END_STREAM, PADDED, STREAM_WINDOW_BYTES
-from endpick.transport.h2.grpc import (
+from endpick.transport.h2.control import LAST_CALL, WAITING_FOR_SETTINGS, ControlFrames, Lifetime
+from endpick.transport.h2.frames import (
+    CONNECTION_WINDOW_BYTES,
+    DEFAULT_WINDOW_BYTES,
+    END_STREAM,
+    PADDED,
+    STREAM_WINDOW_BYTES,
+    ErrorCode,
+    H2ConnectionError,
+    H2StreamError,
+)
+from endpick.transport.h2.headers import Fields, HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
+from endpick.transport.h2.stream import (
+    CLOSED,
+    HALF_CLOSED_REMOTE,
+    MAX_PAYLOAD_BYTES,
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
     CompressedMessageError,
     MessageAssembler,
     MessageTooLargeError,
+    Stream,
 )
-from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
-from endpick.transport.h2.hpack import Fields
-from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
-from endpick.transport.h2.passages import MAX_PAYLOAD_BYTES
-from endpick.transport.h2.stream import CLOSED, HALF_CLOSED_REMOTE, Stream
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
 
@@ -29,10 +37,7 @@ _message_head: Final = MESSAGE_HEAD.unpack_from
 
 
 class RequestFrames:
-    """Handles HEADERS, CONTINUATION and DATA.
-
-    Its methods raise `H2ConnectionError` or `H2StreamError` if the client breaks a rule.
-    """
+    """Handles HEADERS, CONTINUATION and DATA. Raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, control: ControlFrames) -> None:
         self._limits = limits
@@ -146,7 +151,7 @@ class RequestFrames:
     def _refuse_data(self, stream_id: int) -> None:
         if stream_id == 0 or self._lifetime.is_idle(stream_id):
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
-        # A client may send DATA until it has read our RST_STREAM.
+        # a client may send DATA until it has read our RST_STREAM.
         if not self._streams.closed.get(stream_id, False):
             raise H2StreamError(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
 

@@ -1,4 +1,4 @@
-"""The output of one connection: frames in order, as far as the client's windows and the socket allow."""
+"""The output of one connection, as far as the client's windows and the socket allow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from struct import Struct
 from typing import Final, Protocol
 
 from endpick.extproc.stream import PassingBody
-from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
     DATA,
     DEFAULT_FRAME_BYTES,
@@ -15,21 +14,19 @@ from endpick.transport.h2.frames import (
     END_STREAM,
     FRAME_HEAD,
     MAX_WINDOW_BYTES,
+    ErrorCode,
+    H2ConnectionError,
+    H2StreamError,
     Setting,
     headers,
 )
-from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
-from endpick.transport.h2.hpack import EMPTY_TABLE
-from endpick.transport.h2.passages import passage_of
-from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
+from endpick.transport.h2.headers import EMPTY_TABLE
+from endpick.transport.h2.stream import AWAITED, COMPLETE, MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS, STARTED, Stream, passage_of
 
-MAX_PENDING_BYTES: Final = 32 * 2**20
-"""Replies of one stream that may wait for the client to read them."""
+MAX_PENDING_BYTES: Final = 32 * 2**20  # per stream
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
-_LONG_BYTES: Final = 4096
-"""A frame of this size is cheaper to write separately than to copy into a joined buffer."""
-_SHORT_BYTES: Final = 2048
-"""Pending replies up to this size are joined, because a memoryview takes 200 bytes."""
+_LONG_BYTES: Final = 4096  # longer frames are cheaper to write separately than to copy
+_SHORT_BYTES: Final = 2048  # joined while pending: a memoryview takes 200 bytes
 
 
 class SocketWriter(Protocol):
@@ -43,8 +40,7 @@ class SocketWriter(Protocol):
 class Outbox:
     """Frames for one client.
 
-    A message that fits into all windows is appended to the frames at once. Others wait at their stream until a WINDOW_UPDATE, SETTINGS or
-    a writable socket releases them.
+    A message that fits into all windows is sent at once. Others wait at their stream for WINDOW_UPDATE, SETTINGS or a writable socket.
     """
 
     def __init__(self, on_sent: Callable[[Stream], None]) -> None:
@@ -53,7 +49,7 @@ class Outbox:
         self._has_long = False
         self._on_sent = on_sent
         self._ready: dict[int, Stream] = {}
-        """Streams held back by the connection window or the socket, least recently served first."""
+        """Held back by the connection window or the socket, least recently served first."""
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
@@ -68,7 +64,7 @@ class Outbox:
         return data
 
     def write_to(self, socket: SocketWriter) -> None:
-        """Write all frames so far, long ones without copying them."""
+        """Write all frames so far; long ones are not copied."""
         if not self._frames:
             return
         if self._has_long:
@@ -83,7 +79,7 @@ class Outbox:
         self._frames.append(frame)
 
     def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
-        """Send gRPC messages, preceded by the response headers if these are the first."""
+        """Send gRPC messages, at first with the response headers."""
         if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
@@ -106,7 +102,7 @@ class Outbox:
                 raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
 
     def pass_on(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Answer a piece of a response body on the fast path; False, without effect, if it does not qualify."""
+        """Answer a piece of a response body; False, without effect, if it does not qualify."""
         passage = passage_of(stop - start)
         size = passage.size
         if not size or stream.assembler is not None or stream.content_left is not None:
@@ -128,7 +124,7 @@ class Outbox:
         return True
 
     def finish(self, stream: Stream, trailers: bytes) -> bool:
-        """Complete the response. True if all is sent; otherwise the trailers follow the pending messages."""
+        """Complete the response. False if the trailers wait for pending messages."""
         block = RESPONSE_HEADERS + trailers if stream.response is AWAITED else trailers
         stream.response = COMPLETE
         if stream.pending:

@@ -7,10 +7,9 @@ import logging
 import time
 from typing import Final
 
-from endpick.transport.address import ListenSettings, listening_socket
-from endpick.transport.h2.protocol import SocketConnection
+from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.limits import TransportCounters
-from endpick.transport.listener import Listener
+from endpick.transport.listener import Listener, ListenSettings, listening_socket
 from endpick.transport.methods import Methods
 from endpick.transport.tls import CertificateWatch
 
@@ -20,8 +19,7 @@ logger = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 2.0
 _TICK_SECONDS: Final = 1.0
-_LATE_SECONDS: Final = 2.0
-"""A tick this late is skipped: after a standstill, bytes that arrived in time are still unread."""
+_LATE_SECONDS: Final = 2.0  # later ticks are skipped: after a standstill, bytes that arrived in time are unread
 
 
 class H2Server:

@@ -1,18 +1,129 @@
-"""One HTTP/2 stream: its state machine (RFC 9113 section 5.1) and its data."""
+"""One HTTP/2 stream, and the gRPC messages and statuses it carries."""
 
 from __future__ import annotations
 
 import asyncio
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Final
+from urllib.parse import quote_from_bytes
 
-from endpick.extproc.stream import PassingBody, StreamSession
-from endpick.transport.h2.errors import InvalidTransitionError
-from endpick.transport.h2.grpc import MessageAssembler
+from endpick.extproc.replies import passage
+from endpick.extproc.stream import GrpcStatus, PassingBody, StreamSession
+from endpick.transport.h2.frames import DATA, FRAME_HEAD, InvalidTransitionError
+from endpick.transport.h2.headers import encode
+
+MESSAGE_HEAD: Final = Struct(">BI")
+MESSAGE_HEAD_BYTES: Final = 5
+
+RESPONSE_HEADERS: Final = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
+
+
+class MessageTooLargeError(Exception):
+    """A message exceeds the maximum size."""
+
+
+class CompressedMessageError(Exception):
+    """A message is compressed without negotiation."""
+
+
+class MessageAssembler:
+    """Assembles messages that are cut by DATA frames, or too long for the fast path."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._head = b""
+        self._missing = -1  # bytes that the current message lacks; -1 between messages
+        self._message = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        """True between two messages."""
+        return self._missing < 0 and not self._head
+
+    def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
+        """The messages that `buffer[start:stop]` completes. Raises `MessageTooLargeError` and `CompressedMessageError`."""
+        messages: list[bytes] = []
+        position = start
+        while position < stop:
+            if self._missing < 0:
+                end = min(stop, position + MESSAGE_HEAD_BYTES - len(self._head))
+                self._head += buffer[position:end]
+                position = end
+                if len(self._head) < MESSAGE_HEAD_BYTES:
+                    break
+                self._begin_message()
+            end = min(stop, position + self._missing)
+            self._message += memoryview(buffer)[position:end]
+            self._missing -= end - position
+            position = end
+            if not self._missing:
+                messages.append(self._end_message())
+        return messages
+
+    def _begin_message(self) -> None:
+        compressed, length = MESSAGE_HEAD.unpack(self._head)
+        if compressed:
+            raise CompressedMessageError
+        if length > self._max_message_bytes:
+            raise MessageTooLargeError(f"a message of {length} bytes, the maximum is {self._max_message_bytes}")
+        self._head = b""
+        self._missing = length
+
+    def _end_message(self) -> bytes:
+        self._missing = -1
+        message = bytes(self._message)
+        self._message.clear()
+        return message
+
+
+def trailers(status: int, message: str = "") -> bytes:
+    """The header block that ends a stream with a gRPC status."""
+    fields = [(b"grpc-status", b"%d" % status)]
+    if message:
+        # The gRPC protocol percent-encodes everything but printable ASCII.
+        printable = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+        fields.append((b"grpc-message", quote_from_bytes(message.encode(), printable).encode()))
+    return encode(fields)
+
+
+OK_TRAILERS: Final = trailers(GrpcStatus.OK)
+
+
+MAX_PAYLOAD_BYTES: Final = 4096  # longer payloads are rare and take the usual path
+
+
+class Passage:
+    """The fast path for pieces of a streamed response body: the reply is derived from the DATA payload without parsing it.
+
+    Nearly all pieces pass unchanged. The bytes around one depend on its length only, so they are computed once per length. Other payloads
+    take the usual path, with the same result.
+    """
+
+    def __init__(self, payload_bytes: int) -> None:
+        before, before_bytes, instead = passage(payload_bytes - MESSAGE_HEAD_BYTES)
+        message_bytes = len(instead) + payload_bytes - MESSAGE_HEAD_BYTES - before_bytes
+        self.before = MESSAGE_HEAD.pack(0, payload_bytes - MESSAGE_HEAD_BYTES) + before
+        self.before_bytes = len(self.before)
+        self.size = MESSAGE_HEAD_BYTES + message_bytes if instead else 0
+        """Payload size of the reply; 0 if no piece has this length."""
+        self.frame_head = FRAME_HEAD.pack(self.size >> 8, self.size & 0xFF, DATA, 0, 0)[:5]
+        self.instead = MESSAGE_HEAD.pack(0, message_bytes) + instead
+
+
+_PASSAGES: Final[list[Passage | None]] = [None] * (MAX_PAYLOAD_BYTES + 1)
+
+
+def passage_of(payload_bytes: int) -> Passage:
+    """The passage for payloads of this length, at most `MAX_PAYLOAD_BYTES`."""
+    found = _PASSAGES[payload_bytes]
+    if found is None:
+        found = _PASSAGES[payload_bytes] = Passage(payload_bytes)
+    return found
 
 
 class StreamState(IntEnum):
-    """The states of RFC 9113 section 5.1 without those of server push. A stream without a `Stream` object is idle."""
+    """RFC 9113 section 5.1, without server push. A stream without an object is idle."""
 
     OPEN = 1
     HALF_CLOSED_LOCAL = 2
@@ -63,8 +174,7 @@ class ResponseState(IntEnum):
 
     AWAITED = 0
     STARTED = 1
-    COMPLETE = 2
-    """Nothing more is added: END_STREAM follows once `Stream.pending` is empty."""
+    COMPLETE = 2  # nothing more is added: END_STREAM follows once `Stream.pending` is empty
 
 
 AWAITED: Final = ResponseState.AWAITED
@@ -82,22 +192,17 @@ class Stream:
         self.response: ResponseState = AWAITED
         self.session: StreamSession | None = None
         """None if the request is not gRPC, the response is complete or the stream closed."""
-        self.passing: PassingBody | None = None
-        """Set while pieces of the response body pass unchanged; see `passages`."""
+        self.passing: PassingBody | None = None  # set while pieces of the response body pass unchanged
         self.task: asyncio.Future[Any] | None = None
         self.deadline: float | None = None
-        self.holds_drain = True
-        """False for a stream that never ends by itself; a drain ends it at once."""
+        self.holds_drain = True  # see `Method.holds_drain`
         self.receive_window = receive_window
         self.send_window = send_window
-        self.content_left: int | None = None
-        """Bytes of the body that `content-length` still promises."""
-        self.assembler: MessageAssembler | None = None
-        """Set while a message is incomplete."""
+        self.content_left: int | None = None  # bytes of the body that `content-length` still promises
+        self.assembler: MessageAssembler | None = None  # set while a message is incomplete
         self.pending: list[memoryview] = []
         self.pending_bytes = 0
-        self.trailers: bytes | None = None
-        """Header block that ends the response once `pending` is empty."""
+        self.trailers: bytes | None = None  # header block that ends the response once `pending` is empty
         self.refusal: tuple[bytes, bytes] | None = None
         """Header block and body that answer a request that is not gRPC, once it has ended."""
 

@@ -1,4 +1,4 @@
-"""The streams of one connection: opens, feeds and resumes their sessions, and closes each exactly once."""
+"""The streams of one connection and their sessions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Final
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
-from endpick.transport.h2.errors import ErrorCode, H2StreamError
-from endpick.transport.h2.frames import STREAM_WINDOW_BYTES, rst_stream, window_update
-from endpick.transport.h2.grpc import OK_TRAILERS, trailers
+from endpick.transport.h2.frames import STREAM_WINDOW_BYTES, ErrorCode, H2StreamError, rst_stream, window_update
 from endpick.transport.h2.headers import RequestHead
 from endpick.transport.h2.send import Outbox
 from endpick.transport.h2.stream import (
@@ -21,12 +19,14 @@ from endpick.transport.h2.stream import (
     COMPLETE,
     CONNECTION_CLOSED,
     HALF_CLOSED_REMOTE,
+    OK_TRAILERS,
     OPEN,
     RECV_END_STREAM,
     SEND_END_STREAM,
     SEND_RST_STREAM,
     Stream,
     StreamEvent,
+    trailers,
 )
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Methods
@@ -34,7 +34,7 @@ from endpick.transport.methods import Methods
 logger = logging.getLogger(__name__)
 
 Spawn = Callable[[Stream, Awaitable[object]], None]
-"""Sets `Stream.task` to a future of the awaitable, which later calls `Streams.resume` or `Streams.fail`."""
+"""Sets `Stream.task`, which later calls `Streams.resume` or `Streams.fail`."""
 
 _REMEMBERED_STREAMS: Final = 1024
 _FORGOTTEN_AT_ONCE: Final = 256
@@ -49,14 +49,12 @@ class Streams:
         self._spawn = spawn
         self.outbox = Outbox(self._all_sent)
         self.open: dict[int, Stream] = {}
-        self.closed: dict[int, bool] = {}
-        """The streams closed last; True if we reset it, which the client may not know yet."""
-        self.forgotten_id = 0
-        """Streams up to this id may be missing from `closed`."""
+        self.closed: dict[int, bool] = {}  # closed last; True if reset by us, which the client may not know
+        self.forgotten_id = 0  # streams up to this id may be missing from `closed`
         self.last_id = 0
 
     def start(self, stream_id: int, head: RequestHead, now: float, *, ends: bool) -> None:
-        """Open a stream and its session, or prepare to refuse it."""
+        """Open a stream and its session, or refuse it."""
         stream = Stream(stream_id, STREAM_WINDOW_BYTES, self.outbox.stream_window)
         stream.content_left = head.content_length
         if ends:
@@ -85,7 +83,7 @@ class Streams:
             self._answer_whole_request(stream)
 
     def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[bytes]) -> None:
-        """Pass messages to the session of their stream until it ends, and send the replies."""
+        """Pass messages to a session, and send the replies."""
         for message in messages:
             if stream.session is None:
                 return
@@ -106,7 +104,7 @@ class Streams:
         self._continue(stream, lambda session: session.resume(result))
 
     def fail(self, stream: Stream, exception: BaseException) -> None:
-        """Continue a session with the exception of what it waited for."""
+        """Continue a session with the exception it waited for."""
         self._continue(stream, lambda session: session.fail(exception))
 
     def end_request(self, stream: Stream) -> None:
@@ -117,7 +115,7 @@ class Streams:
         self._answer_whole_request(stream)
 
     def end(self, stream: Stream, cause: CloseCause, status: int = GrpcStatus.OK, message: str = "") -> None:
-        """Close the session and end the stream with a gRPC status, after its pending replies."""
+        """End the stream with a gRPC status, after its pending replies."""
         self._close_session(stream, cause)
         if self.outbox.finish(stream, OK_TRAILERS if status == GrpcStatus.OK else trailers(status, message[:1000])):
             self._all_sent(stream)
@@ -154,7 +152,7 @@ class Streams:
             self.close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
 
     def send_window_update(self, stream: Stream) -> None:
-        """Reopen the receive window, unless replies or a decision are outstanding: then the window bounds the client."""
+        """Reopen the receive window, unless replies or a decision are outstanding."""
         is_used = stream.receive_window <= STREAM_WINDOW_BYTES >> 1
         if is_used and not stream.pending and stream.task is None and stream.state is OPEN:
             self.outbox.put(window_update(stream.id, STREAM_WINDOW_BYTES - stream.receive_window))
@@ -168,7 +166,7 @@ class Streams:
                 self.end(stream, CloseCause.RESET, GrpcStatus.DEADLINE_EXCEEDED, "the client's deadline has passed")
 
     def _interrupt(self, stream: Stream, result: object) -> None:
-        """Resume a session that waits for nothing, in the next iteration of the event loop."""
+        """Resume a session that waits for nothing, in the next loop iteration."""
         if stream.session is not None and stream.task is None:
             known: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             known.set_result(result)
@@ -196,7 +194,7 @@ class Streams:
             self.reset(stream.id, violation.code)
 
     def _answer_whole_request(self, stream: Stream) -> None:
-        """Complete the response to a request that has ended, unless a decision is outstanding."""
+        """Complete the response, unless a decision is outstanding."""
         if stream.response is COMPLETE:
             return
         if stream.refusal is not None:
@@ -240,7 +238,7 @@ class Streams:
                 logger.exception("a stream session failed while being closed")
 
     def _all_sent(self, stream: Stream) -> None:
-        """Nothing of the stream waits any more; close it if its response is complete."""
+        """Close the stream if its response is complete."""
         if stream.response is not COMPLETE:
             self.send_window_update(stream)
         elif stream.state is OPEN:

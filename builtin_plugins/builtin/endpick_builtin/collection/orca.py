@@ -73,8 +73,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
 
     Requests get the header `endpoint-load-metrics-format`; answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics": {…}}`
     or `TEXT named_metrics.num_requests_waiting=0, …`. vLLM answers so for requests that are not streamed. The values update the columns
-    of the metrics page, and a poll that began earlier does not overwrite them. While answers report every key that plugins require, the
-    metrics page is polled at `--idle-metrics-interval` only.
+    of the metrics page. While answers report every key that plugins require, that page is polled at `--idle-metrics-interval` only.
 
     Missing, negative and non-finite values leave their columns unchanged. The response header is removed unless the client asked for it.
     """
@@ -95,7 +94,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
             headers.set(FORMAT_HEADER, self.parameters.format.value)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
-        """Write the reported load. Removes the header if the client did not ask for it."""
+        """Write the reported load."""
         report = head.headers.get(LOAD_HEADER)
         if report is None:
             self._counts[Outcome.NONE].inc()
@@ -112,7 +111,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
 
 
 def read_load(text: str) -> Mapping[str, float]:
-    """Parse the named metrics of a load report, JSON or text; empty if it is malformed. The last value of a name counts."""
+    """The named metrics of a load report; empty if it is malformed."""
     form, _, report = text.strip().partition(" ")
     match form.upper():
         case LoadFormat.JSON:

@@ -1,19 +1,21 @@
-"""The gRPC health service: `Check`, `List` and `Watch`."""
+"""The gRPC health and reflection services."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
+from functools import cache
 
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
-from endpick.transport.methods import EXT_PROC_SERVICE, Method, ReplySession
-
-__all__ = ["HEALTH_SERVICE", "LIVENESS", "READINESS", "HealthBoard", "HealthStatus", "health_methods"]
+from endpick.transport.methods import EXT_PROC_SERVICE, Method, Methods, ReplySession
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
@@ -50,7 +52,7 @@ class HealthBoard:
         self._watchers: set[Callable[[], None]] = set()
 
     def __call__(self, service: str) -> HealthStatus:
-        """The status of a name. Unknown names follow readiness, because probes may ask for any name."""
+        """The status of a name; unknown names follow readiness, as probes may ask for any."""
         return self._statuses[self.name_for(service)]
 
     def name_for(self, service: str) -> str:
@@ -92,7 +94,7 @@ class HealthBoard:
 
 
 class WatchSession:
-    """Sends the status of one name, first and after each change, until the client ends the stream."""
+    """Sends the status of one name now and after each change."""
 
     finished = False
 
@@ -105,7 +107,7 @@ class WatchSession:
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """A future that resolves at the next change of the board."""
+        """Resolves at the next change."""
         return self._changed
 
     def receive(self, message: bytes) -> Sequence[bytes]:
@@ -172,3 +174,78 @@ def _parse(into: Message, message: bytes) -> None:
 def _response(status: HealthStatus) -> bytes:
     serialised: bytes = health_pb2.HealthCheckResponse(status=_ServingStatus.Name(status)).SerializeToString()
     return serialised
+
+
+_REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+"""Older clients know only the second."""
+
+
+def reflection_methods(methods: Methods) -> dict[str, Method]:
+    """The reflection service for `methods` and itself."""
+    services = tuple(sorted({path.split("/")[1] for path in methods} | set(_REFLECTION_SERVICES)))
+    method = Method(lambda: ReplySession(lambda message: _answer(services, message), unary=False), holds_drain=False)
+    return {f"/{service}/ServerReflectionInfo": method for service in _REFLECTION_SERVICES}
+
+
+def _answer(services: tuple[str, ...], message: bytes) -> bytes:
+    from grpc_reflection.v1alpha.reflection import ReflectionServicer  # noqa: PLC0415 - only tools ask
+    from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest  # noqa: PLC0415
+
+    try:
+        request = ServerReflectionRequest.FromString(message)
+    except DecodeError as error:
+        raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not a ServerReflectionRequest") from error
+    servicer = ReflectionServicer(services, _descriptors())
+    response: bytes = next(servicer.ServerReflectionInfo([request], None)).SerializeToString()
+    return response
+
+
+@cache
+def _descriptors() -> DescriptorPool:
+    """The files that describe the services of a port."""
+    from grpc_health.v1 import health_pb2  # noqa: PLC0415
+    from grpc_reflection.v1alpha import reflection_pb2  # noqa: PLC0415
+
+    from endpick._proto import ext_proc_pb2  # noqa: PLC0415
+
+    pool = DescriptorPool()
+    for descriptor in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR, *ext_proc_pb2.DESCRIPTOR.dependencies):
+        _add(pool, descriptor)
+    pool.AddSerializedFile(_ext_proc_file(ext_proc_pb2.DESCRIPTOR).SerializeToString())
+    return pool
+
+
+def _add(pool: DescriptorPool, file: FileDescriptor) -> None:
+    for imported in file.dependencies:
+        _add(pool, imported)
+    pool.AddSerializedFile(file.serialized_pb)
+
+
+def _ext_proc_file(ours: FileDescriptor) -> FileDescriptorProto:
+    """The ext_proc messages under their public package, with the service.
+
+    endpick compiles them under a private package, with only the fields it uses; on the wire they are the same.
+    """
+    file = FileDescriptorProto()
+    ours.CopyToProto(file)
+    private, file.package = f".{file.package}.", EXT_PROC_SERVICE.rpartition(".")[0]
+    file.name = "envoy/service/ext_proc/v3/external_processor.proto"
+    for message in file.message_type:
+        _rename(message, private, f".{file.package}.")
+    service = file.service.add(name=EXT_PROC_SERVICE.rpartition(".")[2])
+    service.method.add(
+        name="Process",
+        input_type=f".{file.package}.ProcessingRequest",
+        output_type=f".{file.package}.ProcessingResponse",
+        client_streaming=True,
+        server_streaming=True,
+    )
+    return file
+
+
+def _rename(message: DescriptorProto, private: str, public: str) -> None:
+    for field in message.field:
+        if field.type_name.startswith(private):
+            field.type_name = public + field.type_name.removeprefix(private)
+    for nested in message.nested_type:
+        _rename(nested, private, public)
