@@ -27,7 +27,7 @@ from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.watchdog import OverloadWatch
-from endpick.testing.bench import doubles
+from endpick.testing.bench import stub_instances
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
 
@@ -113,7 +113,7 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
         except ValidationError:
             continue  # it has required parameters
         registry = CollectorRegistry()
-        loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
+        loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=stub_instances(given)))
         for family in registry.collect():
             labels = listed(getattr(family, "_labelnames", ()))
             yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"

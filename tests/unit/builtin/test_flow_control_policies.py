@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from endpick.api import CycleState, Endpoint, PluginContext, ResponseEnd, TerminationCause, Usage
 from endpick.api.flow_control import DispatchedRequest
 from endpick.api.metrics import MAX_LABEL_BYTES, MAX_LABEL_VALUES
-from endpick.testing import MadeUpBand, make_request, make_waiting
+from endpick.testing import FakeBand, make_request, make_waiting
 from endpick_builtin.flow_control.policies import (
     GlobalStrictFairness,
     HoldbackParameters,
@@ -46,7 +46,7 @@ def answer(policy, program: str, prompt: int, completion: int) -> None:
     policy.response_ended(make_request(fairness_id=program), end, CycleState())
 
 
-def play(case: dict, policy, band: MadeUpBand, clock: Clock) -> None:
+def play(case: dict, policy, band: FakeBand, clock: Clock) -> None:
     """Run the steps of a case."""
     for arrival, text in enumerate(case["waits"]):
         band.add(waiting_of(text, arrival))
@@ -56,7 +56,7 @@ def play(case: dict, policy, band: MadeUpBand, clock: Clock) -> None:
             case "add":
                 band.add(waiting_of(what, 100 + number))
             case "leave":
-                band.give_up(band.flow(what))
+                band.drop_head(band.flow(what))
             case "serve":
                 assert band.serve().request.fairness_id == what
             case "pass":
@@ -71,7 +71,7 @@ def test_golden_vectors(vector, monkeypatch):
     clock, policy = Clock(), built(vector).plugin
     if "serves" in vector:
         monkeypatch.setattr(policy, "context", PluginContext(clock=clock))
-        band = MadeUpBand(policy)
+        band = FakeBand(policy)
         play(vector, policy, band, clock)
         served = []
         while (let_go := band.serve()) is not None:
@@ -108,12 +108,12 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.booleans(
 @given(REQUESTS)
 def test_global_strict_is_one_sorted_queue(requests):
     policy = instance(GlobalStrictFairness).plugin
-    band, model = MadeUpBand(policy), []
+    band, model = FakeBand(policy), []
     for arrival, (flow, key, leaves) in enumerate(requests):
         band.add(make_waiting(f"f{flow}", key=(float(key),), arrival=arrival))
         model.append((float(key), arrival, f"f{flow}"))
         if leaves:
-            gone = band.give_up(band.flow(f"f{flow}"))
+            gone = band.drop_head(band.flow(f"f{flow}"))
             model.remove((gone.key[0], gone.arrival, f"f{flow}"))
 
     served = []
@@ -125,7 +125,7 @@ def test_global_strict_is_one_sorted_queue(requests):
 
 @given(REQUESTS)
 def test_round_robin_serves_every_flow_before_one_again(requests):
-    band = MadeUpBand(instance(RoundRobinFairness).plugin)
+    band = FakeBand(instance(RoundRobinFairness).plugin)
     for arrival, (flow, _, _) in enumerate(requests):
         band.add(make_waiting(f"f{flow}", arrival=arrival))
     waits = {flow.id: len(flow) for flow in band.flows}
@@ -140,7 +140,7 @@ def test_round_robin_serves_every_flow_before_one_again(requests):
 
 
 def test_global_strict_bounds_its_heap():
-    band = MadeUpBand(instance(GlobalStrictFairness).plugin)
+    band = FakeBand(instance(GlobalStrictFairness).plugin)
     for arrival in range(5000):
         band.add(make_waiting("one", key=(-float(arrival),), arrival=arrival))
 
@@ -150,7 +150,7 @@ def test_global_strict_bounds_its_heap():
 @pytest.mark.parametrize("plugin", [GlobalStrictFairness, RoundRobinFairness, ProgramAwareFairness])
 def test_a_new_instance_takes_over_a_band(plugin):
     before, after = instance(plugin).plugin, instance(plugin).plugin
-    band = MadeUpBand(before)
+    band = FakeBand(before)
     for arrival, flow in enumerate(("b", "a", "b")):
         band.add(make_waiting(flow, arrival=arrival, enqueued_at=float(arrival)))
     band.private.clear()
@@ -180,7 +180,7 @@ def test_the_ledger_is_the_sum_of_decayed_tokens(answers):
 def test_gauges_show_service_waits_and_fairness():
     built_instance = instance(ProgramAwareFairness)
     policy, registry = built_instance.plugin, built_instance.registry
-    band = MadeUpBand(policy)
+    band = FakeBand(policy)
     now = policy.context.clock()
     band.add(make_waiting("a", enqueued_at=now - 0.25))
     band.serve()
