@@ -45,7 +45,7 @@ from endpick.host.instance import scope_of
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.host.schema import own_model
-from endpick.testing.bench import doubles
+from endpick.testing.bench import stub_instances
 from endpick.testing.factories import value_of
 
 SIZES = (16, 1000)
@@ -226,7 +226,7 @@ def measured(name: str, kind: type[Plugin], parameters: Mapping[str, object], *,
         subscriptions = kind.subscriptions(values)
         given = scene(size, subscriptions, matches=matches)
         writer = TableWriter(given.table, scope_of("bench", subscriptions), None, lambda *_: None)
-        plugin = kind("bench", values, PluginContext(random=random.Random(1), columns=writer, instances=doubles(values)))
+        plugin = kind("bench", values, PluginContext(random=random.Random(1), columns=writer, instances=stub_instances(values)))
         others = request_calls(name, plugin, given.request, given.endpoints, given.state)
         for role, call in (*calls(plugin, given), *others):
             found.setdefault(role, []).append(microseconds(call, touched(given)))

@@ -89,6 +89,10 @@ class SchedulingResult:
 
     def __post_init__(self) -> None:
         check_types(self, _SCHEDULING_RESULT)
+        for name, values in (("destinations", self.destinations), ("removed_headers", self.removed_headers)):
+            for value in values:
+                if not isinstance(value, str):
+                    raise TypeError(f"{name} of a SchedulingResult must hold strings, not {type(value).__name__}")
         if self.headers:
             check_headers(self.headers.items())
 

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from endpick.testing.made_up import make_pool
 from ruamel.yaml import YAML
 
 from endpick.api import WAITING_QUEUE_SIZE, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult, ScoredEndpoints
@@ -17,6 +16,7 @@ from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
+from endpick.testing.factories import make_pool
 from unit.builtin.vectors import FOLDER, cases, each
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
