@@ -29,12 +29,11 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
 from endpick.requests.waiting import FlowGate
 from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.flow_control_metrics import FlowControlMetrics
-from endpick.serve.main import collect_rarely
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 
@@ -90,9 +89,9 @@ async def bench_of(text: str, endpoints: int) -> Bench:
     table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
     await stop_instances(deployment.fresh)
     access = Access(on_violation=recorder.undeclared_access)
-    account = MemoryAccount()
-    gate = FlowGate(table, access, services.clock, account, lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc))
-    director = Director(deployment.pipeline, table, recorder, services.clock, access=access, account=account, gate=gate)
+    memory = Memory()
+    gate = FlowGate(table, access, services.clock, memory, lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc))
+    director = Director(deployment.pipeline, table, recorder, services.clock, access=access, memory=memory, gate=gate)
     bench = Bench(director, table, gate)
     bench.load(0.0)
     return bench
@@ -213,7 +212,6 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
 
     async def run() -> None:
-        collect_rarely()
         for endpoints in (4, 16):
             await nothing_waits(endpoints)
         for flows, fairness in (

@@ -26,7 +26,6 @@ from endpick.api import Endpoint
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.polling import SourceBinding
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.main import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,7 +136,6 @@ def main() -> None:
     own, servers = map(int, options.cores.split(",")) if options.cores else (None, None)
     if own is not None:
         os.sched_setaffinity(0, {own})
-    collect_rarely()
     for endpoints, interval, size, make in POOLS:
         if options.endpoints not in (None, endpoints):
             continue

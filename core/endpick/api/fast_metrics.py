@@ -5,7 +5,6 @@ An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`; a request
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,12 +32,11 @@ class Tally:
 class Distribution:
     """The bucket counts and the sum of a histogram."""
 
-    __slots__ = ("bounds", "counts", "lowest", "total")
+    __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` ascend and are inclusive."""
         self.bounds = bounds
-        self.lowest = float(bounds[0]) if bounds else -math.inf
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
