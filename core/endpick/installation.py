@@ -31,6 +31,8 @@ SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
 )
 """endpick's own plugin types that are not part of the endpick distribution, and the distributions that offer them."""
 
+OWN_DISTRIBUTIONS = frozenset({HOST_DISTRIBUTION, *SEPARATE_PLUGINS.values()})
+
 PACKAGE = Path(__file__).parent
 
 RequestPath = Literal["compiled", "interpreted"]

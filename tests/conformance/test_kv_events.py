@@ -6,9 +6,6 @@ from endpick.testing import parametrize_conformance
 from endpick_kv_events.plugins import PrecisePrefixCacheProducer, PrecisePrefixCacheScorer
 
 
-@parametrize_conformance(
-    [PrecisePrefixCacheProducer, PrecisePrefixCacheScorer],
-    expected_failures={"has_a_vendor_prefix": "the types are llm-d's"},
-)
+@parametrize_conformance([PrecisePrefixCacheProducer, PrecisePrefixCacheScorer])
 def test_kv_events_conform(check):
     check()

@@ -84,7 +84,7 @@ ANSWERS = documents(
 
 
 @given(ANSWERS, st.integers(0, 3))
-def test_answers_of_a_predictor_and_a_renderer_are_read_or_unavailable(answer, count):
+def test_predictor_and_renderer_answers_are_read(answer, count):
     with suppress(Unavailable):
         assert len(predictions_in(answer, count)) == count
     with suppress(Unavailable):

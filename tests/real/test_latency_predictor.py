@@ -98,7 +98,7 @@ async def streamed(gateway: Gateway, words: int, **headers: str) -> int:
         return response.status
 
 
-async def test_the_predictor_learns_from_requests_and_then_says_where_they_are_fast(tmp_path, monkeypatch):
+async def test_predictor_learns_from_requests(tmp_path, monkeypatch):
     async with predictors(tmp_path, monkeypatch) as servers, running_gateway(tmp_path, CONFIG, server_options=SERVERS) as gateway:
         statuses = [await streamed(gateway, 20 + 37 * number % 1500) for number in range(SAMPLES)]
         assert statuses == [200] * SAMPLES
@@ -132,7 +132,7 @@ async def test_the_predictor_learns_from_requests_and_then_says_where_they_are_f
         assert 0 < tpot < 0.1
 
 
-async def test_every_row_that_endpick_can_send_is_one_that_the_servers_take(tmp_path, monkeypatch):
+async def test_servers_take_every_row_that_endpick_sends(tmp_path, monkeypatch):
     """The bounds of their protocol, which refuses a whole question for one row beyond them."""
     row = {
         "kv_cache_percentage": 1.0,

@@ -44,7 +44,7 @@ async def ask(client: aiohttp.ClientSession, body: dict, **headers: str) -> tupl
 
 
 @pytest.mark.parametrize("form", ["JSON", "TEXT"])
-async def test_answers_bring_the_load_and_clients_see_it_only_where_they_asked(vllm, tmp_path, form):
+async def test_load_report_is_shown_only_to_clients_that_ask(vllm, tmp_path, form):
     async with running_gateway(tmp_path, CONFIG.format(port=vllm[0].port, form=form), servers=0) as gateway:
         assert (await ask(gateway.client, completion(2)))[0] is None, "the client did not ask"
 
@@ -71,7 +71,7 @@ async def test_a_streamed_answer_has_no_load_and_is_counted_so(vllm, tmp_path):
         assert await gateway.sample(LOADS, {"outcome": "read"}) == 0
 
 
-async def test_an_answer_tells_of_the_queue_that_formed_behind_its_request(vllm, tmp_path):
+async def test_answer_reports_the_queue_behind_its_request(vllm, tmp_path):
     config, url = CONFIG.format(port=vllm[0].port, form="JSON"), f"{vllm[0].url}/v1/completions"
     async with running_gateway(tmp_path, config, servers=0) as gateway, aiohttp.ClientSession() as own:
         first = asyncio.create_task(ask(gateway.client, completion(400), **{"endpoint-load-metrics-format": "json"}))

@@ -96,7 +96,7 @@ async def reset(server: Server) -> None:
         assert response.status == 200, await response.text()
 
 
-async def test_a_prompt_goes_to_the_server_that_holds_it_also_when_the_picker_came_late(vllm, tmp_path):
+async def test_prompt_goes_to_its_server_after_a_late_start(vllm, tmp_path):
     prompts = {vllm[0]: story(1), vllm[1]: story(2)}
     async with aiohttp.ClientSession() as client:
         for server, prompt in prompts.items():
@@ -117,7 +117,7 @@ async def test_a_prompt_goes_to_the_server_that_holds_it_also_when_the_picker_ca
         assert abs(drift) < 0.1
 
 
-async def test_a_prompt_that_the_picker_sent_itself_is_found_by_the_second_one(vllm, tmp_path):
+async def test_second_picker_finds_prompts_of_the_first(vllm, tmp_path):
     async with gateway_to(vllm, tmp_path) as gateway:
         found = []
         for seed in range(10, 18):
@@ -135,7 +135,7 @@ async def test_a_prompt_that_the_picker_sent_itself_is_found_by_the_second_one(v
         assert await gateway.sample(BROKEN) == 0
 
 
-async def test_chats_stream_with_usage_and_their_tokens_are_those_of_the_server(vllm, tmp_path):
+async def test_streamed_chats_report_the_servers_tokens(vllm, tmp_path):
     async with gateway_to(vllm, tmp_path) as gateway:
         question = {"messages": [{"role": "system", "content": story(30)}, {"role": "user", "content": "go"}]}
         body = {"model": MODEL, "max_tokens": 8, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}, **question}

@@ -52,7 +52,7 @@ def test_behaviour_46_verbs_know_the_plugin(kind, project):
     project.run("endpick", "validate", *strictly, "examples/config.yaml")
 
 
-def test_behaviour_46_conformance_kit_passes_from_the_command_line(project):
+def test_behaviour_46_conformance_kit_runs_from_the_cli(project):
     project.run("endpick", "test", "--dist", project.name)
 
 

@@ -10,10 +10,10 @@ import click
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
-from endpick.host.discovery import Candidate, Installed, discover, find_installed, normalise
+from endpick.host.discovery import Candidate, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.resolution import Reference, resolve
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, describe_outcome
 
 LIMIT_SECONDS = 60.0
@@ -61,7 +61,7 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
             )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION]
+        others = [one for one in candidates if normalise(one.distribution) not in OWN_DISTRIBUTIONS]
         return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
     offered = [one for one in candidates if normalise(one.distribution) == wanted]
@@ -99,13 +99,8 @@ def _nothing_offered(distribution: str) -> Diagnostic:
         Code.E0301,
         f"{found.origin} is installed and has no entry points in the group '{group}'",
         help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
-        notes=(f"its metadata is at {found.path}", *_other_groups(found)),
+        notes=(f"its metadata is at {found.path}",),
     )
-
-
-def _other_groups(found: Installed) -> tuple[str, ...]:
-    groups = sorted({entry_point.group for entry_point in found.entry_points})
-    return (f"it has entry points in {', '.join(groups)}",) if groups else ()
 
 
 def _text(plugin: LoadedPlugin, report: ConformanceReport) -> str:

@@ -64,12 +64,14 @@ def _copies_findings(copies: Sequence[Installed], counting: Mapping[str, Install
             yield Diagnostic(Code.W0302, message, help=f"remove it: `rm -r {copy.path}`", notes=(used,))
         elif os.path.realpath(copy.path) != os.path.realpath(first.path):
             same = copy.version == first.version
+            modules = sorted({entry_point.module.partition(".")[0] for entry_point in first.entry_points})
+            imported = (f"Python imports '{module}' from {import_place(module)}" for module in modules)
             shadows = f"{first.origin} shadows {copy.origin}, and the code may be of either"
             yield Diagnostic(
                 Code.W0302,
                 f"{first.name} has metadata in two places" if same else shadows,
                 help=f"uninstall {first.name} until `pip show {first.name}` finds nothing, then install it once",
-                notes=(used, f"{copy.origin} at {copy.path} is ignored"),
+                notes=(used, f"{copy.origin} at {copy.path} is ignored", *imported),
             )
 
 

@@ -101,12 +101,12 @@ class UsageReader:
 class StreamedUsage(UsageReader):
     """Reads server-sent events."""
 
-    __slots__ = ("_found", "_mark", "_null", "_partial", "_read")
+    __slots__ = ("_found", "_mark", "_is_null", "_partial", "_read")
 
     def __init__(self, read: ReadUsage, mark: bytes) -> None:
         self._read = read
         self._mark = mark
-        self._null = mark + b'":null'
+        self._is_null = mark + b'":null'
         self._partial = bytearray()
         self._found: Usage | None = None
 
@@ -136,7 +136,7 @@ class StreamedUsage(UsageReader):
         return self._found
 
     def _look(self, events: bytes) -> None:
-        if events.count(self._mark) > events.count(self._null):
+        if events.count(self._mark) > events.count(self._is_null):
             self._found = merged(self._found, self._read(events, True))
 
 

@@ -18,6 +18,8 @@ from integration.plugins.serving import Picker, serving
 from integration.serve.gateway import RANDOM, until
 
 CHUNKS = 5
+DRAIN = {"h2": "--drain-timeout=1h", "grpcio": "--drain-timeout=5s"}
+"""By transport: h2 ends the drain time when Envoy has gone; grpcio does not see connections, so there it lasts to its end."""
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 

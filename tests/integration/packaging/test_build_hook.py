@@ -80,7 +80,7 @@ def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
 
 
 def test_what_runs_is_told_by_the_files_beside_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("endpick.installation.__file__", str(tmp_path / "building.py"))
+    monkeypatch.setattr("endpick.installation.PACKAGE", tmp_path)
     (tmp_path / "extproc").mkdir()
     assert request_path() == "interpreted"
     (tmp_path / "extproc" / "session.cpython-311-x86_64-linux-gnu.so").touch()

@@ -86,7 +86,7 @@ def in_namespace(folder: Path, command: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.asyncio
-async def test_what_it_builds_serves_as_a_user_who_may_write_nowhere_but_tmp(folder):
+async def test_image_serves_as_a_user_without_write_access(folder):
     assert IMAGE.one("COPY") == "--from=build /opt/endpick /opt/endpick"
     user, group = IMAGE.one("USER").split(":")
     entry = shlex.join(re.findall(r'"([^"]+)"', IMAGE.one("ENTRYPOINT")))

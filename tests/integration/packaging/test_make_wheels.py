@@ -40,7 +40,7 @@ def pythons(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not HEADERS.exists(), reason=f"needs {HEADERS}")
-def test_wheels_are_built_for_each_python_that_runs_and_has_its_headers(make_wheels, pythons, capsys):
+def test_wheels_are_built_for_each_python_with_headers(make_wheels, pythons, capsys):
     pythons("python3.10", f'exec {sys.executable} "$@"')
     good = pythons("python3.11", f'exec {sys.executable} "$@"')
     not_there = pythons("python3.12", "exit 127")
@@ -52,14 +52,14 @@ def test_wheels_are_built_for_each_python_that_runs_and_has_its_headers(make_whe
     assert f"{without_headers}: left out" in told
 
 
-def test_where_there_is_no_python_to_build_for_it_says_what_to_install(make_wheels, pythons, capsys):
+def test_without_a_python_to_build_for_it_says_so(make_wheels, pythons, capsys):
     assert make_wheels.main([]) == 1
     assert "python3-dev" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(request_path() == "interpreted", reason="endpick is not compiled here")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="manylinux is for Linux")
-def test_a_compiled_endpick_came_from_a_wheel_whose_tag_says_where_it_runs():
+def test_compiled_wheel_has_a_platform_tag():
     installed = distribution("endpick")
     tags = [line.removeprefix("Tag: ") for line in (installed.read_text("WHEEL") or "").splitlines() if line.startswith("Tag: ")]
     version = f"cp3{sys.version_info.minor}"

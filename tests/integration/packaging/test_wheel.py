@@ -42,7 +42,7 @@ def test_builtin_plugins_are_found_from_the_wheel(installation, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["validate", "serve"])
-def test_without_entry_points_the_host_starts_and_says_that_no_plugin_types_are_installed(installation, tmp_path, verb):
+def test_host_without_entry_points_says_so(installation, tmp_path, verb):
     """The built-in plugins enjoy no privilege: their code is there, and without entry points endpick does not find it."""
     packages = tmp_path / "packages"
     shutil.copytree(installation.packages, packages)

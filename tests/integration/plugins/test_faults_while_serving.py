@@ -48,13 +48,13 @@ async def test_behaviour_43_failing_scorer_can_refuse_requests(fixture_project, 
 
 
 @pytest.mark.asyncio
-async def test_behaviour_43_scores_outside_the_range_are_cut_and_counted(fixture_project, folder):
+async def test_behaviour_43_scores_outside_the_range_are_clamped(fixture_project, folder):
     async with serving(folder("faulty.high"), path=[fixture_project("faulty-scorers")]) as picker:
         assert await picker.ask() == (FIRST, 0)
 
         clamped = await picker.samples("endpick_scores_clamped_total")
         assert clamped == {(("plugin", "suspect"), ("type", "faulty.high")): 1}
         assert await picker.samples("endpick_plugin_faults_total") == {}
-        (event,) = await picker.logged("leave the range 0 to 1")
+        (event,) = await picker.logged("are outside 0 to 1 and are clamped")
 
-    assert event["event"] == "scores of suspect (faulty.high, faulty-scorers 2.3) leave the range 0 to 1 and are clamped"
+    assert event["event"] == "scores of suspect (faulty.high, faulty-scorers 2.3) are outside 0 to 1 and are clamped"

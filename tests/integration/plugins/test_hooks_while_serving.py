@@ -179,7 +179,4 @@ async def test_failing_hook_metrics_leave_the_rest_of_the_page(fixture_project, 
     async with serving(folder("hooks.uncountable"), ALL, path=[fixture_project("hook-objects")]) as picker:
         assert (await picker.ask())[1] == 0
         assert sum((await picker.samples("endpick_plugin_info")).values()) > 3
-        counted = await picker.samples("endpick_uncaught_total")
-    assert {labels: count >= 1 for labels, count in counted.items() if "collector" in str(labels)} == {
-        (("event", "collector"), ("origin", "hooks.uncountable (hook-objects 1.0)")): True
-    }
+        await picker.logged("metrics of hook objects are left out")

@@ -73,7 +73,7 @@ def test_describe_settles_a_clash_with_from(fixture_project, run_cli):
 def test_endpick_alone_passes_doctor_strict(run_cli):
     examined = run_cli("doctor", "--strict", "--load")
     assert examined.exit_code == 0, examined.stdout
-    assert "nothing wrong was found" in examined.stdout
+    assert "no problems found" in examined.stdout
 
 
 def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):

@@ -92,8 +92,8 @@ def project(make_distribution):
 @pytest.mark.parametrize("where", ["task", "thread"])
 async def test_leftover_tasks_and_threads_do_not_block_the_exit(tmp_path, project, where):
     (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
-    plugin = f"\nplugins:\n- {{type: stubborn.stubborn, parameters: {{where: {where}}}}}\n"
-    used = "  plugins:\n  - {pluginRef: stubborn.stubborn}\n"
+    plugin = f"\nplugins:\n- {{type: stubborn.ignoredcancellation, parameters: {{where: {where}}}}}\n"
+    used = "  plugins:\n  - {pluginRef: stubborn.ignoredcancellation}\n"
     (tmp_path / "config.yaml").write_text(
         RANDOM.replace("\nplugins:\n", plugin, 1).replace("dataLayer", f"schedulingProfiles:\n- name: default\n{used}dataLayer")
     )

@@ -34,7 +34,7 @@ def test_behaviour_25_plugin_for_next_major_is_not_imported(fixture_project, con
     assert run_cli("list", "--load", path=path).exit_code == 0, "its module raises when it is imported"
 
 
-def test_behaviour_26_a_plugin_for_an_older_endpick_loads_silently(make_distribution, config_with, validate):
+def test_behaviour_26_plugin_for_older_endpick_loads_silently(make_distribution, config_with, validate):
     path = [make_distribution("older", {"older.scorer": "older:Scorer"}, requires=["endpick>=0.0.1,<1"])]
 
     assert validate(config_with("older.scorer"), path=path).diagnostics == []
@@ -112,7 +112,7 @@ def test_the_lock_file_is_the_same_bytes_each_time(fixture_project, run_cli, tmp
 
     one = (tmp_path / "one.json").read_bytes()
     assert one == (tmp_path / "two.json").read_bytes()
-    assert {plugin["distribution"] for plugin in json.loads(one)["distributions"]} == {"endpick", "good-scorers", "renamed"}
+    assert {plugin["distribution"] for plugin in json.loads(one)["distributions"]} >= {"endpick", "good-scorers", "renamed"}
 
 
 def test_damaged_lock_file_is_an_error(run_cli, tmp_path):

@@ -65,11 +65,11 @@ async def all_ended(gateway) -> bool:
 
 
 async def called(gateway) -> dict[tuple[str, str], float]:
-    """How often each instance was called at each extension point, as far as it was."""
+    """How often each instance was called at each extension point of a request, as far as it was."""
     return {
         (sample.labels["extension_point"], sample.labels["plugin_name"]): sample.value
         for sample in await samples(gateway.stack.metrics)
-        if sample.name == "llm_d_epp_plugin_duration_seconds_count" and sample.value
+        if sample.name == "llm_d_epp_plugin_duration_seconds_count" and sample.value and sample.labels["extension_point"] != "Collection"
     }
 
 

@@ -140,11 +140,11 @@ def test_the_largest_values_are_accepted(folder, transport):
 
 
 def test_behaviour_27_locked_start_refuses_unlocked_plugins(folder):
-    (folder / "endpick.lock.json").write_text('{"format": 2, "hooks": [], "owners": [], "plugins": []}')
+    (folder / "endpick.lock.json").write_text('{"format": 3, "distributions": []}')
     result = serve(folder, "--locked")
 
     assert result.returncode == 4
-    assert "'random-picker' from endpick" in result.stderr
+    assert "plugin: random-picker from endpick" in result.stderr
     assert "is not in the lock file" in result.stderr
 
 

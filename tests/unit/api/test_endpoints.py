@@ -64,7 +64,7 @@ def test_take_gives_the_order_asked_for(order):
     assert endpoints.take(order).take([1, 0])[LOAD].tolist() == [float(order[1]), float(order[0])]
 
 
-def test_take_outside_the_view_is_an_error_even_if_the_row_exists():
+def test_take_outside_the_view_is_an_error():
     narrow = view([0.0, 1.0, 2.0]).where(np.array([True, True, False]))
 
     with pytest.raises(IndexError, match="outside the 2 endpoints"):
@@ -83,7 +83,7 @@ def test_only_asks_about_each_endpoint():
     assert [endpoint.port for endpoint in view([0.0] * 4).only(lambda endpoint: endpoint.port % 2 == 0)] == [8000, 8002]
 
 
-def test_age_counts_from_each_write_and_is_infinite_for_what_never_came():
+def test_age_counts_from_each_write():
     endpoints = view([1.0, 1.0, 1.0], now=10.0)
 
     assert endpoints.age(LOAD).tolist() == [10.0, 9.0, 8.0]
@@ -113,7 +113,7 @@ def test_asking_in_the_wrong_place_says_which_scope_the_key_has():
         endpoints[TAG]
 
 
-def test_undeclared_read_is_a_fault_under_test_and_only_reported_in_production():
+def test_undeclared_read_is_a_fault_only_under_test():
     scope = AccessScope("mine", frozenset({"load"}))
     strict = view([1.0], Access(scope))
     seen = []
@@ -158,11 +158,11 @@ def test_for_a_part_of_the_pool_it_is_worked_out_each_time():
     assert endpoints.derived(LOAD, np.negative) is whole
 
 
-def test_what_follows_from_a_column_that_nothing_writes_follows_from_nan():
+def test_derived_value_of_an_unwritten_column_is_of_nan():
     assert view([1.0, 2.0]).derived(UNHEARD, np.isnan).tolist() == [True, True]
 
 
-def test_what_follows_from_a_column_takes_the_same_declaration_as_the_column():
+def test_derived_column_needs_the_columns_declaration():
     strict = view([1.0, 2.0], Access(AccessScope("mine", frozenset())))
     strict._generation.columns["load"].derived[np.negative] = "known to others"
 
@@ -172,7 +172,7 @@ def test_what_follows_from_a_column_takes_the_same_declaration_as_the_column():
         view([1.0]).derived(TAG, np.negative)
 
 
-def test_what_follows_from_objects_is_worked_out_once_for_the_whole_pool():
+def test_derived_objects_are_computed_once_per_pool():
     endpoints, asked = view([0.0, 1.0, 2.0]), []
 
     def joined(tags):
@@ -187,7 +187,7 @@ def test_what_follows_from_objects_is_worked_out_once_for_the_whole_pool():
     assert endpoints.derived_from_objects(DataKey("nobody", str), list) == [None, None, None]
 
 
-def test_what_follows_from_objects_takes_the_same_declaration_as_the_objects():
+def test_derived_objects_need_the_objects_declaration():
     strict = view([1.0, 2.0], Access(AccessScope("mine", frozenset())))
 
     with pytest.raises(UndeclaredAccess, match="'mine' reads 'tag'"):

@@ -59,7 +59,7 @@ def test_only_the_plugin_that_asks_for_it_finds_them_missing():
     assert pool.table.view()[LOAD].tolist() == [0.0, 10.0, 20.0, 30.0]
 
 
-def test_what_is_derived_of_a_column_follows_its_age_though_nothing_is_written():
+def test_derived_column_follows_age_without_writes():
     pool = Pool(2)
     view = pool.seen_by(Subscriptions(consumes=(LOAD.no_older_than(3.0), TAG.no_older_than(3.0))))
 
@@ -78,7 +78,7 @@ def test_what_is_derived_of_a_column_follows_its_age_though_nothing_is_written()
     assert pool.table.view().derived(LOAD, known) == 2, "others share no result with it"
 
 
-def test_a_value_of_the_pool_is_its_default_again_once_it_is_too_old():
+def test_stale_pool_value_becomes_its_default():
     pool = Pool()
     view = pool.seen_by(Subscriptions(consumes_optional=(PRICE.no_older_than(10.0),)))
 
@@ -89,7 +89,7 @@ def test_a_value_of_the_pool_is_its_default_again_once_it_is_too_old():
     assert pool.seen_by(Subscriptions(consumes=(PRICE,))).pool(PRICE) == 7.0
 
 
-def test_a_value_of_the_pool_that_was_never_written_is_infinitely_old():
+def test_unwritten_pool_value_is_infinitely_old():
     table = EndpointTable(lambda: 5.0, (PRICE,))
 
     assert table.view().pool_age(PRICE) == math.inf
@@ -97,7 +97,7 @@ def test_a_value_of_the_pool_that_was_never_written_is_infinitely_old():
         table.view().pool_age(LOAD)
 
 
-def test_values_that_stay_over_a_reload_keep_their_time_and_those_that_go_lose_it():
+def test_values_kept_over_a_reload_keep_their_time():
     pool = Pool()
     pool.table.declare((PRICE,))
     pool.now = 8.0

@@ -133,7 +133,7 @@ def test_an_exemplar_is_no_timestamp():
     assert list(page.samples("requests_total")) == [({"code": "200"}, 17.0, None)]
 
 
-def test_bytes_that_are_no_text_are_replaced_in_labels_and_ignored_elsewhere():
+def test_invalid_utf8_is_replaced_in_labels():
     page = MetricsPage(b'\xff\xfe garbage \x00\nup{model="caf\xe9"} 2\n\xff 3\n')
     assert list(page.samples("up")) == [({"model": "caf\ufffd"}, 2.0, None)]
 
@@ -145,7 +145,7 @@ def test_extreme_numbers():
     assert rest == [math.inf, -math.inf, math.inf, 5e-324]
 
 
-def test_the_newest_sample_is_the_latest_by_timestamp_and_the_first_among_equals():
+def test_newest_sample_is_the_latest_by_timestamp():
     page = MetricsPage(b'm{l="1"} 1 1000\nm{l="2"} 2 2000\nn 5 3000\nn 6 1000\np 1\np 2\nq 1\nq 2 5\n')
     assert page.newest("m").value == 2.0
     assert page.newest("m", {"l": "1"}).value == 1.0
@@ -156,7 +156,7 @@ def test_the_newest_sample_is_the_latest_by_timestamp_and_the_first_among_equals
     assert page.newest("unknown") is None
 
 
-def test_labels_as_long_as_vllms_cache_config_are_read_once_for_all_scrapes():
+def test_long_labels_are_read_once_for_all_scrapes():
     line = "vllm:cache_config_info{" + ",".join(f'setting_{number}="None"' for number in range(60)) + "} 1.0\n"
     assert 1000 < len(line) < 2000
     first, second = (MetricsPage((line + f"up {moment}\n").encode()).newest("vllm:cache_config_info") for moment in range(2))

@@ -34,7 +34,7 @@ def test_candidate_column_follows_a_narrowed_view(endpoints):
     assert state.column(MATCH, endpoints.take([3, 0])).tolist() == [4.0, 1.0]
 
 
-def test_candidate_column_of_some_endpoints_is_missing_for_the_others(endpoints):
+def test_column_of_some_endpoints_is_missing_for_others(endpoints):
     state = CycleState()
     state.put_column(MATCH, endpoints.take([2, 1]), np.array([20.0, 10.0]))
 
@@ -72,7 +72,7 @@ def test_private_scratch_belongs_to_the_instance_that_runs():
     assert state.private == {"seen": 1}
 
 
-def test_profile_scratch_is_empty_at_each_profile_run_and_private_scratch_survives():
+def test_profile_scratch_is_empty_at_each_run():
     state = CycleState(Access(AccessScope("a", frozenset())))
     state.profile["n"] = 1
     state.private["n"] = 1
@@ -101,7 +101,7 @@ def test_view_for_another_access_shares_the_data(endpoints):
         other.column(MATCH, endpoints)
 
 
-def test_what_a_producer_or_a_reader_does_to_its_array_is_seen_by_no_reader(endpoints):
+def test_arrays_are_not_shared_between_readers(endpoints):
     state, given = CycleState(), np.array([1.0, 2.0, 3.0, 4.0])
     state.put_column(MATCH, endpoints, given)
     given.shape = (2, 2)

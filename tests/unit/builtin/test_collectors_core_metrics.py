@@ -128,7 +128,7 @@ def test_each_engine_has_its_own_names(engine, page, values):
         ({}, 3),
     ],
 )
-def test_the_engine_label_decides_and_the_default_serves_the_rest(labels, waiting):
+def test_engine_label_decides_with_a_default(labels, waiting):
     assert collected(VLLM + SGLANG, labels)[WAITING_QUEUE_SIZE.name] == waiting
 
 
@@ -201,7 +201,7 @@ def test_the_sample_with_the_latest_timestamp_counts():
     assert collected(page)[WAITING_QUEUE_SIZE.name] == 5
 
 
-def test_an_engine_of_ones_own_replaces_the_built_in_of_its_name_and_leaves_the_others():
+def test_own_engine_replaces_the_built_in_of_its_name():
     mine = {
         "name": "vllm",
         "queuedRequestsSpec": "my_queue{kind=waiting}",

@@ -113,7 +113,7 @@ async def test_targets_of_the_first_priority_of_srv_are_endpoints():
         await becomes(table, "10.0.0.1:8001", "10.0.0.2:8001", "10.0.0.1:8002")
 
 
-async def test_a_failing_name_server_leaves_the_pool_and_is_logged_once(caplog):
+async def test_failing_name_server_keeps_the_pool_and_is_logged_once(caplog):
     async with discovering() as (server, table, start):
         server.zone[NAME, "A"] = ["10.0.0.1"]
         await start()

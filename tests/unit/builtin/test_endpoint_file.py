@@ -73,7 +73,7 @@ endpoints:
     assert shown(read(text).endpoints) == [("default/a", "10.0.0.1:8000", {"zone": "x"}), ("default/b", "10.0.0.9:8000", {"zone": "y"})]
 
 
-def test_of_two_with_one_name_the_last_wins_and_the_clash_is_remarked():
+def test_last_of_one_name_wins_with_a_warning():
     contents = read(listing(entry(), entry("b"), entry(address="10.0.0.9")))
     assert [endpoint.host for endpoint in contents.endpoints] == ["10.0.0.9", "10.0.0.1"]
     assert [str(remark) for remark in contents.remarks] == ["line 4: 'default/a' is named a second time; this entry wins"]
@@ -121,7 +121,7 @@ def test_an_unknown_field_is_remarked_at_its_line():
         ("-\n", "an endpoint must be a mapping with name, address and port"),
     ],
 )
-def test_a_wrong_entry_is_named_with_its_line_and_the_others_are_read(bad, message):
+def test_wrong_entry_is_named_and_others_are_read(bad, message):
     contents = read(listing(entry("first"), bad, entry("last")))
     assert [endpoint.name for endpoint in contents.endpoints] == ["default/first", "default/last"]
     assert [str(mistake) for mistake in contents.mistakes] == [f"line 3: {message}"]

@@ -80,13 +80,13 @@ class Observed:
         return [view[key].tolist() for key in (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)]
 
 
-def test_each_request_asks_in_the_form_chosen_unless_the_client_does():
+def test_request_asks_in_the_chosen_form():
     assert Observed().asked() == {ASKS: "JSON"}
     assert Observed(format="TEXT").asked() == {ASKS: "TEXT"}
     assert Observed().asked(**{ASKS: "TEXT"}) == {}
 
 
-def test_the_load_is_that_of_the_endpoint_that_served_and_the_header_stays_with_endpick():
+def test_load_report_is_of_the_endpoint_that_served():
     observed = Observed()
 
     assert observed.answered(VLLM, endpoint=1) == {TOLD: None}
@@ -101,7 +101,7 @@ def test_a_client_that_asks_gets_the_header():
     assert Observed().answered(VLLM, **{ASKS: "JSON"}) is None
 
 
-def test_what_no_server_can_mean_is_left_out_and_answers_without_a_report_change_nothing():
+def test_impossible_load_reports_are_ignored():
     observed = Observed()
     for told in (
         "TEXT named_metrics.num_requests_waiting=-1,named_metrics.kv_cache_usage_perc=nan",
@@ -116,7 +116,7 @@ def test_what_no_server_can_mean_is_left_out_and_answers_without_a_report_change
     assert (observed.count("read"), observed.count("unreadable"), observed.count("none")) == (3, 1, 1)
 
 
-def test_other_names_can_be_given_and_empty_ones_are_not_looked_for():
+def test_names_can_be_given_or_empty():
     observed = Observed(waitingMetric="queue", runningMetric="active", kvUsageMetric="")
     observed.answered("TEXT named_metrics.queue=1,named_metrics.active=2,named_metrics.=9,named_metrics.kv_cache_usage_perc=0.5")
 

@@ -157,7 +157,7 @@ class Collecting:
         return view.pool(self.price), view.pool(self.zone), view.pool(self.open), view[self.quota].tolist()
 
 
-def test_values_of_the_pool_and_of_endpoints_are_kept_under_their_keys():
+def test_pool_and_endpoint_values_are_kept_by_key():
     it = Collecting()
     first, second, third, _ = it.table.generation.endpoints
 
@@ -175,7 +175,7 @@ def test_values_of_the_pool_and_of_endpoints_are_kept_under_their_keys():
     np.testing.assert_array_equal(quota, [1.0, 2.0, 3.5, np.nan])
 
 
-def test_what_is_missing_or_of_another_type_stays_as_it_was_and_the_rest_is_written():
+def test_missing_or_wrong_values_stay_as_they_were():
     it = Collecting()
     it.read({"energy": {"price": 2}, "zone": "a", "open": True, "quota": {}})
 

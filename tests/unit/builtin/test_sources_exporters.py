@@ -44,7 +44,7 @@ async def test_a_gpu_exporter_of_a_node_is_asked_at_the_nodes_address(by_metrics
             await source.poll(Endpoint("default/b", "127.0.0.1", port))
 
 
-async def test_another_clusters_picker_is_asked_over_verified_tls_unless_told_otherwise():
+async def test_other_clusters_are_asked_over_verified_tls():
     parameters = MulticlusterSourceParameters()
     assert (parameters.scheme, parameters.insecure_skip_verify, parameters.path) == ("https", False, "/metrics")
     plain = MulticlusterMetricsDataSource("peers", MulticlusterSourceParameters(scheme="http"), PluginContext())
@@ -52,7 +52,7 @@ async def test_another_clusters_picker_is_asked_over_verified_tls_unless_told_ot
         assert (await source.poll(Endpoint("default/east", "localhost", 1, metrics_address=f"localhost:{port}"))).body == PAGE
 
 
-async def test_a_watch_on_kubernetes_objects_says_that_it_brings_nothing(caplog):
+async def test_watch_on_kubernetes_objects_warns_of_no_data(caplog):
     parameters = KubernetesNotificationParameters(group="apps", version="v1", kind="Deployment")
     source = KubernetesNotificationSource("watch", parameters, PluginContext(logger=logging.getLogger("tests.watch")))
     async with started(source):

@@ -106,7 +106,7 @@ def test_the_usage_that_is_found_in_an_answer(case, one_by_one):
     assert stage.telemetry.faults == []
 
 
-def test_of_media_without_number_in_a_grpc_body_a_thousand_are_placed():
+def test_at_most_a_thousand_media_parts_are_placed():
     ids, media = b"\x12\x04\x12\x02\x05\x06", b"\x2a\x04\x08\x01\x10\x01\x32\x01h"
     sent = b"\x2a\x04\x08\x00\x10\x00\x32\x01g" * 1024 + media
     message = ids + b"\x3a" + bytes([len(sent) & 0x7F | 0x80, len(sent) >> 7 & 0x7F | 0x80, len(sent) >> 14]) + sent

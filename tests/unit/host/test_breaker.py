@@ -128,7 +128,7 @@ def test_each_relapse_doubles_the_cool_down(bench, mishap, reason):
         assert bench.breaker.seconds_left == pytest.approx(cool_down)
 
 
-def test_a_call_that_ends_while_the_circuit_is_open_counts_nothing(bench):
+def test_a_call_ending_while_the_circuit_is_open_counts_nothing(bench):
     bench.trip()
     left = bench.breaker.seconds_left
     bench.breaker.failed(skips=True)

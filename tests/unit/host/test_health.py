@@ -56,6 +56,7 @@ def test_second_version_is_reported(make_distribution, examined):
     assert finding.notes == (
         f"healthy 1.0 at {first}/healthy-1.0.dist-info is used",
         f"healthy 2.0 at {second}/healthy-2.0.dist-info is ignored",
+        f"Python imports 'healthy' from {first}/healthy.py",
     )
 
 

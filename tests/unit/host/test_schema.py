@@ -52,7 +52,7 @@ def test_model_gives_a_closed_schema():
     }
 
 
-def test_nested_models_are_closed_unless_their_author_opened_them():
+def test_nested_models_are_closed_by_default():
     (schema,) = schemas(parameters=Model)
 
     assert schema["$defs"]["Inner"]["additionalProperties"] is False
@@ -84,7 +84,7 @@ def test_a_given_schema_that_is_open_or_composed_is_left_alone():
         assert schemas(parameters_schema=given) == (given,)
 
 
-def test_a_given_schema_beside_a_model_is_judged_besides_and_shown():
+def test_schema_beside_a_model_is_checked_and_shown():
     loaded = load_class(scorer_class(parameters=Model, parameters_schema={"properties": {"queueCap": {"maximum": 9}}})).loaded
 
     assert len(loaded.schemas) == 2

@@ -122,6 +122,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             await self._http.cleanup()
         if self._grpc is not None:
             await self._grpc.stop(1.0)
+            self._grpc = None  # grpc's thread ends with its last server
 
     async def watch(self, endpoint: Endpoint, publish: Publish) -> None:
         """Publish the pushes for this endpoint until cancelled."""

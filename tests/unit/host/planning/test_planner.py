@@ -118,7 +118,7 @@ def test_unused_instances_are_doubted_with_the_place_they_lack() -> None:
     assert "schedulingProfiles[].plugins does not name it" in result.outcome.diagnostics[0].message
 
 
-def test_unused_instances_are_not_reported_when_the_policy_says_so() -> None:
+def test_policy_silences_unused_instances() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}, {type: random-picker}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
@@ -181,7 +181,7 @@ def test_plan_is_complete_or_has_an_error_with_a_place(types: list[str], random)
     assert (again.on_request[DataProducer], again.graph) == (whole.on_request[DataProducer], whole.graph)
 
 
-def test_a_static_check_imports_no_third_party_and_finds_the_rest() -> None:
+def test_static_check_imports_no_third_party() -> None:
     """Everything in the zoo is third-party, so what its plugins are stays unknown."""
     text = """
 apiVersion: endpick/v1alpha1

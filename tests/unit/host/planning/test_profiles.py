@@ -290,7 +290,7 @@ def test_unloadable_type_is_not_judged() -> None:
     assert result.found == [("E0301", "mystery")]
 
 
-def test_no_picker_is_missed_while_an_unknown_instance_may_be_one() -> None:
+def test_missing_picker_waits_for_unknown_instances() -> None:
     result = plan(
         """
         plugins: [{type: mystery}]

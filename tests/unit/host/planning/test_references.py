@@ -147,7 +147,7 @@ def test_a_mistake_is_marked_where_the_name_is_written(body, found) -> None:
     assert [one for one in result.found if one[0].startswith("E") and one != found] == []
 
 
-def test_a_deprecated_parameter_is_looked_through_without_a_warning() -> None:
+def test_deprecated_parameter_is_inspected_without_warning() -> None:
     written = "plugins: [{type: token-producer, parameters: {modelName: m, vllm: {http: 'http://localhost:9'}}}]"
 
     assert [code for code, _ in plan(written).found if code.startswith("E")] == []
@@ -319,7 +319,7 @@ def test_instances_that_name_an_unbuildable_one_are_skipped() -> None:
     assert "not today" in fault.message
 
 
-def test_asking_for_an_instance_that_no_parameter_names_is_refused() -> None:
+def test_instance_not_named_by_a_parameter_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'x' is not an instance"):
         PluginContext().instance("x", DisaggregationDecider)
 
