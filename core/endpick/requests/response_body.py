@@ -101,7 +101,7 @@ class UsageReader:
 class StreamedUsage(UsageReader):
     """Reads server-sent events."""
 
-    __slots__ = ("_found", "_mark", "_is_null", "_partial", "_read")
+    __slots__ = ("_found", "_is_null", "_mark", "_partial", "_read")
 
     def __init__(self, read: ReadUsage, mark: bytes) -> None:
         self._read = read
