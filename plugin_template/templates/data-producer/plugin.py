@@ -25,6 +25,6 @@ class {{ cookiecutter.__class }}(DataProducer[{{ cookiecutter.__parameters }}]):
     produces = ({{ cookiecutter.__key }},)
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Called once per request; other plugins read the estimate with `state.get({{ cookiecutter.__key }})`."""
+        """Estimate once per request; other plugins read it with `state.get({{ cookiecutter.__key }})`."""
         size = sum(len(text) for text in request.prompt.texts)
         state.put({{ cookiecutter.__key }}, math.ceil(size / self.parameters.bytes_per_token))

@@ -41,9 +41,7 @@ def test_refusal_says_why_each_profile_picked_nothing() -> None:
 
 
 @given(st.lists(st.none() | endpoints(), min_size=1, max_size=5), st.integers(1, 6))
-def test_profiles_run_until_one_picks_or_attempts_run_out(
-    picks: list[Endpoints | None], attempts: int
-) -> None:
+def test_profiles_run_until_one_picks_or_attempts_run_out(picks: list[Endpoints | None], attempts: int) -> None:
     ran, _ = decide({f"profile-{number}": pick for number, pick in enumerate(picks)}, attempts)
 
     first_success = next((number for number, pick in enumerate(picks) if pick is not None), len(picks))

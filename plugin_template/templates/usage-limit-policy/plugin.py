@@ -13,9 +13,7 @@ from pydantic import Field
 class {{ cookiecutter.__parameters }}(Parameters):
     """Parameters of the policy."""
 
-    reserve: Annotated[
-        float, Field(ge=0, lt=1, description="Share of the pool reserved for the highest priority.")
-    ] = 0.2
+    reserve: Annotated[float, Field(ge=0, lt=1, description="Share reserved for the highest priority.")] = 0.2
 
 
 class {{ cookiecutter.__class }}(UsageLimitPolicy[{{ cookiecutter.__parameters }}]):
