@@ -57,7 +57,7 @@ wheels: .venv/.installed ## Build compiled wheels into dist, for each Python on 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
 
-soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateways must notice nothing.
+soak: .venv/.installed ## Attack a picker for ten minutes; well-behaved gateways must notice nothing.
 	$(BIN)/python -m benchmarks.soak --seconds $(or $(SECONDS),600)
 
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from integration.envoy.gateway import find_envoy
-from integration.envoy.rolling import Rolling, rolling
+from integration.envoy.rolling import DRAIN, Rolling, rolling
 from integration.serve.gateway import until
 
 
@@ -87,7 +87,7 @@ async def test_no_request_fails_while_certificates_change(tmp_path, transport):
     write(folder, *authority.issue("first"))
     options = (
         *("--transport", transport, "--secure-serving=true", f"--cert-path={folder}", f"--client-ca-file={authority.file}"),
-        *("--grpc-max-connection-age=500ms", "--drain-timeout=1h"),
+        *("--grpc-max-connection-age=500ms", DRAIN[transport]),
     )
     good, key = authority.issue("third")
     spoilt = [
