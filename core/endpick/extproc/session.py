@@ -168,8 +168,8 @@ class Session:
             return self._unroutable(refusal.refused)
         except ProtocolError as error:
             raise self._counted(error) from None
-        except DecodeError as error:
-            raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
+        except DecodeError as malformed:
+            raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from malformed
 
     def resume(self, result: object) -> Sequence[bytes]:
         """See `StreamSession.resume`."""
