@@ -70,6 +70,19 @@ def test_no_compiled_slice_calls_anything(hook):
     assert calls <= {"len", "min", "max"}
 
 
+def test_a_function_names_errors_of_different_types_apart(hook):
+    """mypyc gives a name one type in a function; catching another type under it raises TypeError."""
+    shared = []
+    for module in hook.modules():
+        for function in ast.walk(ast.parse((ROOT / module).read_text())):
+            if isinstance(function, ast.FunctionDef):
+                handlers = [node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and node.name and node.type]
+                types = {(handler.name, ast.unparse(handler.type)) for handler in handlers}
+                if len(types) > len({name for name, _ in types}):
+                    shared.append(f"{module}: {function.name}")
+    assert shared == []
+
+
 def test_coroutines_stay_python(hook):
     trees = {module: ast.walk(ast.parse((ROOT / module).read_text())) for module in hook.modules()}
     assert [module for module, nodes in trees.items() if any(isinstance(node, ast.AsyncFunctionDef) for node in nodes)] == []

@@ -61,8 +61,8 @@ class HeaderDecoder:
             _check_padding(block, coded, fields)
         except OversizedHeaderListError as error:
             raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long", "header_floods") from error
-        except (HPACKError, MalformedBlockError) as error:
-            raise H2ConnectionError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        except (HPACKError, MalformedBlockError) as malformed:
+            raise H2ConnectionError(ErrorCode.COMPRESSION_ERROR, str(malformed)) from malformed
         if keeps_table and len(block) <= _LONGEST_REPEATED_BYTES:
             self.repeatable, self.repeated = block, fields
         else:
