@@ -68,7 +68,7 @@ class Report:
     picks: list[float] = field(default_factory=list)
     resident: list[float] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
-    failed_probes: int = 0
+    failed_probes: list[str] = field(default_factory=list)
     page_bytes: int = 0
     reloads: int = 0
     exit_code: int | None = None
@@ -86,7 +86,7 @@ class Report:
         if self.lost:
             yield f"{len(self.lost)} requests were lost; the first: {self.lost[0]}"
         if self.failed_probes:
-            yield f"{self.failed_probes} probes failed"
+            yield f"{len(self.failed_probes)} probes failed; the first: {self.failed_probes[0]}"
         if self.growth_mib > MAX_GROWTH_MIB:
             yield f"memory grew by {self.growth_mib:.1f} MiB"
         if self.page_bytes > MAX_PAGE_BYTES:
@@ -144,10 +144,11 @@ async def observe(picker: Picker, until: float, report: Report) -> None:
                     report.page_bytes = max(report.page_bytes, len(await page.read()))
                 before = time.perf_counter()
                 async with session.get(f"{address}/healthz") as health:
-                    report.failed_probes += health.status != 200
+                    if health.status != 200:
+                        report.failed_probes.append(f"{health.status} {(await health.text()).strip()}")
                 report.probes.append(time.perf_counter() - before)
-        except (TimeoutError, aiohttp.ClientError):
-            report.failed_probes += 1
+        except (TimeoutError, aiohttp.ClientError) as error:
+            report.failed_probes.append(repr(error))
         report.resident.append(resident_mebibytes(picker.process.pid))
         if len(report.resident) % 30 == 0:
             figures = f"{max(report.probes, default=0) * 1000:.0f} | {report.resident[-1]:.0f} | {cpu_seconds(picker.process.pid):.0f}"
@@ -189,7 +190,7 @@ def main() -> int:
         tail = (picker.folder / "log").read_text().splitlines()[-20:]
     p50, p99 = (report.picks[int(len(report.picks) * share)] * 1000 if report.picks else 0.0 for share in (0.5, 0.99))
     print(f"{report.requests} requests, {len(report.lost)} lost; pick p50 {p50:.1f} ms, p99 {p99:.1f} ms")
-    print(f"probes: {len(report.probes)}, {report.failed_probes} failed, slowest {max(report.probes, default=0) * 1000:.0f} ms")
+    print(f"probes: {len(report.probes)}, {len(report.failed_probes)} failed, slowest {max(report.probes, default=0) * 1000:.0f} ms")
     print(f"memory {min(report.resident):.0f} to {max(report.resident):.0f} MiB, grew by {report.growth_mib:.1f}; {report.reloads} reloads")
     failures = list(report.failures())
     for failure in failures:

@@ -199,17 +199,11 @@ class _Document:
     text: str | None
 
     def read(self) -> LoadedConfig:
-        """Read it for the start."""
+        """Read it, at start and at each reload; mistakes are diagnostics."""
         from endpick.cli.console import read
         from endpick.config import load_config
 
         return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
-
-    def read_again(self) -> LoadedConfig:
-        """Read it for a reload; mistakes are diagnostics."""
-        from endpick.config import load_config
-
-        return self.read() if self.path is None else load_config(self.path)
 
 
 class _Planning:
