@@ -1,4 +1,4 @@
-"""Imports the target of an entry point and describes what went wrong if that fails."""
+"""Imports the target of an entry point, or describes why that failed."""
 
 from __future__ import annotations
 

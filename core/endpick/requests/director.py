@@ -119,7 +119,7 @@ class Director:
                 built.request = process_headers(pipeline.header_processors, built.request, job.state, access)
             if built.request.priority < 0 and self._memory.stage >= _SHEDDING:
                 self._memory.shed += 1
-                return self.refuse(SHED_FOR_MEMORY, built)
+                raise RequestRefused(SHED_FOR_MEMORY)
             if pipeline.flow_control is not None and self._gate is not None:
                 waiting = self._gate.enter(built, job.state)
                 if waiting is not None:
@@ -173,7 +173,7 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
-        # After the pre-request plugins: observers whose circuit just opened do not see the end.
+        # Built after the pre-request plugins, so that it skips observers whose circuit they opened.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:

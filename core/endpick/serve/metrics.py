@@ -31,7 +31,7 @@ GENERAL_BUCKETS = (
 TTFT_BUCKETS = tuple(bound for bound in GENERAL_BUCKETS if bound <= 120)
 NTPOT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 REQUEST_SIZE_BUCKETS = tuple(float(2**power) for power in range(6, 31))
-# 32778 is what llm-d has; dashboards that sum over both must see the same boundary.
+# 32778 is as in llm-d: dashboards that add up both need equal buckets.
 RESPONSE_SIZE_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536)
 INPUT_TOKEN_BUCKETS = (*RESPONSE_SIZE_BUCKETS, 131072, 262144, 524288, 1048576)
 OUTPUT_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -89,7 +89,7 @@ class Sidecar:
         return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), told)
 
     async def _encode(self, encoders: list[str], document: dict[str, object]) -> list[str]:
-        """Sends each distinct medium to an encoder, round robin; returns the names of those that answered."""
+        """Send the media to the encoders in turn; return the encoders that answered."""
         items = media_of(document) if encoders else []
         asked = [
             self._post(

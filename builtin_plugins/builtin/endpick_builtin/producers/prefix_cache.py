@@ -44,7 +44,7 @@ _MAX_BLOCK_TOKENS: Final = 1 << 20
 _MAX_CACHE_TOKENS: Final = 1 << 40
 
 Sizes: TypeAlias = tuple[float, list[float]]
-"""The most frequent block size (0: the configured one), and the one that each candidate reports."""
+"""The most frequent block size, 0 for the configured one, and the block size of each candidate."""
 _NO_SIZES: Final[Sizes] = (0.0, [])
 
 
