@@ -98,6 +98,7 @@ def test_distribution_without_entry_point_gets_help(acme, run_cli):
     assert "acme-fair 1.0 is installed and has no entry points in the group 'endpick.plugins.v1'" in result.stderr
     assert '[project.entry-points."endpick.plugins.v1"]' in result.stderr
     assert str(directory) in result.stderr
+    assert "note: it has entry points in acme.plugins\n" in result.stderr
 
 
 def test_an_entry_point_that_leads_nowhere_is_quoted(acme, run_cli):

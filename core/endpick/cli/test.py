@@ -99,7 +99,7 @@ def _nothing_offered(distribution: str) -> Diagnostic:
         Code.E0301,
         f"{found.origin} is installed and has no entry points in the group '{group}'",
         help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
-        notes=(f"its metadata is at {found.path}",),
+        notes=(f"its metadata is at {found.path}", *([f"it has entry points in {', '.join(found.groups)}"] if found.groups else [])),
     )
 
 

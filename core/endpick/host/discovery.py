@@ -117,6 +117,11 @@ class Installed:
         """Its entry points for endpick."""
         return tuple(entry_point for entry_point in self._distribution.entry_points if entry_point.group.startswith(OUR_GROUPS))
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All its entry-point groups."""
+        return tuple(sorted({entry_point.group for entry_point in self._distribution.entry_points}))
+
     @cached_property
     def source_path(self) -> str:
         """Project directory of an editable install (PEP 610), else empty."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
-from endpick.host.discovery import Candidate, find, normalise
+from endpick.host.discovery import Candidate, find, find_installed, for_endpick, normalise
 from endpick.installation import API_MAJOR, SEPARATE_PLUGINS
 
 
@@ -109,7 +109,17 @@ def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagn
         Code.E0301,
         f"no installed plugin offers the type '{reference.type}'",
         help=f"pip install {separate}" if separate else close or "`endpick list` shows what is installed",
+        notes=tuple(_shadowed_offers(reference.type)),
     )
+
+
+def _shadowed_offers(plugin_type: str) -> Iterator[str]:
+    installed = find_installed()
+    counting = for_endpick(installed)
+    for copy in installed:
+        if any(entry_point.name == plugin_type for entry_point in copy.entry_points):
+            first = counting[copy.key].path
+            yield f"{copy.origin} at {copy.path} offers it, but {first} comes first on the import path; see `endpick doctor`"
 
 
 def _other_api(reference: Reference, foreign: Sequence[Candidate]) -> Diagnostic:

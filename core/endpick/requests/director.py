@@ -119,7 +119,7 @@ class Director:
                 built.request = process_headers(pipeline.header_processors, built.request, job.state, access)
             if built.request.priority < 0 and self._memory.stage >= _SHEDDING:
                 self._memory.shed += 1
-                raise RequestRefused(SHED_FOR_MEMORY)
+                return self.refuse(SHED_FOR_MEMORY, built)
             if pipeline.flow_control is not None and self._gate is not None:
                 waiting = self._gate.enter(built, job.state)
                 if waiting is not None:

@@ -95,8 +95,20 @@ def test_behaviour_05_stale_metadata_is_shown_with_both_versions(make_distributi
     assert doctor.exit_code == 0
     assert run_cli("doctor", "--strict", path=[stale, current]).exit_code == 4
     assert "twice 1.0 shadows twice 2.0" in doctor.stdout
+    assert f"twice 1.0 at {stale}/twice-1.0.dist-info is used" in doctor.stdout
     assert f"twice 2.0 at {current}/twice-2.0.dist-info is ignored" in doctor.stdout
     assert f"Python imports 'twice' from {current}/twice.py" in doctor.stdout
+
+
+def test_a_type_of_shadowed_metadata_is_missing_with_the_reason(make_distribution, config_with, validate):
+    stale = make_distribution("twice", {LATENCY: "twice:Latency"}, modules={})
+    current = make_distribution("twice", {"acme.new": "twice:New"}, version="2.0")
+
+    error = validate(config_with("acme.new"), path=[stale, current]).the_only_error()
+
+    assert error["code"] == "E0301"
+    assert f"twice 2.0 at {current}/twice-2.0.dist-info offers it" in error["notes"][0]
+    assert f"{stale}/twice-1.0.dist-info comes first" in error["notes"][0]
 
 
 def test_behaviour_06_an_empty_leftover_hides_nothing(fixture_project, config_with, validate, run_cli, tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from endpick import __version__
+from endpick.installation import OWN_DISTRIBUTIONS
 
 pytestmark = pytest.mark.long
 
@@ -112,7 +113,7 @@ def test_the_lock_file_is_the_same_bytes_each_time(fixture_project, run_cli, tmp
 
     one = (tmp_path / "one.json").read_bytes()
     assert one == (tmp_path / "two.json").read_bytes()
-    assert {plugin["distribution"] for plugin in json.loads(one)["distributions"]} >= {"endpick", "good-scorers", "renamed"}
+    assert {plugin["distribution"] for plugin in json.loads(one)["distributions"]} == OWN_DISTRIBUTIONS | {"good-scorers", "renamed"}
 
 
 def test_damaged_lock_file_is_an_error(run_cli, tmp_path):
