@@ -33,8 +33,8 @@ from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
 from endpick.requests.waiting import FlowGate
 from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
-from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.pool_metrics import FlowControlMetrics
 from endpick.serve.recorder import Recorder
 
 PROFILE = """\

@@ -37,8 +37,7 @@ from endpick.host.telemetry import NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
 from endpick.requests.pipeline import compile_pipeline, compile_producer, produce
-from endpick.scheduling.profile import compile_profile
-from endpick.scheduling.scheduler import compile_scheduler
+from endpick.scheduling.scheduler import compile_profile, compile_scheduler
 from endpick_builtin.filters.labels import DecodeFilter
 from endpick_builtin.handlers.single_profile import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from docs_reference.markdown import page as markdown_page
 from docs_reference.markdown import table
 from endpick.diagnostics import Code
-from endpick.diagnostics.explain import explanation
+from endpick.diagnostics.codes import explanation
 
 FAMILIES = {
     "01": "YAML text",

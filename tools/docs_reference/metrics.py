@@ -18,14 +18,13 @@ from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions
 from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
-from endpick.api.generation import Column, Generation
+from endpick.api.endpoint import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
 from endpick.requests.memory import Memory
-from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.pool_metrics import PoolGauges
+from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges
 from endpick.serve.watchdog import OverloadWatch
 from endpick.testing.bench import stub_instances
 from endpick.transport import limits as transport_counters

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Column, Endpoint, Generation
 from endpick.api.errors import UnknownKey
-from endpick.api.generation import Column, Generation
 
 T = TypeVar("T")
 V = TypeVar("V")

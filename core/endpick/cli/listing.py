@@ -1,13 +1,17 @@
-"""`endpick list`: lists the installed plugin types."""
+"""`endpick list` and `endpick explain`: installed plugin types, and diagnostic codes."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import click
 
 from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.diagnostics import Code, did_you_mean
+from endpick.diagnostics.codes import explanation
 from endpick.host.discovery import Candidate, discover
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name": "invalid name"}
@@ -17,7 +21,7 @@ _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name"
 @click.option("--load", "loads", is_flag=True, help="Import every plugin, to show its kind and if it works.")
 @click.option("--kind", help="Only plugins of this kind, such as scorer; implies --load.")
 @FORMAT_OPTION
-def command(loads: bool, kind: str | None, output: str) -> None:
+def list_plugins(loads: bool, kind: str | None, output: str) -> None:
     """List the installed plugin types and their distributions. Imports plugins only with --load or --kind."""
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
@@ -98,4 +102,38 @@ def loaded_facts(candidate: Candidate) -> dict[str, object]:
         "summary": loaded.summary,
         "stability": loaded.plugin.stability.value,
         "loadSeconds": round(loaded.load_seconds, 6),
+    }
+
+
+@click.command("explain", short_help="Explain a diagnostic code such as E0301.")
+@click.argument("code", required=False)
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+def explain(code: str | None, output: Literal["text", "json"]) -> None:
+    """Explain a diagnostic CODE such as E0301; without one, list all codes."""
+    codes = tuple(Code) if code is None else (_find(code),)
+    if output == "json":
+        click.echo(json.dumps([_as_json(found) for found in codes], indent=2, ensure_ascii=False))
+    elif code is None:
+        click.echo("\n".join(f"{found.name}  {found.title}" for found in codes))
+    else:
+        click.echo(explanation(codes[0]), nl=False)
+
+
+def _find(name: str) -> Code:
+    known = {code.name: code for code in Code}
+    found = known.get(name.strip().upper())
+    if found is None:
+        hint = did_you_mean(name.strip().upper(), known) or "'endpick explain' lists all codes"
+        message = f"'{name}' is not a diagnostic code; {hint}"
+        raise click.BadParameter(message, param_hint="CODE")
+    return found
+
+
+def _as_json(code: Code) -> dict[str, object]:
+    return {
+        "code": code.name,
+        "severity": code.severity.value,
+        "title": code.title,
+        "exitCode": int(code.exit_code),
+        "explanation": explanation(code),
     }

@@ -46,29 +46,29 @@ def _commands(path: str) -> click.Group:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A subcommand: its module and its line in `--help`."""
+    """A subcommand: its place, `module:function`, and its line in `--help`."""
 
-    module: str
+    place: str
     summary: str
 
 
 VERBS: dict[str, Verb] = {
-    "serve": Verb("endpick.cli.serve", "Serve a gateway: pick an endpoint for every request."),
-    "validate": Verb("endpick.cli.validate", "Find every mistake in a configuration."),
-    "migrate": Verb("endpick.cli.migrate", "Convert llm-d's arguments, Deployment or Helm values."),
-    "plan": Verb("endpick.cli.plan", "Show the resolved plan: order, weights and defaults."),
-    "graph": Verb("endpick.cli.graph", "Draw which plugin produces data for which other."),
-    "new": Verb("endpick.cli.new", "Create a project for a new plugin."),
-    "list": Verb("endpick.cli.listing", "List the installed plugin types."),
-    "describe": Verb("endpick.cli.describe", "Describe one plugin type."),
-    "explain": Verb("endpick.cli.explain", "Explain a diagnostic code."),
-    "test": Verb("endpick.cli.test", "Run the conformance kit on installed plugins."),
-    "try": Verb("endpick.cli.dry_run", "Make one decision and show how each plugin voted."),
-    "doctor": Verb("endpick.cli.doctor", "Check the environment for problems."),
-    "schema": Verb("endpick.cli.schema", "Print a JSON Schema, for editors and CI."),
-    "lock": Verb("endpick.cli.lock", "Pin which distribution provides which plugin type."),
-    "demo": Verb("endpick.cli.demo", "Route real traffic through Envoy to simulated model servers."),
-    "sim-server": Verb("endpick.cli.sim_server", "Run one simulated model server."),
+    "serve": Verb("serve:command", "Serve a gateway: pick an endpoint for every request."),
+    "validate": Verb("validate:command", "Find every mistake in a configuration."),
+    "migrate": Verb("migrate:command", "Convert llm-d's arguments, Deployment or Helm values."),
+    "plan": Verb("plan:plan", "Show the resolved plan: order, weights and defaults."),
+    "graph": Verb("plan:graph", "Draw which plugin produces data for which other."),
+    "new": Verb("new:command", "Create a project for a new plugin."),
+    "list": Verb("listing:list_plugins", "List the installed plugin types."),
+    "describe": Verb("describe:command", "Describe one plugin type."),
+    "explain": Verb("listing:explain", "Explain a diagnostic code."),
+    "test": Verb("test:command", "Run the conformance kit on installed plugins."),
+    "try": Verb("dry_run:command", "Make one decision and show how each plugin voted."),
+    "doctor": Verb("doctor:command", "Check the environment for problems."),
+    "schema": Verb("schema:command", "Print a JSON Schema, for editors and CI."),
+    "lock": Verb("lock:command", "Pin which distribution provides which plugin type."),
+    "demo": Verb("demo:demo", "Route real traffic through Envoy to simulated model servers."),
+    "sim-server": Verb("demo:sim_server", "Run one simulated model server."),
 }
 
 
@@ -84,7 +84,8 @@ class LazyGroup(click.Group):
         verb = VERBS.get(cmd_name)
         if verb is None:
             return extension(cmd_name)
-        command = importlib.import_module(verb.module).command
+        module, _, function = verb.place.partition(":")
+        command = getattr(importlib.import_module(f"endpick.cli.{module}"), function)
         assert isinstance(command, click.Command)
         return command
 

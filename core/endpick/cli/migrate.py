@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from endpick.cli.console import STANDARD_INPUT
-from endpick.cli.go_flags import GoBoolean, known_name, options_of
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect, GoBoolean, known_name, options_of
 from endpick.diagnostics import ExitCode, did_you_mean
 
 _SHOWN = {flag.name: flag for flag in FLAGS}

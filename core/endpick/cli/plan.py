@@ -1,7 +1,8 @@
-"""`endpick plan`: shows a configuration with all defaults resolved."""
+"""`endpick plan` and `endpick graph`: a configuration with all defaults resolved, and its data flow."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -9,9 +10,10 @@ from typing import Literal
 import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
-from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics, table
+from endpick.diagnostics import Code, Diagnostic, ExitCode
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.document import document_of
+from endpick.host.planning.document import Picture, document_of, dot, mermaid, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
 
 NONE = "-"
@@ -21,7 +23,7 @@ NONE = "-"
 @click.argument("config", required=False)
 @ENDPOINTS_OPTION
 @FORMAT_OPTION
-def command(config: str | None, endpoints_file: Path | None, output: Literal["text", "json"]) -> None:
+def plan(config: str | None, endpoints_file: Path | None, output: Literal["text", "json"]) -> None:
     """Show the plan of CONFIG: instances in order, defaults with their reasons, and the data flow.
 
     `-` reads standard input. Without CONFIG, the built-in default is shown.
@@ -111,3 +113,41 @@ def _listed(names: Iterable[str]) -> str:
 
 def _indented(text: str) -> str:
     return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+@click.command("graph", short_help="Draw which plugin produces data for which other.")
+@click.argument("config", required=False)
+@click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json", "svg"]), default="mermaid", show_default=True)
+def graph(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]) -> None:
+    """Draw the data flow of CONFIG: sources, collectors, producers and their readers. Dashed arrows are optional.
+
+    `-` reads standard input. Without CONFIG, the built-in default is drawn.
+    """
+    picture = picture_of(plan_or_exit(config, as_json=output == "json"))
+    click.echo(_drawn(picture, output), nl=False)
+
+
+def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -> str:
+    match output:
+        case "mermaid":
+            return mermaid(picture)
+        case "dot":
+            return dot(picture)
+        case "json":
+            return json_text(picture.model_dump(mode="json", by_alias=True))
+        case "svg":
+            return _svg(picture)
+
+
+def _svg(picture: Picture) -> str:
+    try:
+        from endpick.host.planning.svg import svg
+    except ModuleNotFoundError as error:
+        missing = Diagnostic(
+            Code.E0804,
+            f"drawing SVG needs the package '{error.name}'",
+            help="run `pip install 'endpick[graph]'`, or choose another --format",
+        )
+        print_diagnostics([missing], [])
+        sys.exit(ExitCode.FAILED)
+    return svg(picture)

@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from typing_extensions import Unpack
 
-from endpick.cli.go_flags import DURATION, GIVEN, GO_BOOLEAN, POSITIVE_DURATION, QUANTITY, GoCommand
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, unused_options, without_effect
+from endpick.cli.llm_d_flags import (
+    DURATION,
+    FLAGS,
+    GIVEN,
+    GO_BOOLEAN,
+    POSITIVE_DURATION,
+    QUANTITY,
+    REMOVED,
+    Effect,
+    GoCommand,
+    unused_options,
+    without_effect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

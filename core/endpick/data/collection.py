@@ -19,8 +19,7 @@ from endpick.api.datalayer import (
     PoolSource,
     StreamSource,
 )
-from endpick.api.endpoint import Endpoint
-from endpick.api.generation import Generation
+from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.data.polling import PayloadDispatcher, PollCounts, PolledSource, SourceBinding, Watched, adapt_to_pool, poll_pool
 from endpick.data.table import EndpointTable

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.discovery import ModelRewrite
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Column, Endpoint, Generation
 from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
-from endpick.api.generation import Column, Generation
 from endpick.data.model_rules import ModelRules
 
 MAX_ENDPOINTS = 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum, StrEnum, unique
+from importlib.resources import files
 
 
 @unique
@@ -227,3 +228,8 @@ _EXIT_CODE_OF_FAMILY = {
 
 _BLAMED_ON_CONFIGURATION = frozenset({Code.E0806})
 _BLAMED_ON_PLUGIN = frozenset({Code.E0404, Code.E0405, Code.E0701, Code.E0702, Code.E0705})
+
+
+def explanation(code: Code) -> str:
+    """The Markdown page of a code, as `endpick explain` prints it: meaning, example and repair."""
+    return files("endpick.diagnostics").joinpath("explain", f"{code.name}.md").read_text(encoding="utf-8")

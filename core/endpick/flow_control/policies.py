@@ -12,10 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from endpick.api.access import Access
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, SortKey, UsageLimitPolicy
-from endpick.api.generation import Generation
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.host.boundary import Fault, Step, bind, bind_wanted
 from endpick.host.instance import Instance

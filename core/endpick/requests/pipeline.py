@@ -33,8 +33,7 @@ from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import FAIRNESS_ID, BuiltRequest, HeadersForUpstream, Parsers, compile_parsers, first_of
 from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, BodyModes, IncomingRequest, RequestRefused, refused
 from endpick.requests.response import Observers, compile_observers
-from endpick.scheduling.profile import as_view
-from endpick.scheduling.scheduler import Scheduler
+from endpick.scheduling.scheduler import Scheduler, as_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.host.boundary import Fault, Step
-from endpick.scheduling.profile import NUMBERS, Profile, as_view
-from endpick.scheduling.scheduler import Scheduler
+from endpick.scheduling.scheduler import NUMBERS, Profile, Scheduler, as_view
 
 
 @dataclass(frozen=True, slots=True)

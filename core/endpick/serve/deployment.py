@@ -28,8 +28,7 @@ from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
-from endpick.scheduling.profile import Profile, compile_profile
-from endpick.scheduling.scheduler import compile_scheduler
+from endpick.scheduling.scheduler import Profile, compile_profile, compile_scheduler
 
 
 def build_plan(

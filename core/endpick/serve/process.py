@@ -28,12 +28,11 @@ from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
 from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
-from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
-from endpick.serve.pool_metrics import PoolGauges, PoolLog
+from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
 from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
 from endpick.transport.limits import Limits

@@ -14,9 +14,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import Endpoints
-from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import DisaggregationDecider, ProfileHandler

@@ -16,10 +16,9 @@ import numpy as np
 
 from endpick.api import keys
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Column, Endpoint, Generation
 from endpick.api.endpoints import Endpoints
 from endpick.api.flow_control import FairnessPolicy, SortKey, WaitingRequest
-from endpick.api.generation import Column, Generation
 from endpick.api.metrics import MetricsPage
 from endpick.api.request import InferenceRequest, Prompt
 from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints

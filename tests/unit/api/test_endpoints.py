@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from endpick.api import DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
 from endpick.api.access import Access, AccessScope
-from endpick.api.generation import Column, Generation
+from endpick.api.endpoint import Column, Generation
 
 LOAD = DataKey("load", float)
 TAG = DataKey("tag", str)

@@ -7,7 +7,7 @@ import pytest
 
 from endpick.api import CycleState, DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
 from endpick.api.access import Access, AccessScope
-from endpick.api.generation import Generation
+from endpick.api.endpoint import Generation
 
 SESSION = DataKey("session", str, Scope.REQUEST, default="none")
 MATCH = DataKey("match", float, Scope.CANDIDATE)

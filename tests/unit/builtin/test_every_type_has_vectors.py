@@ -15,7 +15,7 @@ from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
-from endpick.scheduling.profile import as_view
+from endpick.scheduling.scheduler import as_view
 from endpick.testing.factories import make_pool
 from unit.builtin.vectors import FOLDER, cases, each
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool

@@ -18,7 +18,7 @@ from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
-from endpick.scheduling.profile import as_view
+from endpick.scheduling.scheduler import as_view
 from unit.builtin.vectors import each
 from unit.scheduling.workbench import access, instance, names, pool
 

@@ -6,7 +6,7 @@ import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, InferenceRequest, PluginContext
 from endpick.data.table import EndpointTable
-from endpick.scheduling.profile import as_view
+from endpick.scheduling.scheduler import as_view
 from endpick_builtin.admission.admitters import SilentEndpointParameters, SilentEndpointScreener
 
 

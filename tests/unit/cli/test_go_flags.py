@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from endpick.cli.go_flags import GIVEN
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
+from endpick.cli.llm_d_flags import FLAGS, GIVEN, REMOVED, Effect, without_effect
 from endpick.cli.serve import GROUPS, command
 from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
 from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports

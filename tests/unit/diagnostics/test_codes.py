@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, ExitCode, Severity, exit_code_of
-from endpick.diagnostics.explain import explanation
+from endpick.diagnostics.codes import explanation
 
 SHOWN_BY_LOADING = [code for code in Code if code.family in (1, 2) and "```yaml" in explanation(code)]
 
@@ -45,7 +45,7 @@ def test_only_file_errors_have_no_example() -> None:
 
 
 def test_every_page_has_a_code() -> None:
-    pages = {entry.name.removesuffix(".md") for entry in files("endpick.diagnostics.explain").iterdir() if entry.name.endswith(".md")}
+    pages = {entry.name.removesuffix(".md") for entry in (files("endpick.diagnostics") / "explain").iterdir()}
 
     assert pages == {code.name for code in Code}
 

@@ -24,8 +24,7 @@ from endpick.requests.director import Director
 from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import compile_pipeline
-from endpick.scheduling.profile import compile_profile
-from endpick.scheduling.scheduler import compile_scheduler
+from endpick.scheduling.scheduler import compile_profile, compile_scheduler
 from endpick_builtin.handlers.single_profile import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from endpick_builtin.pickers import MaxScorePicker

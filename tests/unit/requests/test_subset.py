@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api.endpoint import Endpoint
+from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import Endpoints
-from endpick.api.generation import Generation
 from endpick.requests.intake import within
 
 POOL = ("10.0.0.1:8080", "10.0.0.1:9090", "10.0.0.2:8080", "10.0.0.2:9090", "10.0.0.3:8080")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api.state import CycleState
-from endpick.scheduling.profile import compile_profile, validate_subset
+from endpick.scheduling.scheduler import compile_profile, validate_subset
 from endpick_builtin.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, pool, scorer_of
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, Scorer
-from endpick.api.generation import Generation
+from endpick.api.endpoint import Generation
 from endpick.api.state import CycleState
 from endpick.host.kinds import OnFault
-from endpick.scheduling.profile import compile_profile
+from endpick.scheduling.scheduler import compile_profile
 from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
 

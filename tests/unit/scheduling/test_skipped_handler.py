@@ -8,8 +8,7 @@ from endpick.api import InferenceRequest, ProfileHandler, Rejection, SchedulingR
 from endpick.api.access import Access
 from endpick.api.state import CycleState
 from endpick.host.kinds import OnFault
-from endpick.scheduling.profile import compile_profile
-from endpick.scheduling.scheduler import compile_scheduler
+from endpick.scheduling.scheduler import compile_profile, compile_scheduler
 from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import Recording, filter_of, instance, plugin_of, pool
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
 from endpick.flow_control.queues import WaitEnd
-from endpick.serve.flow_control_metrics import FlowControlMetrics
+from endpick.serve.pool_metrics import FlowControlMetrics
 from endpick.serve.recorder import MOST_PRIORITIES
 from unit.flow_control.queue_bench import Bench, band, settings
 

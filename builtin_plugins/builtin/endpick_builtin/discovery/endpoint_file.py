@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,7 +13,6 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from endpick.api import Endpoint
-from endpick_builtin.addresses import ip_address
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
@@ -47,6 +48,15 @@ class EntryRules:
     host_of: Callable[[str], str]
     wanted: str
     metrics_of: Callable[[str, int, Mapping[str, str]], str]
+
+
+def ip_address(text: str) -> str:
+    """The normalized IP address. Raises ValueError, also for unusual IPv6 zones."""
+    address = str(ipaddress.ip_address(text if len(text) <= _LONGEST else ""))
+    _, percent, zone = address.partition("%")
+    if percent and not _ZONE.fullmatch(zone):
+        raise ValueError("the zone of an IPv6 address is a number, or the name of an interface")
+    return address
 
 
 MODEL_SERVERS = EntryRules(ip_address, "an IP address such as 10.0.0.7", lambda *_: "")
@@ -236,3 +246,7 @@ def _line(node: Node) -> int:
 
 def _unusable(line: int, message: str) -> EndpointFile:
     return EndpointFile(None, (Mistake(line, message),))
+
+
+_ZONE = re.compile(r"[0-9A-Za-z._-]{1,32}", re.ASCII)
+_LONGEST = 80

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from endpick.api import ConfigurationError, Endpoint, Parameters, PluginContext, Stability
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
-from endpick_builtin.addresses import ip_address
-from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
+from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, ip_address, read_endpoint_file
 
 LOOK_INTERVAL_SECONDS = 1.0
 _LOGGED_LINES = 20

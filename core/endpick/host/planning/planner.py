@@ -18,12 +18,11 @@ from endpick.host.loader import PluginCatalog, policy_of
 from endpick.host.lock import Lock, LockCheck, check_lock
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, report_same_names
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
-from endpick.host.planning.flow_control import plan_flow_control
+from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
 from endpick.host.planning.profiles import plan_handler, plan_profiles
 from endpick.host.planning.references import References, in_order, plan_references
-from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_parsers
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
 from endpick.installation import HOST_DISTRIBUTION

@@ -22,7 +22,7 @@ from endpick.api import (
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
-from endpick.scheduling.profile import as_view
+from endpick.scheduling.scheduler import as_view
 from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
 from endpick.testing.exercise import Answer, walk
 from endpick.testing.factories import runs_of, varied_requests

@@ -9,7 +9,7 @@ import numpy as np
 
 from endpick.api import Filter, Picker, Scorer
 from endpick.api.endpoints import Endpoints, FloatArray
-from endpick.scheduling.profile import as_view, validate_subset
+from endpick.scheduling.scheduler import as_view, validate_subset
 from endpick.testing.bench import TYPICAL_SIZE, Bench, Raised, Reported, Scene, benches
 from endpick.testing.exercise import scored
 from endpick.testing.factories import varied_requests
