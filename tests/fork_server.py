@@ -20,7 +20,7 @@ IMPORTED = (
     "endpick.cli.doctor",
     "endpick.cli.listing",
     "endpick.cli.test",
-    "endpick.cli.lock",
+    "endpick.cli.validate",
     "endpick.cli.plan",
     "endpick.cli.serve",
     "endpick.cli.serve_settings",
@@ -128,7 +128,7 @@ def _as_if_started(arguments: list[str]) -> None:
 
 
 def _run() -> int:
-    from endpick.cli.process import main
+    from endpick.__main__ import main
 
     try:
         main()

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Unavailable
-from endpick_builtin.collection.orca import read_load
 from endpick_builtin.collection.otlp_messages import MalformedExport, pages_of, parse_export
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
+from endpick_builtin.observers import read_load
 from endpick_builtin.producers.latency_service import predictions_in
 from endpick_builtin.producers.token_producer import prompts_in
 from fuzz.bounds import bounded, mixed

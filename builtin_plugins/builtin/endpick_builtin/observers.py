@@ -1,24 +1,35 @@
-"""Response observers: usage attributes for the gateway, and the serving endpoint for conformance tests."""
+"""Response observers: usage for the gateway, load of model servers (ORCA), and the serving endpoint for conformance tests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from enum import StrEnum
 from importlib import import_module
 from typing import Annotated, Any, Protocol
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from endpick.api import (
+    KV_CACHE_USAGE,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
     ConfigurationError,
     CycleState,
     InferenceRequest,
     Metadata,
     Parameters,
     PluginContext,
+    PreRequest,
     ResponseHead,
     ResponseObserver,
+    SchedulingResult,
+    Stability,
+    UpstreamHeaders,
     Usage,
 )
+from endpick.api.fast_metrics import Counts
 
 _LOG_SECONDS = 30.0
 _NEVER_WRITTEN = (0, -1)
@@ -148,3 +159,123 @@ class DestinationEndpointServedVerifier(ResponseObserver):
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
         return {SERVED_HEADER: head.served or "fail: missing destination endpoint served metadata"}
+
+
+FORMAT_HEADER = "endpoint-load-metrics-format"
+LOAD_HEADER = "endpoint-load-metrics"
+
+_WAITING = WAITING_QUEUE_SIZE.beside_others()
+_RUNNING = RUNNING_REQUESTS_SIZE.beside_others()
+_KV_USAGE = KV_CACHE_USAGE.beside_others()
+_PREFIX = "named_metrics."
+
+
+class LoadFormat(StrEnum):
+    """The format of load reports."""
+
+    JSON = "JSON"
+    TEXT = "TEXT"
+
+
+class Outcome(StrEnum):
+    """Value of the metric's label `outcome`."""
+
+    READ = "read"
+    NONE = "none"
+    UNREADABLE = "unreadable"
+
+
+class LoadObserverParameters(Parameters):
+    """The format of the reports and the metric names in them."""
+
+    format: Annotated[LoadFormat, Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])] = (
+        LoadFormat.JSON
+    )
+    waiting_metric: Annotated[
+        str, Field(alias="waitingMetric", description="Metric with the number of waiting requests; empty to not read it.")
+    ] = "num_requests_waiting"
+    running_metric: Annotated[
+        str, Field(alias="runningMetric", description="Metric with the number of running requests; empty to not read it.")
+    ] = "num_requests_running"
+    kv_usage_metric: Annotated[
+        str, Field(alias="kvUsageMetric", description="Metric with the share of the KV cache in use; empty to not read it.")
+    ] = "kv_cache_usage_perc"
+
+
+class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
+    """Asks model servers for their load with each request, and reads it from the response headers.
+
+    Requests get the header `endpoint-load-metrics-format`; answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics": {…}}`
+    or `TEXT named_metrics.num_requests_waiting=0, …`. vLLM answers so for requests that are not streamed. The values update the columns
+    of the metrics page. While answers report every key that plugins require, that page is polled at `--idle-metrics-interval` only.
+
+    Missing, negative and non-finite values leave their columns unchanged. The response header is removed unless the client asked for it.
+    """
+
+    produces = (_WAITING, _RUNNING, _KV_USAGE)
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: LoadObserverParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        names = ((_WAITING, parameters.waiting_metric), (_RUNNING, parameters.running_metric), (_KV_USAGE, parameters.kv_usage_metric))
+        self._names = tuple((key, metric) for key, metric in names if metric)
+        counts = Counts("endpick_endpoint_loads_total", "Answers by how their load report was read.", ("outcome",), context.registry)
+        self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        """Add the header, unless the client sent it."""
+        if FORMAT_HEADER not in request.headers:
+            headers.set(FORMAT_HEADER, self.parameters.format.value)
+
+    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
+        """Write the reported load."""
+        report = head.headers.get(LOAD_HEADER)
+        if report is None:
+            self._counts[Outcome.NONE].inc()
+            return None
+        load = read_load(report)
+        self._counts[Outcome.READ if load else Outcome.UNREADABLE].inc()
+        columns = self.context.columns
+        if columns is not None and head.endpoint is not None:
+            for key, metric in self._names:
+                value = load.get(metric)
+                if value is not None and math.isfinite(value) and value >= 0:
+                    columns.set(key, value, head.endpoint)
+        return None if FORMAT_HEADER in request.headers else {LOAD_HEADER: None}
+
+
+def read_load(text: str) -> Mapping[str, float]:
+    """The named metrics of a load report; empty if it is malformed."""
+    form, _, report = text.strip().partition(" ")
+    match form.upper():
+        case LoadFormat.JSON:
+            return _of_json(report)
+        case LoadFormat.TEXT:
+            return _of_text(report)
+        case _:
+            return {}
+
+
+def _of_json(report: str) -> Mapping[str, float]:
+    try:
+        document = orjson.loads(report)
+    except orjson.JSONDecodeError:
+        return {}
+    named = document.get("named_metrics") if isinstance(document, dict) else None
+    if not isinstance(named, dict):
+        return {}
+    return {name: float(value) for name, value in named.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+
+
+def _of_text(report: str) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for part in report.split(","):
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name.startswith(_PREFIX) or "_" in value:
+            continue
+        try:
+            found[name.removeprefix(_PREFIX)] = float(value)
+        except ValueError:
+            continue
+    return found

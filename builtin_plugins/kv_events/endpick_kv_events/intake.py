@@ -17,9 +17,8 @@ import zmq.asyncio
 from endpick.api import ConfigurationError, Endpoint
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.messages import Batch, bracketed, decode, find_source
-from endpick_kv_events.metrics import KvMetrics, Operation
 from endpick_kv_events.parameters import KvEventsParameters
-from endpick_kv_events.stream import KvStream, Message
+from endpick_kv_events.stream import KvMetrics, KvStream, Message, Operation
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_SOCKETS = 16_384

@@ -44,8 +44,8 @@ from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
 from endpick_kv_events.block_index import DEFAULT_TIER, SPECULATIVE, BlockKeys, Extras, Speculation, TierIndex
 from endpick_kv_events.engine_blocks import EngineBlocks
 from endpick_kv_events.intake import KvIntake
-from endpick_kv_events.metrics import KvMetrics
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters
+from endpick_kv_events.stream import KvMetrics
 
 MAX_NEW_TOKENS: Final = 32 * 1024
 """Tokens of one request hashed with FNV for the first time, which takes 20 ms."""

@@ -17,7 +17,6 @@ from endpick.api.datalayer import (
     PoolSource,
     StreamSource,
 )
-from endpick.api.duration import Duration, parse_duration
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.errors import (
@@ -36,7 +35,7 @@ from endpick.api.keys import (
     WAITING_QUEUE_SIZE,
 )
 from endpick.api.metrics import LabelLimit, MetricsPage
-from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability
+from endpick.api.plugin import ColumnWriter, Duration, Parameters, Plugin, PluginContext, RefersTo, Stability, parse_duration
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request_control import (
     Admitter,

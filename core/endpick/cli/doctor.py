@@ -13,7 +13,7 @@ from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.host.discovery import Candidate
-from endpick.host.health import Health, examine, import_place
+from endpick.host.environment import Health, examine, import_place
 from endpick.installation import API_MAJOR, request_path
 
 _ASK_SECONDS = 5.0

@@ -110,7 +110,7 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse, or fail with exit code 2."""
-        from endpick.api.duration import parse_duration
+        from endpick.api.plugin import parse_duration
 
         if isinstance(value, float):
             return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -10,8 +9,7 @@ from typing import Literal
 import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
-from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics, table
-from endpick.diagnostics import Code, Diagnostic, ExitCode
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.planning.document import Picture, document_of, dot, mermaid, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
@@ -117,8 +115,8 @@ def _indented(text: str) -> str:
 
 @click.command("graph", short_help="Draw which plugin produces data for which other.")
 @click.argument("config", required=False)
-@click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json", "svg"]), default="mermaid", show_default=True)
-def graph(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]) -> None:
+@click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid", show_default=True)
+def graph(config: str | None, output: Literal["mermaid", "dot", "json"]) -> None:
     """Draw the data flow of CONFIG: sources, collectors, producers and their readers. Dashed arrows are optional.
 
     `-` reads standard input. Without CONFIG, the built-in default is drawn.
@@ -127,7 +125,7 @@ def graph(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]) 
     click.echo(_drawn(picture, output), nl=False)
 
 
-def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -> str:
+def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json"]) -> str:
     match output:
         case "mermaid":
             return mermaid(picture)
@@ -135,19 +133,3 @@ def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -
             return dot(picture)
         case "json":
             return json_text(picture.model_dump(mode="json", by_alias=True))
-        case "svg":
-            return _svg(picture)
-
-
-def _svg(picture: Picture) -> str:
-    try:
-        from endpick.host.planning.svg import svg
-    except ModuleNotFoundError as error:
-        missing = Diagnostic(
-            Code.E0804,
-            f"drawing SVG needs the package '{error.name}'",
-            help="run `pip install 'endpick[graph]'`, or choose another --format",
-        )
-        print_diagnostics([missing], [])
-        sys.exit(ExitCode.FAILED)
-    return svg(picture)

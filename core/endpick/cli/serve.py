@@ -237,7 +237,7 @@ class _Planning:
 
         lock = None
         if self._lock_file is not None:
-            from endpick.host.lock import load_lock
+            from endpick.host.environment import load_lock
 
             lock = load_lock(self._lock_file)
         if isinstance(lock, Diagnostic):

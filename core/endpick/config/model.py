@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from endpick.api.duration import parse_duration
+from endpick.api.plugin import parse_duration
 from endpick.diagnostics import DocumentPath
 
 LLM_D = "llm-d.ai/v1alpha1"

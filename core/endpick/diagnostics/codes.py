@@ -108,7 +108,6 @@ class Code(Enum):
 
     E0801 = "an address is already in use, or may not be used"
     E0802 = "a certificate or key cannot be used"
-    E0804 = "an optional dependency is not installed"
     E0805 = "installed package metadata is inconsistent"
     E0806 = "nothing finds endpoints"
     E0807 = "there is too little memory to serve requests"

@@ -20,10 +20,10 @@ from endpick.api.request import shown
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
 from endpick.host.discovery import Candidate
+from endpick.host.environment import LockCheck
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed, import_target
 from endpick.host.loader import LoadedPlugin
-from endpick.host.lock import LockCheck
 from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
 from endpick.installation import API_MAJOR
 

@@ -15,8 +15,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from endpick.api.duration import DURATION_SCHEMA, duration_text
-from endpick.api.plugin import Parameters, Plugin
+from endpick.api.plugin import DURATION_SCHEMA, Parameters, Plugin, duration_text
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
 from endpick.host.discovery import Candidate
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes

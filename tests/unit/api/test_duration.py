@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import Duration, Parameters, parse_duration
-from endpick.api.duration import duration_text
+from endpick.api.plugin import duration_text
 
 
 class Timed(Parameters):

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, CycleState, PluginContext, ResponseHead
 from endpick.host.instance import scope_of
 from endpick.testing import make_pool, make_request
-from endpick_builtin.collection.orca import EndpointLoadObserver, LoadObserverParameters, read_load
+from endpick_builtin.observers import EndpointLoadObserver, LoadObserverParameters, read_load
 
 ASKS = "endpoint-load-metrics-format"
 TOLD = "endpoint-load-metrics"

@@ -13,14 +13,14 @@ from endpick.api import CycleState, Endpoint, PluginContext, ResponseEnd, Termin
 from endpick.api.flow_control import DispatchedRequest
 from endpick.api.metrics import MAX_LABEL_BYTES, MAX_LABEL_VALUES
 from endpick.testing import FakeBand, make_request, make_waiting
-from endpick_builtin.flow_control.policies import (
+from endpick_builtin.flow_policies import (
     GlobalStrictFairness,
     HoldbackParameters,
     PriorityHoldback,
     RoundRobinFairness,
     SoftReflectiveCeiling,
 )
-from endpick_builtin.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters, jain_index
+from endpick_builtin.program_aware import ProgramAwareFairness, ProgramAwareParameters, jain_index
 from endpick_builtin.recency import LONGEST_ID
 from unit.builtin.vectors import built, vectors
 from unit.scheduling.workbench import instance

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api.duration import parse_duration
+from endpick.api.plugin import parse_duration
 from endpick.config.model import DEFAULT_GATES, MAX_QUANTITY, EndpointPickerConfig, parse_gate, parse_quantity
 
 

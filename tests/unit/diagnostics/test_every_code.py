@@ -28,7 +28,6 @@ ASSERTED_IN: dict[Code, str] = {
 WITHOUT_A_PLACE = {
     Code.E0801: "about a port, which is given on the command line",
     Code.E0802: "about a file that is named on the command line",
-    Code.E0804: "about a package that a verb's option needs",
     Code.E0805: "about what is installed",
     Code.E0807: "about memory, which is given on the command line",
     Code.W0302: "about what is installed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.diagnostics import Code
-from endpick.host.health import examine, import_place
+from endpick.host.environment import examine, import_place
 
 ENTRY_POINTS = {"acme.scorer": "healthy:Scorer"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import discover, discover_hook_objects
-from endpick.host.lock import Lock, Pin, check_lock, load_lock, lock_of
+from endpick.host.environment import Lock, Pin, check_lock, load_lock, lock_of
 from endpick.host.resolution import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}

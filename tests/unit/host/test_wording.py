@@ -18,11 +18,10 @@ from endpick.config.source import read_source
 from endpick.diagnostics import Diagnostic, render_text
 from endpick.host import loader
 from endpick.host.discovery import discover, discover_hook_objects, unmet_requirements
-from endpick.host.health import examine
+from endpick.host.environment import Lock, Pin, check_lock, examine, load_lock
 from endpick.host.hooks import load_hooks
 from endpick.host.instance import subscriptions_of
 from endpick.host.loader import alias_clashes, load
-from endpick.host.lock import Lock, Pin, check_lock, load_lock
 from endpick.host.parameters import ParameterSource, check_parameters, deprecated_parameters
 from endpick.host.resolution import Policy, Reference, check_policy, resolve
 from plugin_classes import load_class, scorer_class

@@ -12,10 +12,10 @@ from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
 from endpick.host.discovery import Candidate, discover_hook_objects
+from endpick.host.environment import Lock, LockCheck, check_lock
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
-from endpick.host.lock import Lock, LockCheck, check_lock
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, report_same_names
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers

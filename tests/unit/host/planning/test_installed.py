@@ -7,8 +7,8 @@ import pytest
 from endpick.config import load_config
 from endpick.host import loader as module
 from endpick.host.discovery import Candidate
+from endpick.host.environment import Lock
 from endpick.host.loader import PluginCatalog, load
-from endpick.host.lock import Lock
 from endpick.host.planning.planner import make_plan
 from endpick.host.resolution import Policy, Reference
 from unit.host.planning.zoo import candidates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,25 +172,12 @@ def test_plan_prints_the_same_json_each_time(endpick) -> None:
     jsonschema.validate(json.loads(first), json.loads((SCHEMAS / "plan.v1.json").read_text()))
 
 
-@pytest.mark.parametrize(
-    ("output", "begin"), [("mermaid", "flowchart LR\n"), ("dot", "digraph endpick {\n"), ("svg", "<svg "), ("json", "{")]
-)
-def test_graph_draws_in_four_formats(endpick, output: str, begin: str) -> None:
+@pytest.mark.parametrize(("output", "begin"), [("mermaid", "flowchart LR\n"), ("dot", "digraph endpick {\n"), ("json", "{")])
+def test_graph_draws_in_three_formats(endpick, output: str, begin: str) -> None:
     result = endpick("graph", "good.yaml", "--format", output)
 
     assert result.exit_code == 0
     assert result.stdout.startswith(begin)
-
-
-def test_graph_says_what_is_missing_for_svg(endpick, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "endpick.host.planning.svg", raising=False)
-    monkeypatch.setitem(sys.modules, "grandalf.graphs", None)
-
-    result = endpick("graph", "good.yaml", "--format", "svg")
-
-    assert result.exit_code == 5
-    assert "error[E0804]: drawing SVG needs the package 'grandalf" in result.stderr
-    assert "pip install 'endpick[graph]'" in result.stderr
 
 
 @pytest.mark.parametrize(
