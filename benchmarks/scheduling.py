@@ -38,8 +38,8 @@ from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
 from endpick.requests.pipeline import compile_pipeline, compile_producer, produce
 from endpick.scheduling.scheduler import compile_profile, compile_scheduler
-from endpick_builtin.filters.labels import DecodeFilter
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.handlers.profiles import SingleProfileHandler
+from endpick_builtin.label_filters import DecodeFilter
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.pickers import MaxScorePicker
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer

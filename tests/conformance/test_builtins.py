@@ -17,7 +17,7 @@ from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetr
 from endpick_builtin.collection.otlp import OtlpSource
 from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor, TopologyExtractor
-from endpick_builtin.filters.labels import ByLabelFilter
+from endpick_builtin.label_filters import ByLabelFilter
 from endpick_builtin.pairs.sessions import SessionIdProducer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_kubernetes.discovery import KubernetesDiscovery

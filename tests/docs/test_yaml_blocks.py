@@ -19,7 +19,7 @@ from endpick.config import load_config
 from endpick.diagnostics import Diagnostic
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
-from endpick_builtin.discovery.endpoint_file import read_endpoint_file
+from endpick_builtin.endpoint_file import read_endpoint_file
 
 BLOCKS = all_blocks("yaml")
 EXAMPLES = sorted((ROOT / "examples" / "configs").glob("*.yaml"))

@@ -12,7 +12,7 @@ from endpick.api import Endpoint
 from endpick.config import load_config
 from endpick.diagnostics import render_text
 from endpick.transport.tls import CertificateFiles, TlsError, TlsSettings, make_self_signed, server_context
-from endpick_builtin.discovery.endpoint_file import read_endpoint_file
+from endpick_builtin.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed
 
 YAML = (

@@ -54,7 +54,7 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "serve": Verb("serve:command", "Serve a gateway: pick an endpoint for every request."),
-    "validate": Verb("validate:command", "Find every mistake in a configuration."),
+    "validate": Verb("validate:validate", "Find every mistake in a configuration."),
     "migrate": Verb("migrate:command", "Convert llm-d's arguments, Deployment or Helm values."),
     "plan": Verb("plan:plan", "Show the resolved plan: order, weights and defaults."),
     "graph": Verb("plan:graph", "Draw which plugin produces data for which other."),
@@ -66,7 +66,7 @@ VERBS: dict[str, Verb] = {
     "try": Verb("dry_run:command", "Make one decision and show how each plugin voted."),
     "doctor": Verb("doctor:command", "Check the environment for problems."),
     "schema": Verb("schema:command", "Print a JSON Schema, for editors and CI."),
-    "lock": Verb("lock:command", "Pin which distribution provides which plugin type."),
+    "lock": Verb("validate:lock", "Pin which distribution provides which plugin type."),
     "demo": Verb("demo:demo", "Route real traffic through Envoy to simulated model servers."),
     "sim-server": Verb("demo:sim_server", "Run one simulated model server."),
 }

@@ -1,4 +1,4 @@
-"""`endpick validate`: reports every mistake in a configuration with its place."""
+"""`endpick validate` and `endpick lock`: report every mistake in a configuration, and pin the installed plugins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from typing import Literal
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, print_diagnostics, read
 from endpick.config import LoadedConfig
-from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
-from endpick.host.discovery import Candidate, discover
+from endpick.diagnostics import (
+    Diagnostic,
+    ExitCode,
+    Severity,
+    exit_code_of,
+    has_errors,
+    render_github,
+    render_json,
+    render_text,
+    sort_diagnostics,
+    wants_colour,
+)
+from endpick.host.discovery import Candidate, discover, discover_hook_objects
+from endpick.host.environment import FILE_NAME, check_lock, load_lock, lock_of
 from endpick.host.planning.planner import check_statically, make_plan
 from endpick.host.planning.pool import missing_discovery
 from endpick.serve.deployment import build_plan
@@ -25,7 +37,7 @@ from endpick.serve.deployment import build_plan
 @click.option("--static", is_flag=True, help="Run no third-party code; parameters of third-party plugins are not checked.")
 @ENDPOINTS_OPTION
 @click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
-def command(
+def validate(
     configs: tuple[str, ...], strict: bool, static: bool, endpoints_file: Path | None, output: Literal["text", "json", "github"]
 ) -> None:
     """Find every mistake in each CONFIG; `-` reads standard input.
@@ -79,3 +91,40 @@ def _verdict(loaded: LoadedConfig, diagnostics: Sequence[Diagnostic]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@click.command("lock")
+@click.option("-o", "--output-file", type=click.Path(path_type=Path), default=Path(FILE_NAME), show_default=True, help="The lock file.")
+@click.option("--check", "checks", is_flag=True, help="Write nothing; report differences from the lock file, with exit status 4.")
+@FORMAT_OPTION
+def lock(output_file: Path, checks: bool, output: str) -> None:
+    """Pin the installed plugins: name, version and digest of the RECORD of each distribution."""
+    if checks:
+        _check(output_file, output)
+        return
+    candidates = (*discover(), *discover_hook_objects())
+    lock = lock_of(candidates)
+    try:
+        output_file.write_text(lock.render())
+    except OSError as error:
+        click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
+        raise SystemExit(ExitCode.FAILED) from None
+    # Files that differ from their RECORD would be refused by `serve --locked`.
+    click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
+    editable = sorted({one.distribution for one in candidates if one.source_path})
+    if editable:
+        click.echo(f"warning: the source of editable installs is not pinned: {', '.join(editable)}", err=True)
+    click.echo(lock.render() if output == "json" else f"{output_file}: {len(lock.pins)} distributions\n", nl=False)
+
+
+def _check(file: Path, output: str) -> None:
+    lock = load_lock(file)
+    found = (lock,) if isinstance(lock, Diagnostic) else check_lock(lock, (*discover(), *discover_hook_objects())).diagnostics()
+    if output == "json":
+        click.echo(render_json(found))
+    elif found:
+        click.echo(render_text(found, colour=wants_colour(sys.stderr)), nl=False, err=True)
+    else:
+        click.echo(f"the installed plugins match {file}")
+    if found:
+        raise SystemExit(ExitCode.PLUGIN_UNUSABLE)

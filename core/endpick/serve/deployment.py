@@ -9,23 +9,25 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
+from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, ScoringState
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices
-from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.api.plugin import Plugin
 from endpick.data.collection import Collection
 from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference, sort_diagnostics
 from endpick.flow_control.policies import bind_flow_control
+from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.host.failures import PLUGIN_ERRORS, describe_error
+from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
-from endpick.host.proxies import DeciderProxy, proxy_for
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.scheduler import Profile, compile_profile, compile_scheduler
@@ -303,3 +305,37 @@ def instance_failed(code: Code, instance: Instance, problem: str, help_line: str
         return Diagnostic(code, message, help=help_line, notes=tuple(notes), plugin=plugin)
     span, path = instance.place.key_span(()), instance.place.path
     return Diagnostic(code, message, span, help=help_line, notes=tuple(notes), plugin=plugin, path=path)
+
+
+class DeciderProxy(DisaggregationDecider[Parameters]):
+    """Calls a decider on behalf of the plugin whose parameters name it."""
+
+    _step: Step
+
+    def connect(self, instance: Instance, telemetry: Telemetry) -> None:
+        """Bind the decider; done when a plan is compiled."""
+        self._step = bind(instance, DisaggregationDecider, "disaggregate", telemetry)
+
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        """The decider's answer; False if it fails and its `onFault` is to skip.
+
+        Raises:
+            FaultOfAnother: it failed and its `onFault` is to refuse the request.
+        """
+        access = state._access
+        caller = access.scope
+        answer = self._step.run(access, request, endpoint, state)
+        access.scope = caller
+        if isinstance(answer, bool | np.bool_):
+            return bool(answer)
+        fault = answer if isinstance(answer, Fault) else self._step.fault(f"answered {type(answer).__name__}, not a bool")
+        if fault.refuses:
+            raise FaultOfAnother(fault)
+        return False
+
+
+def proxy_for(instance: Instance) -> DeciderProxy | None:
+    """A proxy for an instance of a kind that is called by reference; None for all others."""
+    if DisaggregationDecider not in instance.kinds:
+        return None
+    return DeciderProxy(instance.name, instance.plugin.parameters, PluginContext())

@@ -25,7 +25,7 @@ from endpick.simulation.engine import EngineSettings
 from endpick.simulation.server import ServerSettings, serve
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
-from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
+from endpick_builtin.listed_discovery import FileDiscovery, FileDiscoveryParameters
 
 pytestmark = pytest.mark.asyncio
 PAGE = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.5\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endpick_builtin.discovery.endpoint_file import read_endpoint_file
+from endpick_builtin.endpoint_file import read_endpoint_file
 
 GOOD = """\
 endpoints:

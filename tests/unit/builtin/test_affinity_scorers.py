@@ -13,9 +13,9 @@ from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
 from endpick.requests.intake import HeadersForUpstream
-from endpick_builtin.filters.thresholds import PrefixCacheAffinityFilter, SLOHeadroomTierFilter, UtilizationFilter
 from endpick_builtin.scorers.affinity import LoraAffinityScorer
-from endpick_builtin.scorers.no_hit_lru import NoHitLRUScorer
+from endpick_builtin.scorers.latency import NoHitLRUScorer
+from endpick_builtin.threshold_filters import PrefixCacheAffinityFilter, SLOHeadroomTierFilter, UtilizationFilter
 from unit.scheduling.workbench import REQUEST, access, instance, pool
 
 SETS = st.frozensets(st.sampled_from("abc"))

@@ -8,7 +8,7 @@ import pytest
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.data.table import EndpointTable
-from endpick_builtin.discovery.file_discovery import FileDiscoveryParameters, MulticlusterFileDiscovery
+from endpick_builtin.listed_discovery import FileDiscoveryParameters, MulticlusterFileDiscovery
 
 
 def discovered(tmp_path, address: str, labels: str = "{}"):

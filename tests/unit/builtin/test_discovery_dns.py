@@ -13,7 +13,7 @@ import pytest
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.data.table import EndpointTable
-from endpick_builtin.discovery.file_discovery import DnsDiscovery, DnsDiscoveryParameters
+from endpick_builtin.listed_discovery import DnsDiscovery, DnsDiscoveryParameters
 
 pytestmark = pytest.mark.asyncio
 NAME = "vllm.models.svc."

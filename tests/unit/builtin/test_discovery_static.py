@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.data.table import EndpointTable
-from endpick_builtin.discovery.file_discovery import StaticDiscovery, StaticDiscoveryParameters
+from endpick_builtin.listed_discovery import StaticDiscovery, StaticDiscoveryParameters
 
 A = {"name": "a", "address": "10.0.0.1", "port": "8000", "labels": {"role": "decode"}}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick_builtin.discovery.endpoint_file import EndpointFile, read_endpoint_file
+from endpick_builtin.endpoint_file import EndpointFile, read_endpoint_file
 from unit.builtin.endpoint_files import EXPECTED, GOOD, entry, listing, read, shown
 
 

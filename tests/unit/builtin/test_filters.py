@@ -9,7 +9,7 @@ from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
 from endpick_builtin.admission.detectors import UtilizationDetector
-from endpick_builtin.filters.labels import DecodeFilter, EncodeFilter, LabelSelectorFilter, PrefillFilter
+from endpick_builtin.label_filters import DecodeFilter, EncodeFilter, LabelSelectorFilter, PrefillFilter
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 ROLES = ["decode", "prefill", "encode", "prefill-decode", "encode-prefill", "both", "encode-prefill-decode", "other", None]

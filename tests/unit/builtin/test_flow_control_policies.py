@@ -13,7 +13,7 @@ from endpick.api import CycleState, Endpoint, PluginContext, ResponseEnd, Termin
 from endpick.api.flow_control import DispatchedRequest
 from endpick.api.metrics import MAX_LABEL_BYTES, MAX_LABEL_VALUES
 from endpick.testing import FakeBand, make_request, make_waiting
-from endpick_builtin.flow_policies import (
+from endpick_builtin.flow_control import (
     GlobalStrictFairness,
     HoldbackParameters,
     PriorityHoldback,

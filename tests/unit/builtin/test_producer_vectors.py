@@ -14,9 +14,8 @@ from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.pairs.sessions import AgentIdentity, SessionIdProducer
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from endpick_builtin.producers.burst_prefix import Member, assigned
+from endpick_builtin.producers.cached_content import MediaCacheProducer, drawn_source, fnv32a
 from endpick_builtin.producers.inflight_load import output_tokens, uncached_tokens
-from endpick_builtin.producers.media_cache import MediaCacheProducer
-from endpick_builtin.producers.p2p_source import drawn_source, fnv32a
 from endpick_builtin.producers.token_producer import TokenProducer
 from unit.builtin.vectors import vectors
 from unit.scheduling.workbench import access, instance, pool

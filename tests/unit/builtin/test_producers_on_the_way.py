@@ -23,9 +23,8 @@ from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing import make_pool
 from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.producers.cached_content import SOURCE_HEADER, MediaCacheProducer, P2PSourceProducer
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
-from endpick_builtin.producers.media_cache import MediaCacheProducer
-from endpick_builtin.producers.p2p_source import SOURCE_HEADER, P2PSourceProducer
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer, MulticlusterApproxPrefixCacheProducer
 from endpick_builtin.producers.token_producer import TokenProducer
 from unit.scheduling.workbench import access, instance, pool

@@ -25,7 +25,7 @@ from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import compile_pipeline
 from endpick.scheduling.scheduler import compile_profile, compile_scheduler
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.handlers.profiles import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import Recording, instance, plugin_of, pool

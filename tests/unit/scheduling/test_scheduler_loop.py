@@ -8,7 +8,7 @@ import pytest
 from endpick.api import Rejection, SchedulingResult, Scorer
 from endpick.api.state import CycleState
 from endpick.scheduling.scheduler import compile_profile, compile_scheduler
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.handlers.profiles import SingleProfileHandler
 from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, handler_of, instance, names, plugin_of, pool
 

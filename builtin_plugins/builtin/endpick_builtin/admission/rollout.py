@@ -29,7 +29,7 @@ from endpick.api import (
     Stability,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.filters.labels import LabelSelectorParameters
+from endpick_builtin.label_filters import LabelSelectorParameters
 
 
 class _Part(BaseModel):

@@ -25,8 +25,8 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
-from endpick_builtin.filters.thresholds import kept_or_all
 from endpick_builtin.scorers.load import smaller_is_better
+from endpick_builtin.threshold_filters import kept_or_all
 
 AttributeName: TypeAlias = Annotated[
     str,

@@ -22,7 +22,7 @@ from endpick.api import (
 )
 from endpick.api.keys import LORA_ADAPTERS, MEDIA_ITEMS, MEDIA_MATCHED, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, LoraAdapters
 from endpick.api.plugin import ignored
-from endpick_builtin.filters.labels import LabelValues
+from endpick_builtin.label_filters import LabelValues
 
 RUNNING = 1.0
 ROOM = 0.8

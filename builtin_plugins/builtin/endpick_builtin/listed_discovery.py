@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from endpick.api import ConfigurationError, Duration, Endpoint, Parameters, PluginContext, Stability
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
-from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, ip_address, read_endpoint_file
+from endpick_builtin.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, ip_address, read_endpoint_file
 
 if TYPE_CHECKING:
     import dns.asyncresolver

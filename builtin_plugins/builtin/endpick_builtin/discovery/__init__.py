@@ -1,1 +1,0 @@
-"""Endpoint discovery from the configuration, a file, or DNS."""
