@@ -1,4 +1,4 @@
-"""Errors of plugins and hook objects that the host contains."""
+"""Plugin and hook errors that the host contains."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import traceback
 from pathlib import Path
 
 PLUGIN_ERRORS = (Exception, SystemExit)
-"""Errors of a plugin. KeyboardInterrupt, GeneratorExit and CancelledError are the host's and pass."""
+"""Other errors pass: KeyboardInterrupt, GeneratorExit and CancelledError are the host's."""
 
 
 def describe_error(error: BaseException) -> str:
-    """The class and message of an exception, for logs and diagnostics."""
+    """Class and message of an exception."""
     message = " ".join(str(error).split())
     return (f"{type(error).__name__}: {message}" if message else type(error).__name__)[:500]
 
 
 class FaultOfAnother(BaseException):
-    """Carries the fault of a nested plugin call, which refuses the request, through the calling plugin.
-
-    No `Exception`, so that the caller does not handle it by accident.
-    """
+    """Carries the fault of a nested plugin call through the calling plugin; no `Exception`, so that the caller does not catch it."""
 
     def __init__(self, fault: object) -> None:
-        """`fault` is a `boundary.Fault`, counted and logged already."""
+        """`fault` is a `boundary.Fault`, logged already."""
         super().__init__(str(fault))
         self.fault = fault
 
@@ -41,13 +38,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
-    """Frames outside endpick's host and the import system, innermost last."""
+    """Frames outside the host and the import system, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     return tuple(frame for frame in frames if not frame.filename.startswith(_HOST_OR_IMPORT_SYSTEM))
 
 
 def place(error: BaseException) -> str:
-    """The plugin's own innermost frame as `file:line in function`; empty if no plugin code ran."""
+    """The plugin's innermost frame as `file:line in function`; empty without plugin frames."""
     frames = plugin_frames(error)
     called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
     if called is None:
@@ -63,7 +60,7 @@ def _is_standard(file: Path) -> bool:
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as one note of a diagnostic; empty if no plugin code ran."""
+    """The plugin's frames as a note of a diagnostic."""
     frames = plugin_frames(error)
     if not frames:
         return ()

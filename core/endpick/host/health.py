@@ -1,4 +1,4 @@
-"""Examines the installed plugins for `endpick doctor`: reads metadata, imports no plugin."""
+"""Examines the installed plugins for `endpick doctor`; imports none."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTR
 class Health:
     """An examined environment."""
 
-    copies: tuple[Installed, ...]  # metadata directories of plugin distributions, in import-path order
+    copies: tuple[Installed, ...]  # in import-path order
     candidates: tuple[Candidate, ...]
     hook_objects: tuple[Candidate, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def examine(path: Sequence[str] | None = None) -> Health:
-    """Examine everything installed for endpick on the import path (`sys.path` unless given)."""
+    """Examine the plugins on the import path (default: `sys.path`)."""
     everything = find_installed(path)
     counting = for_endpick(everything)
     copies = tuple(copy for copy in everything if copy.key in counting)
@@ -43,7 +43,7 @@ def examine(path: Sequence[str] | None = None) -> Health:
 
 
 def import_place(module: str) -> str:
-    """The file Python would import a module from; empty when there is none. Parent packages are not imported."""
+    """The file of a module; empty if there is none. Imports no parent package."""
     top, *inner = module.split(".")
     spec: ModuleSpec | None = find_spec(top)
     for name in inner:

@@ -1,4 +1,4 @@
-"""Draws the data flow as SVG, laid out in layers by grandalf."""
+"""Draws the data flow as SVG, in layers by grandalf."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from grandalf.layouts import SugiyamaLayout
 from endpick.host.planning.document import Arrow, Picture
 
 CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0
-"""Pixels, for a sans-serif font of 12 px."""
+"""Pixels, for 12 px sans-serif."""
 
 GAP = 24.0
-"""Between boxes of one layer."""
+"""Between boxes of a layer."""
 
 Point: TypeAlias = tuple[float, float]
 Drawn: TypeAlias = tuple[str, list[str]]
-"""An arrow as SVG: line and labels."""
+"""Line and labels."""
 
 _STYLE = """\
 text{font:12px system-ui,sans-serif;fill:#1f2328}
@@ -39,7 +39,7 @@ _HEAD = (
 
 @dataclass(slots=True)
 class Box:
-    """A node. grandalf lays out from top to bottom, the page reads from left to right: `w` is the height, `h` the width, `xy` (y, x)."""
+    """A node. grandalf lays out top to bottom, the page reads left to right: `w` is the height, `h` the width, `xy` (y, x)."""
 
     w: float
     h: float
@@ -53,7 +53,7 @@ class Box:
 
 @dataclass(slots=True)
 class Route:
-    """The points of an arrow on the page, ends included."""
+    """An arrow's points on the page, ends included."""
 
     points: tuple[Point, ...] = ()
 
@@ -63,7 +63,7 @@ class Route:
 
 
 def svg(picture: Picture) -> str:
-    """A complete SVG document; deterministic."""
+    """A complete document; deterministic."""
     arriving: dict[str, list[Arrow]] = {node.name: [] for node in picture.nodes}
     for arrow in picture.arrows:
         arriving[arrow.taker].append(arrow)
@@ -89,7 +89,7 @@ def svg(picture: Picture) -> str:
         name = escape(node.name)
         parts.append(f'<g><title>{escape(node.type)}</title><rect class="{kind}" {place}/>')
         parts.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{name}</text></g>')
-    # Labels come last, so that their white outline covers crossing arrows.
+    # Labels last: their white outline covers crossing arrows.
     return "\n".join([*parts, *(label for _, labels in drawn for label in labels), "</svg>"]) + "\n"
 
 
@@ -113,7 +113,7 @@ def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[st
 
 
 def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
-    """Move a part of the picture to `top`; returns the top of the next part."""
+    """Move a part to `top`; returns the top of the next part."""
     boxes = list(boxes)
     down = top - min(box.xy[0] - box.w / 2 for box in boxes)
     across = MARGIN - min(box.xy[1] - box.h / 2 for box in boxes)
@@ -125,7 +125,7 @@ def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
 
 
 def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tuple[str, str], Route]) -> Iterator[Drawn]:
-    """The arrows into one box; entry points are spaced to make room for the labels."""
+    """Arrows into one box, spaced for their labels."""
     arriving = sorted(arriving, key=lambda arrow: (_origin(routes[arrow.giver, arrow.taker])[1], arrow.giver, arrow.flow, arrow.needed))
     entry = 0.0 if not arriving else boxes[arriving[0].taker].centre[1] - sum(map(_label_height, arriving)) / 2
     for arrow in arriving:
