@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 
 class _Step(Protocol):
-    """The part of `boundary.Step` used here."""
-
     breaker: Breaker
     call: Callable[..., object]
     scope: AccessScope

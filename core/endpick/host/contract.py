@@ -85,13 +85,13 @@ _API_PACKAGE = "endpick.api."
 _SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
 _SYNC_OR_ASYNC = frozenset({"produce"})
 
-# Similarity of a misspelt name: `first_chunck` is meant to be `first_chunk`, `restart` is not meant to be `start`.
+# From here a name is misspelt: `first_chunck` for `first_chunk`, but not `restart` for `start`.
 _METHOD_SIMILARITY = 0.85
 _ATTRIBUTE_SIMILARITY = 0.8
 
 
 def signature_faults(plugin: type) -> tuple[tuple[str, str], ...]:
-    """Methods that the host cannot call or that have a misspelt name, each with the reason."""
+    """Misspelt methods and those the host cannot call, each with the reason."""
     unfit = ((name, reason) for name, base in _contract(plugin) for reason in _method_faults(plugin, name, base))
     return (*unfit, *_misspelt_methods(plugin))
 

@@ -18,8 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, HOST_DISTRIBUTION, OUR_GROUPS
 
-TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
-"""Such as `queue-scorer` or `acme.queue-scorer`."""
+TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"  # such as `queue-scorer` or `acme.queue-scorer`
 
 _TYPE = re.compile(TYPE_PATTERN, re.ASCII)
 _GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
@@ -46,7 +45,7 @@ class Candidate:
     target: str  # `module:attribute`; may not exist
     metadata_path: str  # `.dist-info` directory
     source_path: str = ""  # project directory of an editable install
-    is_builtin: bool = False  # part of endpick itself
+    is_builtin: bool = False  # of endpick
 
     @property
     def is_valid(self) -> bool:
@@ -131,13 +130,13 @@ class Installed:
 
 
 def find_installed(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-    """The metadata directories on the import path (default: `sys.path`), in its order."""
+    """Metadata directories on the import path (default: `sys.path`), in its order."""
     found = Distribution.discover() if path is None else Distribution.discover(path=list(path))
     return tuple(map(Installed, found))
 
 
 def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
-    """Distributions for endpick by canonical name; the first copy on the import path counts, as in Python."""
+    """By canonical name; the first copy on the import path counts, as in Python."""
     first: dict[str, Installed] = {}
     for copy in copies:
         if copy.entry_points:
@@ -197,7 +196,7 @@ class UnmetRequirement:
 
 
 def requirements_of(distribution: str) -> tuple[str, ...]:
-    """The `Requires-Dist` lines; empty if the distribution is not installed."""
+    """The `Requires-Dist` lines; empty if it is not installed."""
     try:
         return tuple(metadata.requires(distribution) or ())
     except metadata.PackageNotFoundError:

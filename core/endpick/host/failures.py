@@ -8,8 +8,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-PLUGIN_ERRORS = (Exception, SystemExit)
-"""Other errors pass: KeyboardInterrupt, GeneratorExit and CancelledError are the host's."""
+PLUGIN_ERRORS = (Exception, SystemExit)  # other errors pass: KeyboardInterrupt, GeneratorExit and CancelledError are the host's
 
 
 def describe_error(error: BaseException) -> str:
@@ -19,7 +18,7 @@ def describe_error(error: BaseException) -> str:
 
 
 class FaultOfAnother(BaseException):
-    """Carries the fault of a nested plugin call through the calling plugin; no `Exception`, so that the caller does not catch it."""
+    """Carries the fault of a nested call through the calling plugin, which must not catch it as an `Exception`."""
 
     def __init__(self, fault: object) -> None:
         """`fault` is a `boundary.Fault`, logged already."""
@@ -60,7 +59,7 @@ def _is_standard(file: Path) -> bool:
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as a note of a diagnostic."""
+    """The plugin's frames as a diagnostic note."""
     frames = plugin_frames(error)
     if not frames:
         return ()

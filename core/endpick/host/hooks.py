@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import click
 
 
-DEADLINE_SECONDS = 10.0
-"""For one asynchronous hook implementation."""
+DEADLINE_SECONDS = 10.0  # for one asynchronous hook implementation
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class HookCall:
             return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
-        """A diagnostic for an exception; those meant for the operator are quoted without their class."""
+        """An exception as a diagnostic; without its class if it is meant for the operator."""
         on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
         return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe_error(error)}", error)
 
@@ -137,7 +136,7 @@ class HookRegistry:
 
     @property
     def files(self) -> dict[str, str]:
-        """Hook objects by source file; the distribution if several share a file."""
+        """Hook objects by source file; the distribution if they share it."""
         found: dict[str, str] = {}
         for name, hook_object in self._pluggy.list_name_plugin():
             module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
@@ -296,7 +295,7 @@ def load_hook_object(
 
 
 def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
-    """Implementations that endpick cannot call, or an object without any."""
+    """A diagnostic per implementation that endpick cannot call, or for an object without any."""
     manager = pluggy.PluginManager(PROJECT_NAME)
     faults: list[Diagnostic] = []
     implemented = False

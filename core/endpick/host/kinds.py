@@ -1,4 +1,4 @@
-"""Every fact about plugin kinds. A new kind needs a class in `endpick.api`, a row in `KINDS`, and the code that calls it."""
+"""The facts about plugin kinds. A new kind is a class in `endpick.api`, a row in `KINDS`, and the code that calls it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,13 @@ from endpick.api.discovery import EndpointDiscovery
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
-Kind: TypeAlias = type[Plugin[Any]]
-"""A class in `endpick.api`; `Kind.kind` is its name."""
+Kind: TypeAlias = type[Plugin[Any]]  # a class in `endpick.api`; `Kind.kind` is its name
 
 
 class OnFault(enum.StrEnum):
     """How the host treats a request when an instance raises or returns something invalid."""
 
-    SKIP = "skip"
-    """Continue without the instance."""
+    SKIP = "skip"  # continue without the instance
     REFUSE = "refuse"
 
 
@@ -66,7 +64,7 @@ class Layer(enum.IntEnum):
 
 
 class ExtensionPoint(enum.StrEnum):
-    """The `extension_point` label of plugin metrics, as in llm-d if it has the point."""
+    """The `extension_point` label of metrics, as in llm-d if it has the point."""
 
     REQUEST_PARSING = "RequestParsing"
     REQUEST_HEADERS = "RequestHeader"

@@ -127,7 +127,7 @@ def load(
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
-    """An error for each plugin with an alias that is another plugin's name or alias."""
+    """An error for each alias that is also another plugin's name or alias."""
     claims: dict[str, LoadedPlugin] = {}
     found = []
     loaded_once = {(plugin.candidate.distribution, plugin.type): (reference, plugin) for reference, plugin in plugins}
@@ -150,7 +150,7 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
 
 
 def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
-    """The entry point's name; for an alias, the current name of the class, or None if no entry point has it."""
+    """The name to use instead of an alias; None if no entry point has it."""
     if candidate.type not in plugin.aliases:
         return candidate.type
     known = offers or discover()
@@ -203,7 +203,7 @@ def _warned(output: CapturedOutput) -> tuple[str, ...]:
 
 @dataclass
 class PluginCatalog:
-    """The plugin types installed, allowed and loaded; without `imports_third_parties`, only built-in types are known."""
+    """Plugin types installed, allowed and loaded; without `imports_third_parties`, built-in ones only."""
 
     candidates: Sequence[Candidate]
     policy: Policy = field(default_factory=Policy)
@@ -254,7 +254,6 @@ class PluginCatalog:
         return candidate
 
     def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...] | None:
-        """Cached by distribution; None leaves it to `load`."""
         if candidate.is_builtin:
             return None
         if candidate.distribution not in self._unmet:

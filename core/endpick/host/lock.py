@@ -25,7 +25,7 @@ _WRITTEN_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|d
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pin:
-    """A locked distribution; `digest` is the SHA-256 of RECORD, which does not cover the source of an editable install."""
+    """A locked distribution; `digest` is the SHA-256 of RECORD. The source of an editable install is not pinned."""
 
     distribution: str
     version: str

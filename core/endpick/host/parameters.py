@@ -55,7 +55,6 @@ def parameters_schema(loaded: LoadedPlugin) -> Schema:
 
 
 def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
-    """Unknown keys at the key, missing keys at the enclosing key, values at the value."""
     message, span, annotation = _worded(violation, loaded, place)
     path = (*place.path, *violation.path)
     return Diagnostic(
@@ -107,7 +106,7 @@ def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
-    """The part of a schema for a path; empty if it depends on values."""
+    """Empty if the description depends on values."""
     definitions = schema.get("$defs", {})
     for segment in path:
         inner = _properties(schema).get(str(segment), {})
@@ -116,7 +115,7 @@ def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[s
 
 
 def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) -> Mapping[str, object]:
-    """A property merged with its `$ref` or with the only alternative to null; its own keywords win."""
+    """Merge with a `$ref` or with the only alternative to null; the property's own keywords win."""
     choices = inner.get("anyOf")
     real = [one for one in choices if isinstance(one, Mapping) and one.get("type") != "null"] if isinstance(choices, list) else [inner]
     target = definitions.get(str(real[0].get("$ref", "")).removeprefix("#/$defs/")) if len(real) == 1 else None
@@ -223,7 +222,6 @@ def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
 
 
 def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> Iterator[Violation]:
-    """The model's findings, except at, in or around those of the schema."""
     reported = [violation.path for violation in earlier]
     for violation in later:
         if not any(all(map(eq, violation.path, path)) for path in reported):

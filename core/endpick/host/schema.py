@@ -33,7 +33,7 @@ _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalPrope
 
 
 def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
-    """Schemas of a `parameters:` block, the last one for display; the author's alone if there is no model."""
+    """Schemas of a `parameters:` block, the last for display; without a model, only the author's."""
     model = own_model(plugin)
     generated = () if model is None else (_generated(model),)
     given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
@@ -65,7 +65,7 @@ def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Pl
 
 @cache
 def _generated(model: type[Parameters]) -> Schema:
-    """The model's schema; nested models are closed too, and default durations are Go durations."""
+    """Nested models are closed too, and default durations are Go durations."""
     schema = model.model_json_schema()
     for definition in (schema, *schema.get("$defs", {}).values()):
         if "properties" in definition:
@@ -169,7 +169,7 @@ class Violation:
 
 
 def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
-    """JSON Schema errors as violations; for `anyOf` and `oneOf`, of the alternative most likely meant."""
+    """JSON Schema errors as violations; of `anyOf` and `oneOf`, those of the likeliest alternative."""
     for error in errors:
         yield from _explained(error)
 
@@ -206,7 +206,7 @@ def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
 
 
 def _is_about_a_name(error: ValidationError) -> bool:
-    """True for an error from `propertyNames`, about a key."""
+    """An error from `propertyNames` is about a key."""
     *_, grandparent, parent, _ = ("", "", *error.absolute_schema_path)
     return parent == "propertyNames" and grandparent != "properties"
 

@@ -49,7 +49,7 @@ class Telemetry:
         """An instance used an undeclared data key."""
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """A source got no payload; `endpoint` is empty for a pool source."""
+        """A source got no payload; `endpoint` is "" for a pool source."""
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
         """A collector failed on a payload."""
@@ -58,7 +58,7 @@ class Telemetry:
         """The gateway changed body modes; `losses` are sentences about missing data."""
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """A request goes to a model server, decided in `seconds`."""
+        """A request goes to a model server."""
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """A request was refused; `code` as in `Refused.code`."""
@@ -90,7 +90,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def admit(self, topic: str) -> int | None:
-        """Lines suppressed since the last admitted one; None to suppress this one too."""
+        """Lines suppressed since the last admitted one; None to suppress."""
         now = self._clock()
         last = self._last.get(topic)
         if last is not None and now - last[0] < self._interval_seconds:

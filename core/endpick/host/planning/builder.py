@@ -59,7 +59,7 @@ class DraftInstance:
 
 @dataclass
 class PlanBuilder:
-    """The state of planning; `used` are the instances that the document names."""
+    """The state of planning; the document names the `used` instances."""
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
@@ -77,7 +77,7 @@ class PlanBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """True if every instance is known, so that something can be reported as missing."""
+        """True if every instance is known; only then can one be missing."""
         return all(instance.loaded is not None for instance in self.instances.values()) and not self.loaded.is_damaged(("plugins",))
 
     def of_kind(self, kind: Kind) -> tuple[DraftInstance, ...]:
@@ -170,7 +170,7 @@ def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder
 
 
 def define_instances(builder: PlanBuilder) -> None:
-    """Load types and read parameters of the document; an entry with a duplicate name is checked and left out."""
+    """Load types and read parameters; an entry with a duplicate name is checked and left out."""
     for spec in builder.config.plugins:
         place = _place(spec, builder)
         loading = builder.catalog.get(place.reference)
@@ -220,7 +220,6 @@ def _place(spec: PluginSpec, builder: PlanBuilder) -> ParameterSource:
 
 
 def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] | None, builder: PlanBuilder) -> DraftInstance:
-    """Add class, parameters and subscriptions; `raw` is None if unreadable."""
     loaded, place = loading.loaded, instance.place
     if loaded is None:
         return instance
@@ -236,7 +235,7 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         builder.diagnostics.extend(ineffective_parameters(loaded, raw, place, code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
-        # A missing parameter may be a faulty one that is reported already.
+        # It may be a faulty one that is reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
         builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)

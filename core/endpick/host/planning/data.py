@@ -15,8 +15,7 @@ from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, 
 METRICS_SOURCE = "metrics-data-source"
 METRICS_COLLECTOR = "core-metrics-extractor"
 
-Feeding = dict[str, list[str]]
-"""Collectors by source, in document order."""
+Feeding = dict[str, list[str]]  # collectors by source, in document order
 
 
 def plan_sources(builder: PlanBuilder) -> Feeding:
@@ -32,7 +31,7 @@ def plan_sources(builder: PlanBuilder) -> Feeding:
 
 
 def injects_defaults(builder: PlanBuilder) -> bool:
-    """True if sources and collectors may be added."""
+    """True unless the document forbids it."""
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
@@ -98,7 +97,6 @@ def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilde
 
 
 def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
-    """Add llm-d's default source, unless its type is in use."""
     if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
         return
     source, collector = _of_type(METRICS_SOURCE, DataSource, builder), _of_type(METRICS_COLLECTOR, DataCollector, builder)
@@ -187,7 +185,6 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
 
 
 def _may_add(plugin_type: str, builder: PlanBuilder) -> bool:
-    """True for an installed, unused type that the document lets the host add."""
     in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in builder.instances.values())
     if in_use or not builder.catalog.offers(plugin_type):
         return False

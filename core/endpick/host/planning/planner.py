@@ -54,7 +54,7 @@ def load_named_hooks(
 
 
 def warn_ignored(builder: PlanBuilder) -> None:
-    """Warn of parts that endpick ignores; the instances they name must be defined all the same."""
+    """Warn of ignored parts; the instances they name must be defined all the same."""
     for name, path in _other_pickers(builder):
         look_up(name, path, builder)
         builder.report(
@@ -149,7 +149,6 @@ def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]
 
 
 def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge the warnings about built-in types, which llm-d refuses without a flag, into one."""
     own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == HOST_DISTRIBUTION]
     if not own:
         return list(diagnostics)

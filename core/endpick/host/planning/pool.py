@@ -25,9 +25,9 @@ class PoolSettingsError(ValueError):
 class PoolSettings:
     """Pool flags as in llm-d; empty if not given."""
 
-    name: str = ""  # of the InferencePool
+    name: str = ""
     namespace: str = ""  # of pool and Pods
-    group: str = ""  # of the InferencePool
+    group: str = ""  # of the pool
     selector: str = ""  # of Pods, without a pool
     target_ports: tuple[int, ...] = ()  # of selected Pods
     kubeconfig: str = ""  # path
@@ -45,7 +45,7 @@ class PoolSettings:
         return bool(self.name or self.selector)
 
     def parameters(self) -> dict[str, object]:
-        """The discovery's `parameters:` block, from given flags only."""
+        """`parameters:` of the discovery, from given flags only."""
         given: dict[str, object] = {
             "poolName": self.name,
             "poolNamespace": self.namespace,

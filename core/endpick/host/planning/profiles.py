@@ -42,7 +42,6 @@ def _judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pl
 
 
 def _warn_no_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """Warn of an instance that is no filter, scorer or picker: it is idle, as in llm-d."""
     assert instance.loaded is not None
     places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
     instead = f"name it at `{places[0]}` instead" if places else "remove it from the profile"
@@ -72,7 +71,7 @@ def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
 
 
 def _default_profile(builder: PlanBuilder) -> PlannedProfile:
-    """llm-d's default: one profile with every filter, scorer and picker."""
+    """One profile with every filter, scorer and picker, as in llm-d."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     builder.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "no instance"
@@ -263,7 +262,6 @@ _LOAD_SCORERS = "queue-scorer or active-request-scorer"
 
 
 def _warn_odd_profile(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder, *, emptied: bool) -> None:
-    """Warn at most once: no scorers although some are defined, ignored scores, or scores without load."""
     picker = builder.instances.get(profile.picker)
     counting = [builder.instances[scorer.instance] for scorer in profile.scorers if scorer.weight]
     if picker is None or picker.loaded is None or any(scorer.loaded is None for scorer in counting):

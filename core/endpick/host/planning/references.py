@@ -26,7 +26,7 @@ class NamedInstance:
 
 
 def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:
-    """Instances that validated parameters name, in field order; `block` holds them as written."""
+    """Instances that parameters name, in field order; `block` holds them as written."""
     return tuple(_in_model(parameters, block, ()))
 
 
@@ -65,12 +65,11 @@ def _names(value: object, path: DocumentPath) -> Iterator[tuple[str, DocumentPat
             yield str(name), (*path, position)
 
 
-References = Mapping[str, tuple[str, ...]]
-"""Instances that each instance names."""
+References = Mapping[str, tuple[str, ...]]  # instances that each instance names
 
 
 def plan_references(builder: PlanBuilder) -> References:
-    """Look up every reference; reports unknown names, wrong kinds and cycles."""
+    """Look up every reference; report the wrong ones."""
     found = {instance.name: _looked_up(instance, builder) for instance in tuple(builder.instances.values())}
     references = {name: named for name, named in found.items() if named}
     for circle in toposort({name: set(named) for name, named in references.items()}).cycles:
@@ -114,7 +113,6 @@ def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBui
 
 
 def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:
-    """The place of the name; for a default, the instance's `type:`."""
     if reference.is_written:
         return (*instance.place.path, *reference.path)
     return (*(instance.path or ()), "type") if instance.path is not None else ()

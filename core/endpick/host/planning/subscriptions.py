@@ -28,7 +28,6 @@ def _malformed(participant: Participant, key: AnyKey) -> Diagnostic:
 
 
 def _between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
-    """Every disagreement about a key."""
     given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)
     if given.type is not wanted.type:
         yield _disagreement(
@@ -136,10 +135,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Toposort:
-    """Names, each after those it waits for, and disjoint cut cycles.
-
-    In a cycle `(a, b)` a waits for b, and b for a. It begins with its smallest name.
-    """
+    """Names, each after those it waits for. Cycles are disjoint; in `(a, b)`, a waits for b and b for a; the smallest name is first."""
 
     order: tuple[str, ...]
     cycles: tuple[tuple[str, ...], ...] = ()
@@ -196,12 +192,12 @@ class SubscriptionGraph:
     """A consistent set of subscriptions."""
 
     order: tuple[str, ...] = ()  # producers, each after those it reads from
-    subscriptions: tuple[Subscription, ...] = ()  # sorted by consumer and key
+    subscriptions: tuple[Subscription, ...] = ()  # by consumer and key
     unmet: tuple[Need, ...] = ()  # optional keys without a producer
     unread: tuple[str, ...] = ()  # producers without a reader
 
     def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Producers these instances depend on, directly or not, in order."""
+        """Direct and indirect producers for these instances, in order."""
         needed: set[str] = set()
         waiting = set(consumers)
         while waiting:
@@ -211,7 +207,7 @@ class SubscriptionGraph:
         return tuple(name for name in self.order if name in needed)
 
     def keys_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Keys these instances depend on, directly or not, sorted."""
+        """Keys these instances need directly or indirectly, sorted."""
         direct = set(consumers)
         readers = direct | set(self.producers_for(direct))
         return tuple(sorted({one.key for one in self.subscriptions if one.consumer in readers}))
@@ -291,7 +287,7 @@ def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, 
 
 
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
-    """Two producers of a key are wrong for a column, and for a consumer that does not name one of them."""
+    """Two producers of a column are wrong; two of another key only if a consumer does not name one."""
     readers: dict[str, list[Participant]] = {}
     for participant in participants:
         for key, _ in participant.consumed:

@@ -13,15 +13,12 @@ from grandalf.layouts import SugiyamaLayout
 
 from endpick.host.planning.document import Arrow, Picture
 
-CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0
-"""Pixels, for 12 px sans-serif."""
+CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0  # pixels, for 12 px sans-serif
 
 GAP = 24.0
-"""Between boxes of a layer."""
 
 Point: TypeAlias = tuple[float, float]
 Drawn: TypeAlias = tuple[str, list[str]]
-"""Line and labels."""
 
 _STYLE = """\
 text{font:12px system-ui,sans-serif;fill:#1f2328}
@@ -113,7 +110,6 @@ def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[st
 
 
 def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
-    """Move a part to `top`; returns the top of the next part."""
     boxes = list(boxes)
     down = top - min(box.xy[0] - box.w / 2 for box in boxes)
     across = MARGIN - min(box.xy[1] - box.h / 2 for box in boxes)
@@ -125,7 +121,6 @@ def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
 
 
 def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tuple[str, str], Route]) -> Iterator[Drawn]:
-    """Arrows into one box, spaced for their labels."""
     arriving = sorted(arriving, key=lambda arrow: (_origin(routes[arrow.giver, arrow.taker])[1], arrow.giver, arrow.flow, arrow.needed))
     entry = 0.0 if not arriving else boxes[arriving[0].taker].centre[1] - sum(map(_label_height, arriving)) / 2
     for arrow in arriving:
