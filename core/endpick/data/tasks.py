@@ -1,4 +1,4 @@
-"""Restarts tasks with back-off, and cancels them together."""
+"""Restarts tasks with back-off; cancels tasks together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 class Backoff:
-    """Delays that double from 0.5 s to 30 s, and start over after a run longer than 30 s."""
+    """Delays double from 0.5 s to 30 s; a run longer than 30 s resets them."""
 
     def __init__(self) -> None:
         self._next = FIRST_DELAY_SECONDS
@@ -33,7 +33,7 @@ def is_being_cancelled() -> bool:
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run something until cancelled; restart it with back-off when it ends."""
+    """Run until cancelled; restart with back-off."""
     loop = asyncio.get_running_loop()
     backoff = Backoff()
     while not is_being_cancelled():
@@ -51,7 +51,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) -> int:
-    """Cancel tasks and wait; returns the number that did not end in time."""
+    """Cancel and wait; returns the number that did not end in time."""
     cancelled = list(tasks)
     for task in cancelled:
         task.cancel()
