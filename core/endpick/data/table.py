@@ -144,7 +144,7 @@ class TableWriter:
 class EndpointTable:
     """The endpoints and their data; `Registry` checks reports.
 
-    A membership change copies columns to a new `Generation`; requests keep theirs. Values change in place: readers share a thread, none awaits.
+    A membership change copies columns to a new `Generation`; requests keep theirs. Values change in place: no reader awaits.
     """
 
     def __init__(

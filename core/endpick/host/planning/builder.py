@@ -235,7 +235,7 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         builder.diagnostics.extend(ineffective_parameters(loaded, raw, place, code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
-        # It may be a faulty one that is reported already.
+        # A missing parameter may be a faulty one, reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
         builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
