@@ -1,7 +1,4 @@
-"""Reads configuration files: turns YAML into a checked document and keeps the place of every key and value.
-
-Start with `load_config`.
-"""
+"""Reads YAML configuration files, with the place of every key and value. Start with `load_config`."""
 
 from endpick.config.load import LoadedConfig, load_config
 from endpick.config.model import (

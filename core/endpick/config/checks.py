@@ -1,4 +1,4 @@
-"""Finds mistakes in a well-formed document that can be found without knowing any plugin."""
+"""Finds mistakes in a well-formed document without knowing any plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME_FIELDS = frozenset({"name", "type", "pluginRef", "from"})
 
 
 def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Diagnostic, ...]:
-    """Every mistake and warning, in no particular order."""
+    """Every mistake and warning, unordered."""
     parts = tuple(_parts(config))
     return (
         *_deprecated_version(config, source),
@@ -220,7 +220,7 @@ def _same_priority(config: EndpointPickerConfig, source: SourceMap) -> Iterator[
     for band in config.flow_control.priority_bands if config.flow_control is not None else ():
         path = (*band.path, "priority")
         if "priority" not in band.model_fields_set and path in source:
-            continue  # a value that is not a priority has been reported
+            continue  # no valid priority, already reported
         earlier = first.setdefault(band.priority, band)
         if earlier is not band:
             yield Diagnostic(

@@ -1,4 +1,4 @@
-"""Loads a configuration: reports every mistake in one run and keeps the document without its faulty parts."""
+"""Loads a configuration without its faulty parts, and reports every mistake in one run."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors
 DEFAULT_NAME = "<default>"
 
 _MISREAD = frozenset({Code.E0103, Code.E0104, Code.E0112, Code.E0203, Code.E0207, Code.E0213})
-"""Mistakes after which the document holds a substitute for the written value."""
+"""Mistakes after which the document holds a substitute for the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A loaded configuration, with its diagnostics in document order."""
+    """A configuration, with diagnostics in document order."""
 
-    config: EndpointPickerConfig | None  # without faulty parts; None if nothing in the file can be checked
+    config: EndpointPickerConfig | None  # without faulty parts; None if nothing can be checked
     source: SourceMap
     diagnostics: tuple[Diagnostic, ...]
-    path: str  # name of the file, as in every span
+    path: str  # as in every span
     faulty: frozenset[DocumentPath] = frozenset()  # missing from `config`
 
     @property
     def has_errors(self) -> bool:
-        """True if a mistake prevents the start."""
+        """True if there are errors."""
         return has_errors(self.diagnostics)
 
     def is_damaged(self, path: DocumentPath) -> bool:
-        """True if something at, in or around a path is missing from `config` because it was faulty."""
+        """True if a faulty part at, in or around a path is missing from `config`."""
         return any(path[: len(faulty)] == faulty or faulty[: len(path)] == path for faulty in self.faulty)
 
     def without_echoes(self, later: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-        """The diagnostics of later phases, without those about values that could not be read."""
+        """Diagnostics of later phases, except those about unreadable values."""
         misread = _misread(self.diagnostics, self.source)
         return (found for found in later if found.span not in misread or found in self.diagnostics)
 
     def may_define(self, name: str) -> bool:
-        """True if a faulty entry of `plugins` may define an instance of this name."""
+        """True if a faulty entry of `plugins` may define this name."""
         if ("plugins",) in self.faulty:
             return True
         entries = [path for path in self.faulty if len(path) == 2 and path[0] == "plugins"]
@@ -57,12 +57,9 @@ class LoadedConfig:
 
 
 def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes | None = None, name: str = "<text>") -> LoadedConfig:
-    """Read and check a configuration file; every mistake is a diagnostic.
+    """Read and check a configuration; every mistake is a diagnostic.
 
-    Args:
-        path: The file; without `path` and `text` the built-in default is loaded.
-        text: The configuration itself.
-        name: Name of `text` in diagnostics.
+    Without `path` and `text` the built-in default is loaded; `name` is that of `text` in diagnostics.
     """
     if text is not None:
         return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name)
@@ -76,7 +73,7 @@ def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes
 
 
 def load_bytes(raw: bytes, name: str) -> LoadedConfig:
-    """Check the content of a configuration file."""
+    """Check the content of a file."""
     source, mistakes = read_source(raw, name)
     if not source.places:
         return LoadedConfig(None, source, mistakes, name)
@@ -107,14 +104,10 @@ def _meant_name(entry: object) -> str | None:
 
 
 def documents_of(text: str) -> list[object]:
-    """All documents of a YAML text that is not a configuration, as plain data.
-
-    Raises:
-        ValueError: the text is not valid YAML.
-    """
+    """All documents of a YAML text as plain data; raises ValueError if it is invalid."""
     yaml = YAML(typ="safe", pure=True, plug_ins=[])
     try:
         return list(yaml.load_all(text))
-    # ruamel raises all but the first for values that do not fit their tag.
+    # ruamel raises the others for values that do not fit their tag.
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError) as problem:
         raise ValueError(str(problem)) from problem

@@ -22,23 +22,22 @@ LLM_D_DEPRECATED = "inference.networking.x-k8s.io/v1alpha1"
 ENDPICK = "endpick/v1alpha1"
 API_VERSIONS = (LLM_D, LLM_D_DEPRECATED, ENDPICK)
 KIND = "EndpointPickerConfig"
-EVERY_MODEL = "*"
-"""Name of the entry of `models` for all models without one."""
+EVERY_MODEL = "*"  # the entry of `models` for models without one
 
 
 class EndpickOnly:
-    """Marks a field that llm-d does not have: it needs apiVersion `endpick/v1alpha1`."""
+    """Marks a field that llm-d does not have, so it needs apiVersion `endpick/v1alpha1`."""
 
 
 class Deprecated:
-    """Marks a field that still works and has a successor."""
+    """Marks a field with a successor."""
 
     def __init__(self, successor: str) -> None:
         self.successor = successor
 
 
 class Part(BaseModel):
-    """A mapping of the document. A field without a value counts as absent, as in llm-d."""
+    """A mapping of the document. A field without a value is absent, as in llm-d."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel, defer_build=True)
 
@@ -46,7 +45,7 @@ class Part(BaseModel):
 
     @property
     def path(self) -> DocumentPath:
-        """Its path in the document; empty for a part made by hand."""
+        """Its path in the document; empty if made by hand."""
         return self._path
 
     @model_validator(mode="before")
@@ -96,15 +95,13 @@ _QUANTITY_SCHEMA = {
 
 Item = TypeVar("Item")
 
-# Lax only about the container: YAML has lists, a frozen model holds tuples.
+# Lax about the container only: YAML has lists, frozen models tuples.
 Several = Annotated[tuple[Item, ...], Strict(strict=False)]
 Name = Annotated[str, StringConstraints(min_length=1)]
 WholeNumber = Annotated[int, BeforeValidator(_whole)]
-Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
-"""Seconds, written as a Go duration such as `1m30s`."""
+Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]  # seconds, as a Go duration such as `1m30s`
 
-Quantity = Annotated[int, BeforeValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
-"""A whole number, written as a Kubernetes quantity such as `1Gi`."""
+Quantity = Annotated[int, BeforeValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]  # a Kubernetes quantity such as `1Gi`
 
 OnFault = Literal["FailOpen", "FailClose"]
 
@@ -131,7 +128,7 @@ class PluginSpec(Part):
 
     @property
     def instance(self) -> str:
-        """The name other parts of the document refer to."""
+        """The name for references."""
         return self.name or self.type
 
 
@@ -171,7 +168,7 @@ class DataSourceSpec(Part):
 
     @property
     def collector_refs(self) -> tuple[PluginRef, ...]:
-        """The collectors, given as `collectors` or as `extractors`."""
+        """From `collectors` or `extractors`."""
         return self.collectors or self.extractors or ()
 
 
@@ -294,20 +291,20 @@ class EndpointPickerConfig(Part):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Every feature gate and whether it is on; the last entry for a gate wins, unknown ones are ignored."""
+        """Every feature gate; its last entry wins, unknown ones are ignored."""
         parsed = (parse_gate(entry) for entry in self.feature_gates)
         return {**DEFAULT_GATES, **{name: value for name, value in filter(None, parsed) if name in DEFAULT_GATES}}
 
     @property
     def parser_refs(self) -> tuple[PluginRef, ...]:
-        """The parsers in order, from `requestHandler.parsers`, else from `parser`; empty if neither is given."""
+        """In order, from `requestHandler.parsers`, else from `parser`."""
         if self.request_handler is not None and self.request_handler.parsers:
             return self.request_handler.parsers
         return () if self.parser is None else (self.parser,)
 
     @property
     def saturation_detector_ref(self) -> PluginRef | None:
-        """The saturation detector, from `flowControl`, else from the deprecated field; None for the default."""
+        """From `flowControl`, else from the deprecated field; None for the default."""
         current = self.flow_control.saturation_detector if self.flow_control is not None else None
         return current or self.saturation_detector
 
@@ -324,7 +321,7 @@ _BOOLEANS = {**dict.fromkeys(("1", "t", "true"), True), **dict.fromkeys(("0", "f
 
 
 def parse_gate(entry: str) -> tuple[str, bool] | None:
-    """Name and setting of an entry such as `flowControl=false`; None if the setting is not a boolean. Letter case is ignored."""
+    """Parse `flowControl=false`, in any letter case; None if the setting is not a boolean."""
     name, given, setting = (part.strip() for part in entry.partition("="))
     registered = {gate.casefold(): gate for gate in DEFAULT_GATES}
     value = _BOOLEANS.get(setting.casefold()) if given else True
@@ -345,11 +342,7 @@ _QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]?|[KM
 
 
 def parse_quantity(text: str) -> int:
-    """The whole number of a Kubernetes quantity such as `1Gi`, `5k`, `1.5M` or `2e3`; fractions are rounded up.
-
-    Raises:
-        ValueError: it is not a quantity, or does not fit 64 bits.
-    """
+    """Parse a Kubernetes quantity such as `1Gi` or `2e3`; rounds up. Raises ValueError for others and beyond 64 bits."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"'{text}' is not a quantity")
@@ -361,7 +354,7 @@ def parse_quantity(text: str) -> int:
 
 
 def part_in(annotation: object) -> type[Part] | None:
-    """The model in an annotation, also in an optional or repeated one; None if the annotation holds no model."""
+    """The model in an annotation, also if optional or repeated."""
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, tuple):

@@ -1,4 +1,4 @@
-"""The JSON Schema of a configuration, for completion in editors."""
+"""The JSON Schema of a configuration, for editors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ _GATE = {
 
 
 def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configuration") -> dict[str, object]:
-    """A draft-07 schema of the whole document.
+    """A draft-07 schema of the document.
 
-    Args:
-        types: JSON Schema of the parameters of each allowed plugin type. If empty, every type is allowed and parameters are not checked.
-        title: Name of the schema in editors.
+    `types` maps allowed plugin types to schemas of parameters; if empty, all types are allowed and parameters not checked.
     """
     base = to_draft07(EndpointPickerConfig.model_json_schema(by_alias=True))
     definitions = _mapping(base, "definitions")
@@ -88,7 +86,7 @@ def _know_types(plugin: dict[str, object], types: Mapping[str, Schema]) -> None:
 
 
 def _parameters_of(type_: str, schema: Schema) -> dict[str, object]:
-    # Without `required` an entry without `type` would match every branch.
+    # Without `required` an entry without `type` matches every branch.
     then: dict[str, object] = {"properties": {"parameters": {"$ref": f"#/definitions/{_key(type_)}"}}}
     if schema.get("required"):
         then["required"] = ["parameters"]
@@ -134,7 +132,7 @@ _RENAMED = {"$defs": "definitions", "dependentRequired": "dependencies", "depend
 
 
 def to_draft07(schema: Schema, root: str = "#") -> dict[str, object]:
-    """Convert a schema to draft-07, for use at the JSON pointer `root` of a larger schema; drops titles."""
+    """Convert to draft-07 for the JSON pointer `root` of a larger schema; drops titles."""
     converted: dict[str, object] = {}
     for keyword, value in schema.items():
         if keyword in _DROPPED and isinstance(value, str):
@@ -168,7 +166,7 @@ def _tuple_items(schema: dict[str, object]) -> dict[str, object]:
 
 
 def _without_siblings(schema: dict[str, object]) -> dict[str, object]:
-    """Move a `$ref` with siblings into `allOf`, because draft-07 ignores siblings."""
+    """Move a `$ref` with siblings into `allOf`: draft-07 ignores siblings."""
     if "$ref" not in schema or len(schema) == 1:
         return schema
     reference = schema.pop("$ref")

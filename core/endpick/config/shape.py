@@ -1,4 +1,4 @@
-"""Checks that every field of a document is known, present and of its type; leaves faulty parts out."""
+"""Checks the fields of a document and leaves faulty parts out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from endpick.config.source import Json, SourceMap, is_number
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
 
 _FILLED_IN: Mapping[DocumentPath, Json] = {("apiVersion",): ENDPICK, ("kind",): KIND}
-"""Replacements for a faulty version or kind, so that the rest can be checked."""
+"""For a faulty version or kind, so that the rest can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The valid parts of a document, the mistakes, and the paths of removed parts."""
+    """Valid parts, mistakes, and paths of removed parts."""
 
     config: EndpointPickerConfig | None
     diagnostics: tuple[Diagnostic, ...]
@@ -27,10 +27,7 @@ class Shape:
 
 
 def check_shape(source: SourceMap) -> Shape:
-    """The model of the document without its faulty parts, and every mistake.
-
-    Each round removes faulty parts and validates the rest again, because pydantic skips validators around a faulty part.
-    """
+    """Build the model without faulty parts; repeats, because pydantic skips validators around a faulty part."""
     if (other := _of_another_kind(source)) is not None:
         return Shape(None, (other,), frozenset())
     diagnostics: list[Diagnostic] = []
@@ -78,7 +75,7 @@ def _removed(detail: ErrorDetails, path: DocumentPath) -> DocumentPath:
 
 
 def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> Json:
-    """A copy of `data`, found at `path`, without the faulty paths."""
+    """Copy `data`, found at `path`, without the faulty paths."""
     match data:
         case Mapping():
             return {key: prune(value, faulty, (*path, key)) for key, value in data.items() if (*path, key) not in faulty}
@@ -91,12 +88,12 @@ def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ())
 
 
 def survivors(length: int, faulty: Collection[DocumentPath], path: DocumentPath) -> list[int]:
-    """Indices of the items that remain in a list."""
+    """Indices that remain in a list."""
     return [index for index in range(length) if (*path, index) not in faulty]
 
 
 def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPath]) -> DocumentPath:
-    """Translate a path into the pruned document to a path into `data`."""
+    """Translate a path of the pruned document to one of `data`."""
     original: DocumentPath = ()
     for segment in path:
         if isinstance(data, Mapping) and isinstance(segment, str):
@@ -112,7 +109,7 @@ def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPat
 
 
 def place_parts(part: Part, data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> None:
-    """Set the path of every part of a document model."""
+    """Set the path of every part."""
     part._path = path
     if not isinstance(data, Mapping):
         return
@@ -144,7 +141,7 @@ EXPECTED = {
     "duration_type": "a duration, as text",
     "quantity_type": "a quantity",
 }
-"""Expected type by pydantic error."""
+"""By pydantic error."""
 
 
 def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
@@ -290,7 +287,7 @@ def _wrong_value(detail: ErrorDetails, path: DocumentPath, source: SourceMap) ->
 
 
 def value_at(data: Json, path: DocumentPath) -> Json:
-    """The value at a path; None if there is none."""
+    """The value at a path, or None."""
     for segment in path:
         if isinstance(data, Mapping) and isinstance(segment, str):
             data = data.get(segment)
@@ -302,7 +299,7 @@ def value_at(data: Json, path: DocumentPath) -> Json:
 
 
 def part_at(path: DocumentPath) -> type[Part] | None:
-    """The model of the mapping at a path; None inside plugin parameters and for other values."""
+    """The model at a path; None inside plugin parameters and for other values."""
     part: type[Part] | None = EndpointPickerConfig
     for segment in path:
         if part is None:
@@ -315,12 +312,12 @@ def part_at(path: DocumentPath) -> type[Part] | None:
 
 
 def fields_of(part: type[Part]) -> dict[str, FieldInfo]:
-    """The fields of a model by their names in the document."""
+    """Fields by name in the document."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
 
 
 def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:
-    """The fields with a value: name in the document, definition, value."""
+    """Fields with a value: name in the document, definition, value."""
     for name, field in type(part).model_fields.items():
         if name in part.model_fields_set:
             yield field.alias or name, field, getattr(part, name)
@@ -352,6 +349,6 @@ def shorten(text: str) -> str:
 
 
 def show_path(path: DocumentPath) -> str:
-    """A document path for messages: `plugins[0].type`."""
+    """As in messages: `plugins[0].type`."""
     shown = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path)
     return shown.removeprefix(".") or "the document"

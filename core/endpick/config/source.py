@@ -1,7 +1,4 @@
-"""Reads a configuration file into a source map: its data and the position of every key and value.
-
-Values that YAML 1.1 and 1.2 read differently are reported.
-"""
+"""Reads YAML with the place of every key and value; reports values that YAML 1.1 and 1.2 read differently."""
 
 from __future__ import annotations
 
@@ -18,13 +15,11 @@ from endpick.diagnostics.model import Lines
 
 Scalar = str | int | float | bool | None
 
-Json = Scalar | Sequence["Json"] | Mapping[str, "Json"]
-"""Plain data; the caller owns lists and dictionaries."""
+Json = Scalar | Sequence["Json"] | Mapping[str, "Json"]  # plain data; the caller owns lists and dictionaries
 
 _CORE = "tag:yaml.org,2002:"
 
-MAX_NODES = 20_000
-"""Values of a document, aliases expanded."""
+MAX_NODES = 20_000  # with aliases expanded
 
 MAX_SHOWN_DIGITS = 20
 
@@ -39,16 +34,13 @@ class Place:
 
     value: Span
     key: Span | None = None
-    via: Label | None = None  # the `<<` or alias that brought it to its path
-    plain: str | None = None  # an unquoted scalar as written
+    via: Label | None = None  # the `<<` or alias that brought it here
+    plain: str | None = None  # unquoted scalar as written
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """A configuration text with the place of each key and value.
-
-    For a path that the document does not have, spans and labels are those of its nearest ancestor.
-    """
+    """A text with its keys and values; a missing path has the place of its nearest ancestor."""
 
     file: str
     text: str
@@ -59,7 +51,7 @@ class SourceMap:
         return path in self.places
 
     def key_span(self, path: DocumentPath) -> Span:
-        """The key of a value; for an item of a list, the value."""
+        """The key; for an item of a list, the value."""
         place = self._place(path)
         return place.key or place.value
 
@@ -68,12 +60,12 @@ class SourceMap:
         return self._place(path).value
 
     def labels_for(self, path: DocumentPath) -> tuple[Label, ...]:
-        """The `<<` or alias that brought a value to its path, if any."""
+        """The `<<` or alias that brought the value here."""
         label = self._place(path).via
         return () if label is None else (label,)
 
     def reading_notes(self, path: DocumentPath, value: Json) -> tuple[str, ...]:
-        """An explanation if the unquoted scalar at a path reads as a surprising `value`."""
+        """Explain an unquoted scalar that reads as a surprising `value`."""
         place = self.places.get(path)
         if place is None or place.plain is None or not isinstance(value, Scalar):
             return ()
@@ -81,7 +73,7 @@ class SourceMap:
         return () if note is None else (note,)
 
     def nearest(self, path: DocumentPath) -> DocumentPath:
-        """The path, or its nearest ancestor in the document."""
+        """The path or its nearest ancestor in the document."""
         while path and path not in self.places:
             path = path[:-1]
         return path
@@ -91,9 +83,9 @@ class SourceMap:
 
 
 def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...]]:
-    """The source map of a file, and every YAML mistake.
+    """The source map and YAML mistakes.
 
-    A syntax error leaves the map without data and places; unreadable values are left out or read as text.
+    After a syntax error the map is empty; unreadable values are left out or read as text.
     """
     text, mistakes = decode(raw, file)
     if mistakes:
@@ -149,7 +141,7 @@ class _Walk:
         return data
 
     def _entries(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, _Entry]:
-        """The entries of a mapping by name: its own, then merged ones with other names."""
+        """The mapping's own entries, then merged ones with other names."""
         own: dict[str, _Entry] = {}
         merged: list[tuple[Node, Label]] = []
         for key, value in node.value:
@@ -234,7 +226,7 @@ class _Walk:
         help: str | None = None,  # noqa: A002 - the field it fills
         labels: tuple[Label, ...] = (),
     ) -> None:
-        """Add a diagnostic, once per place even if several aliases lead to it."""
+        """Report once per place, even if several aliases lead to it."""
         if (code, span) not in self.reported:
             self.reported.add((code, span))
             self.diagnostics.append(Diagnostic(code, message, span, labels, help, path=path))
@@ -280,7 +272,7 @@ def _entrance(place: Place) -> Span:
 
 
 class _UnreadableScalarError(ValueError):
-    """The text of a scalar does not fit its tag, as in `!!int twelve`."""
+    """Such as `!!int twelve`."""
 
 
 class _NumberOutOfRangeError(ValueError):
@@ -291,7 +283,7 @@ MAX_DIGITS = 40
 
 
 def _read_scalar(tag: str, text: str) -> Scalar:
-    """The value under YAML 1.2; dates stay text."""
+    """By YAML 1.2; dates stay text."""
     match tag.removeprefix(_CORE):
         case "null":
             return None
@@ -337,16 +329,15 @@ def _read_float(text: str) -> float:
     return value
 
 
-# Booleans in YAML 1.1, which llm-d's reader follows; text in YAML 1.2.
+# Booleans in YAML 1.1, as for llm-d's reader; text in YAML 1.2.
 _TRUE_IN_YAML_1_1 = frozenset({"y", "yes", "on"})
 _FALSE_IN_YAML_1_1 = frozenset({"n", "no", "off"})
 
-# YAML 1.1 reads a leading zero as octal, YAML 1.2 as decimal.
+# Octal in YAML 1.1, decimal in YAML 1.2.
 _OCTAL_IN_YAML_1_1 = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
 
 
 def _reading_note(text: str, value: Scalar) -> str | None:
-    """An explanation for an unquoted scalar with a surprising value."""
     word = text.casefold()
     if isinstance(value, str):
         if word in _TRUE_IN_YAML_1_1:
@@ -365,7 +356,7 @@ def _reading_note(text: str, value: Scalar) -> str | None:
 
 
 def is_number(text: str) -> bool:
-    """True if a text would be a number without its quotes."""
+    """True if the text is a number without quotes."""
     try:
         return math.isfinite(float(text))
     except ValueError:

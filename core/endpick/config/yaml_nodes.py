@@ -1,4 +1,4 @@
-"""Decodes a configuration file and parses it into YAML nodes with positions, or reports the syntax error."""
+"""Parses a configuration file into YAML nodes with positions, or reports the syntax error."""
 
 from __future__ import annotations
 
@@ -38,18 +38,14 @@ _OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
 
 @dataclass(slots=True)
 class Composition:
-    """The node tree of one document.
-
-    Attributes:
-        aliases: Positions of aliases: (id of the parent, index or id of the key) to (start, end).
-    """
+    """The node tree; `aliases` maps (id of the parent, index or id of the key) to (start, end)."""
 
     root: Node
     aliases: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
 
 def compose(text: str, file: str) -> Composition | Diagnostic:
-    """The single document of a text, or the first syntax error."""
+    """The single document of a text, or its syntax error."""
     lines = Lines(text)
     if other := _OTHER_VERSION.search(text):
         span = _span(lines, file, other.start(), other.end())
@@ -77,7 +73,7 @@ def compose(text: str, file: str) -> Composition | Diagnostic:
 
 
 class _AliasRecorder(Composer):
-    """Records the position of each alias; nodes know only the position of their anchor."""
+    """Records positions of aliases; nodes know only those of their anchors."""
 
     def __init__(self, loader: object = None) -> None:
         super().__init__(loader)
@@ -144,7 +140,7 @@ def _unprintable(lines: Lines, file: str, error: ReaderError) -> Diagnostic:
 def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     index = len(lines.text) if mark is None else min(mark.index, len(lines.text))
-    # YAML allows tabs within brackets and quotes, so only a tab at the error counts.
+    # Brackets and quotes may hold tabs; only a tab at the error counts.
     if tabs := _TABS.match(lines.text, index):
         return Diagnostic(
             Code.E0109,
@@ -176,7 +172,7 @@ _COLON = re.compile(r"[ \t]*:")
 
 
 class NodeSpans:
-    """Spans of nodes without anchors, tags and trailing space."""
+    """Spans without anchors, tags and trailing space."""
 
     def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
         self._aliases = composition.aliases
@@ -193,17 +189,17 @@ class NodeSpans:
         return self._span(start, max(start, self._end_of(node)))
 
     def value(self, key: Node, value: Node) -> Span:
-        """The span of the value of a key; for an empty value, the position after the colon."""
+        """The value of a key; if empty, the position after the colon."""
         end = self._end_of_key(key)
         return self._span(end, end) if _is_empty(value) else self.node(value)
 
     def alias(self, parent: Node, position: int) -> Span | None:
-        """The span of an alias in `parent`; `position` is an index or the id of a key."""
+        """An alias in `parent`; `position` is an index or the id of a key."""
         alias = self._aliases.get((id(parent), position))
         return None if alias is None else self._span(*alias)
 
     def tag(self, node: Node) -> str | None:
-        """The tag of a node as written."""
+        """The tag as written."""
         match = _TAG.match(self._lines.text, node.start_mark.index)
         return match[1] if match else None
 
@@ -253,7 +249,7 @@ MAX_BYTES = 1 << 18
 
 
 def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
-    """The text without byte order mark, and the mistakes that prevent parsing it."""
+    """The text without byte order mark, and mistakes that prevent parsing."""
     if len(raw) > MAX_BYTES:
         return "", (_too_large(file),)
     try:

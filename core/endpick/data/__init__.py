@@ -1,1 +1,1 @@
-"""The endpoint table, and the discovery and collection that keep it current."""
+"""Keeps the endpoint table current."""

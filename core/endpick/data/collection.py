@@ -1,4 +1,4 @@
-"""Runs the data sources of a plan for the endpoints of the table."""
+"""Runs the data sources of a plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The sources of a plan, and the shortest `Plugin.tolerated_age_seconds`."""
+    """Sources, and the shortest `Plugin.tolerated_age_seconds`."""
 
     bindings: tuple[SourceBinding, ...] = ()
     tolerated_age_seconds: float = math.inf
@@ -39,13 +39,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """Intervals.
-
-    Attributes:
-        refresh_interval_seconds: For sources without an interval; 50 ms if not positive, as in llm-d.
-        idle_interval_seconds: For endpoints with an unchanged payload.
-        stop_grace_seconds: For plugins that ignore cancellation.
-    """
+    """The refresh interval is for sources without one: 50 ms if not positive, as in llm-d. The idle one is for unchanged payloads."""
 
     refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
     idle_interval_seconds: float = 1.0
@@ -53,7 +47,7 @@ class CollectionSettings:
 
 
 class CollectionLoop:
-    """One task for each endpoint and source."""
+    """One task per endpoint and source."""
 
     def __init__(
         self,
@@ -99,7 +93,7 @@ class CollectionLoop:
         ]
 
     def start(self) -> None:
-        """Collect for the endpoints in the table, now and later. Call once."""
+        """Collect for present and later endpoints. Call once."""
         for source, dispatcher in self._pool_sources:
             if isinstance(source, PollingPoolSource):
                 self._pool_tasks.append(_spawn(poll_pool(source, dispatcher)))
@@ -110,7 +104,7 @@ class CollectionLoop:
         self._follow(self._table.generation)
 
     async def stop(self) -> int:
-        """Cancel everything; returns the number of tasks that did not end in time. Idempotent."""
+        """Cancel all tasks; returns the number still running. Idempotent."""
         if self._follow in self._table.on_changed:
             self._table.on_changed.remove(self._follow)
         tasks = [*self._pool_tasks, *self._leaving, *(task for watched in self._watched.values() for task in watched.tasks)]
@@ -119,7 +113,6 @@ class CollectionLoop:
         return await cancel_all([task for task in tasks if not task.done()], self._settings.stop_grace_seconds)
 
     def _follow(self, generation: Generation) -> None:
-        """Start and stop tasks as endpoints join and leave."""
         self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
         for name in self._watched.keys() - generation.row_of.keys():
             self._leave(name)

@@ -1,4 +1,4 @@
-"""Runs the endpoint discovery, and checks its reports before they reach the table."""
+"""Runs the endpoint discovery and checks its reports."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
-_NOT_IN_AN_ADDRESS = re.compile(r"[^\x21-\x7e]|,")
-"""A header separates addresses by commas."""
+_NOT_IN_AN_ADDRESS = re.compile(r"[^\x21-\x7e]|,")  # commas separate addresses in a header
 
 
 class Registry:
-    """The `EndpointRegistry` of one discovery; an invalid report raises TypeError or ValueError."""
+    """Checks reports of a discovery; raises TypeError or ValueError."""
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -113,8 +112,7 @@ def _check_type(value: object, expected: type, what: str) -> None:
         raise TypeError(f"{what} must be {expected.__name__}, not {type(value).__name__}")
 
 
-STOP_SECONDS = 10.0
-"""A discovery may have to release a lease."""
+STOP_SECONDS = 10.0  # a discovery may have to release a lease
 
 
 class DiscoveryTask:
@@ -131,15 +129,15 @@ class DiscoveryTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to discover. Call once."""
+        """Call once."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait_ready(self, timeout_seconds: float) -> None:
         """Wait for the first complete report.
 
         Raises:
-            ConfigurationError: the discovery cannot work as configured, or ended.
-            TimeoutError: nothing was reported in time; the discovery keeps trying.
+            ConfigurationError: the discovery ended or cannot work.
+            TimeoutError: no report in time; it continues.
         """
         assert self._task is not None
         ready = asyncio.ensure_future(self._table.is_ready.wait())
@@ -155,7 +153,7 @@ class DiscoveryTask:
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
 
     async def stop(self) -> None:
-        """End the discovery and ignore later reports. Idempotent."""
+        """End, and ignore later reports. Idempotent."""
         self._registry.close()
         if self._task is None or self._task.done():
             return

@@ -1,4 +1,4 @@
-"""Priorities of inference objectives, and rewrites of model names."""
+"""Inference objectives and rewrites of model names."""
 
 from __future__ import annotations
 
@@ -8,37 +8,35 @@ from typing import TypeAlias
 
 from endpick.api.discovery import ModelRewrite, ModelTarget
 
-RewriteTable: TypeAlias = Mapping[str, tuple[ModelTarget, ...]]
-"""Targets by model; "" for every other model."""
+RewriteTable: TypeAlias = Mapping[str, tuple[ModelTarget, ...]]  # targets by model; "" for other models
 
 NO_REWRITES: RewriteTable = MappingProxyType({})
 
 
 class ModelRules:
-    """The rules of the configuration and of the discovery."""
+    """Rules of the configuration and the discovery."""
 
     __slots__ = ("_configured", "_found", "objectives", "rewrites")
 
     def __init__(self) -> None:
         self.objectives: Mapping[str, int] = {}
-        self.rewrites: RewriteTable = NO_REWRITES
-        """Rules of the configuration come first."""
+        self.rewrites: RewriteTable = NO_REWRITES  # rules of the configuration come first
         self._configured: tuple[ModelRewrite, ...] = ()
         self._found: tuple[ModelRewrite, ...] = ()
 
     def configure(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the rules of the configuration."""
+        """Set the configuration's rules."""
         self._configured = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
     def discovered(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the rules of the discovery."""
+        """Set the discovery's rules."""
         self._found = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
 
 def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
-    """Index rules by model. The first rule of a model counts; rules without targets are ignored."""
+    """Targets by model; the first rule with targets counts."""
     table: dict[str, tuple[ModelTarget, ...]] = {}
     for rule in rewrites:
         for model in rule.models if rule.targets else ():
@@ -49,7 +47,7 @@ def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
 
 
 def choose_model(table: RewriteTable, model: str, draw: float) -> str:
-    """Choose a target by weight, or "" if no rule applies; `draw` is uniform in [0, 1)."""
+    """Choose a target by weight, or "" without a rule; `draw` is uniform in [0, 1)."""
     targets = table.get(model) or table.get("", ())
     total = sum(target.weight for target in targets)
     if not total:

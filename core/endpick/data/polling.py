@@ -1,4 +1,4 @@
-"""Polls data sources, and delivers payloads to their collectors."""
+"""Polls data sources and delivers payloads to collectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CANCEL_GRACE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SourceBinding:
-    """A source and its collectors; an instance requires the `needed` keys they write."""
+    """A source and its collectors; the `needed` keys they write are required."""
 
     source: Instance
     collectors: tuple[Instance, ...]
@@ -32,7 +32,7 @@ class SourceBinding:
 
 
 class Failure(NamedTuple):
-    """An error of a source or collector; no `Fault`, so that one endpoint does not open the circuit."""
+    """A source or collector error; no `Fault`: one endpoint must not open the circuit."""
 
     problem: BaseException | str
 
@@ -49,12 +49,9 @@ class PayloadDispatcher:
         self._collectors = tuple(self._step(_collect_method(instance), instance) for instance in binding.collectors)
 
     def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
-        """Pass a payload to the collectors.
+        """Pass a payload, if any, to the collectors.
 
-        Args:
-            payload: None to do nothing.
-            endpoint: None for a pool-wide payload.
-            since: Request time; newer values are kept. None for a pushed payload.
+        Without `endpoint` it is pool-wide. Values newer than `since`, its request time (None if pushed), are kept.
         """
         if payload is None:
             return
@@ -66,7 +63,7 @@ class PayloadDispatcher:
             delivered()
 
     def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
-        """Make a function that polls once, and returns the payload, a `Failure` or a `Fault`."""
+        """A function that polls once and returns a payload, `Failure` or `Fault`."""
 
         async def call(*arguments: object) -> object:
             try:
@@ -83,7 +80,7 @@ class PayloadDispatcher:
         return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
 
     def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
-        """Make the callback for endpoint events."""
+        """The callback for endpoint events."""
         step = self._step(source.notify, self.source)
 
         def notify(event: EndpointEvent) -> None:
@@ -96,7 +93,7 @@ class PayloadDispatcher:
         return notify
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """Make the `publish` of an endpoint's stream; it ignores endpoints that left."""
+        """A stream's `publish`; it ignores endpoints that left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -130,37 +127,30 @@ def _collect_method(instance: Instance) -> Callable[..., object]:
 
 
 SHORTEST_INTERVAL_SECONDS = 0.05
-MAX_POLLS_PER_SECOND = 3000
-"""Larger pools are polled less often."""
+MAX_POLLS_PER_SECOND = 3000  # larger pools are polled less often
 _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-_GROUP_SIZE = 8
-"""Endpoints polled together: wake-ups cost more than polls, but requests wait for a whole group."""
+_GROUP_SIZE = 8  # polled together: fewer wake-ups, but requests wait for the group
 
 
 @dataclass(slots=True)
 class PollCounts:
-    """Polls of the process.
-
-    Attributes:
-        skipped: Left out because the endpoint is idle or down.
-        reported: Left out because responses reported all required data.
-    """
+    """Polls: `skipped` for idle or down endpoints, `reported` if responses gave all required data."""
 
     made: int = 0
     skipped: int = 0
     reported: int = 0
 
     def snapshot(self) -> dict[str, int]:
-        """The counts by event."""
+        """Counts by event."""
         return {"made": self.made, "skipped": self.skipped, "reported": self.reported}
 
 
 @dataclass(slots=True)
 class Watched:
-    """An endpoint (replaced when its labels change), and the number that assigns it to a group."""
+    """An endpoint (replaced when labels change), and its number for grouping."""
 
     endpoint: Endpoint
     number: int
@@ -168,12 +158,12 @@ class Watched:
 
 
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The next time at `phase` (0 to 1) of an interval."""
+    """The next time at a `phase` (0 to 1) of an interval."""
     return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 
 class PollSchedule:
-    """The delay between polls of an endpoint: longer while its payload repeats or polls fail."""
+    """Poll delay of an endpoint, longer while its payload repeats or polls fail."""
 
     __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
 
@@ -187,11 +177,11 @@ class PollSchedule:
 
     @property
     def is_relaxed(self) -> bool:
-        """True while the delay is longer than the interval."""
+        """True while longer than the interval."""
         return self.delay_seconds > self._interval_seconds
 
     def answered(self, payload: object) -> None:
-        """Record a payload; the same object means no change."""
+        """Record a payload; the same object is no change."""
         self._failures = 0
         if payload is not self._last:
             self._last = payload
@@ -210,13 +200,13 @@ class PollSchedule:
         self.delay_seconds = min(self._interval_seconds * 2**doublings, longest)
 
     def reset(self) -> None:
-        """Poll at the interval again."""
+        """Return to the interval."""
         self.delay_seconds = self._interval_seconds
         self._repeats = 0
 
 
 class PolledSource:
-    """Polls endpoints with one source."""
+    """Polls with one source."""
 
     def __init__(
         self,
@@ -231,8 +221,7 @@ class PolledSource:
     ) -> None:
         interval = refresh_seconds if plugin.interval_seconds is None else plugin.interval_seconds
         self.interval_seconds = max(SHORTEST_INTERVAL_SECONDS, interval)
-        self.stretch = 1.0
-        """Factor of the interval in large pools."""
+        self.stretch = 1.0  # interval factor in large pools
         self.groups = 1
         can_idle = plugin.repeats_payload and plugin.interval_seconds is None
         idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
@@ -243,7 +232,7 @@ class PolledSource:
         self._counts = counts
 
     async def follow(self, watched: Watched) -> None:
-        """Poll an endpoint until cancelled."""
+        """Poll until cancelled."""
         loop = asyncio.get_running_loop()
         schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
         sent = self._table.sent
@@ -269,7 +258,7 @@ class PolledSource:
             waited += interval
 
     async def poll(self, endpoint: Endpoint, schedule: PollSchedule) -> None:
-        """Poll once, and deliver the payload or count the error."""
+        """Poll once; deliver the payload or count the error."""
         since = self._table.clock()
         payload = await self._poll_once(endpoint)
         if isinstance(payload, Failure | Fault):
@@ -281,14 +270,13 @@ class PolledSource:
         self._dispatcher.deliver(payload, endpoint, since)
 
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
-        """True if responses reported all required data since the last poll."""
         needed = self._dispatcher.needed
         written_at = self._table.oldest_write(name, needed) if needed else -math.inf
         return written_at > delivered_at and self._table.clock() - written_at <= interval_seconds
 
 
 def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
-    """Spread the endpoints over the interval, within `MAX_POLLS_PER_SECOND` in total."""
+    """Spread endpoints over the interval, within `MAX_POLLS_PER_SECOND`."""
     polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
     for source in sources:
         source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
@@ -296,7 +284,7 @@ def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:
-    """Seconds between polls. After failures: 1 s (or a shorter interval), doubled up to 30 s (or a longer interval)."""
+    """Seconds between polls. Failures: 1 s (or a shorter interval), doubled up to 30 s (or a longer interval)."""
     if not failures:
         return interval_seconds
     first = min(interval_seconds, 1.0)
@@ -304,7 +292,7 @@ def pool_delay(failures: int, interval_seconds: float) -> float:
 
 
 async def poll_pool(source: PollingPoolSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
-    """Poll a pool-wide source until cancelled."""
+    """Poll until cancelled."""
     loop = asyncio.get_running_loop()
     interval = max(source.interval_seconds, SHORTEST_INTERVAL_SECONDS)
     poll = dispatcher.bind_poll(source.poll_pool, source.timeout_seconds)

@@ -22,8 +22,7 @@ from endpick.api.errors import UnknownKey
 from endpick.data.model_rules import ModelRules
 
 MAX_ENDPOINTS = 4096
-_MAX_NUMBER = 1e300
-"""Larger numbers become NaN, so that differences and products stay finite."""
+_MAX_NUMBER = 1e300  # larger numbers become NaN: differences and products stay finite
 NEW_ROW = -1
 
 
@@ -38,12 +37,12 @@ class Cells:
 
     @classmethod
     def empty(cls, key: AnyKey, rows: int) -> Cells:
-        """A column of NaN for numbers, or None for objects."""
+        """NaN for numbers, None for objects."""
         values = np.full(rows, np.nan) if key.is_number else np.full(rows, None, dtype=np.object_)
         return cls(key, values, np.full(rows, -np.inf))
 
     def moved(self, origins: Sequence[int]) -> Cells:
-        """A copy with one row per origin, an earlier row or `NEW_ROW`."""
+        """A copy; each origin is an earlier row or `NEW_ROW`."""
         moved = Cells.empty(self.key, len(origins))
         old = np.asarray(origins, dtype=np.intp)
         kept = old != NEW_ROW
@@ -52,17 +51,17 @@ class Cells:
         return moved
 
     def write(self, row: int, value: object, now: float) -> None:
-        """Write one cell. Raises TypeError or ValueError for a wrong value."""
+        """Write one cell; raises TypeError or ValueError for a wrong value."""
         if self.key.is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # type: ignore[operator]
             value = math.nan
-        # An equal value keeps the object and its derived results.
+        # An equal value keeps its derived results.
         if not self.derived or self.values[row] != value:
             self.values[row] = value  # type: ignore[call-overload]
             self.derived.clear()
         self.written_at[row] = now
 
     def column(self) -> Column:
-        """A read-only view, which shows later writes."""
+        """A read-only view that shows later writes."""
         return Column(_read_only(self.values), _read_only(self.written_at), self.derived)
 
 
@@ -79,7 +78,7 @@ T = TypeVar("T")
 
 
 class Writable(Protocol):
-    """The part of the table that a writer needs."""
+    """The table for writers."""
 
     @property
     def generation(self) -> Generation:
@@ -93,7 +92,7 @@ class Writable(Protocol):
 
 
 class TableWriter:
-    """The `ColumnWriter` of one instance; see `EndpointTable.writer`."""
+    """See `EndpointTable.writer`."""
 
     __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
@@ -142,10 +141,9 @@ class TableWriter:
 
 
 class EndpointTable:
-    """The endpoints of the pool and their data.
+    """The endpoints and their data; `Registry` checks reports.
 
-    A membership change copies the columns to a new `Generation`, so that a request keeps its rows. Values change in place: all readers
-    run on one thread, and none awaits while it reads. Implements `EndpointRegistry`; `Registry` checks reports before.
+    A membership change copies columns to a new `Generation`; requests keep theirs. Values change in place: no reader awaits.
     """
 
     def __init__(
@@ -155,31 +153,16 @@ class EndpointTable:
         on_violation: OnViolation = refuse,
         max_endpoints: int = sys.maxsize,
     ) -> None:
-        """An empty table.
-
-        Args:
-            clock: Monotonic seconds; virtual in simulations.
-            keys: See `declare`.
-            on_violation: Called for writes of undeclared keys, which are dropped.
-            max_endpoints: More are left out.
-        """
-        self.on_changed: list[Callable[[Generation], None]] = []
-        """Called after a membership change."""
-        self.on_removed: list[Callable[[str], None]] = []
-        """Called for an endpoint that left or moved."""
-        self.on_left_out: list[Callable[[], None]] = []
-        """Called for a report of too many endpoints."""
-        self.on_delivered: list[Callable[[], None]] = []
-        """Called after collectors read a payload."""
-        self.sent: set[str] = set()
-        """Addresses to which requests were sent, for polls at the full rate."""
+        """`clock` gives monotonic seconds; `on_violation` is for writes of undeclared keys, which are dropped."""
+        self.on_changed: list[Callable[[Generation], None]] = []  # after a membership change
+        self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left or moved
+        self.on_left_out: list[Callable[[], None]] = []  # for a report of too many endpoints
+        self.on_delivered: list[Callable[[], None]] = []  # after collectors read a payload
+        self.sent: set[str] = set()  # addresses that got requests, to be polled at the full rate
         self.rules = ModelRules()
-        self.is_ready = asyncio.Event()
-        """Set after the first complete report."""
-        self.is_ending = asyncio.Event()
-        """Set when the process shuts down."""
-        self.on_stand_by: list[Callable[[str], None]] = []
-        """Called with the reason to stand by, or "" to serve."""
+        self.is_ready = asyncio.Event()  # after the first complete report
+        self.is_ending = asyncio.Event()  # when the process shuts down
+        self.on_stand_by: list[Callable[[str], None]] = []  # with the reason to stand by, or "" to serve
         self.clock = clock
         self._on_violation = on_violation
         self._max_endpoints = max_endpoints
@@ -196,16 +179,16 @@ class EndpointTable:
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """All endpoints; valid until `generation` changes."""
+        """All endpoints, until `generation` changes."""
         return Endpoints(self._generation, None, access)
 
     def find(self, name: str) -> Endpoint | None:
-        """Find an endpoint by name."""
+        """By name."""
         row = self._generation.row_of.get(name)
         return None if row is None else self._generation.endpoints[row]
 
     def declare(self, keys: Iterable[AnyKey]) -> None:
-        """Set the keys of scope `ENDPOINT` (columns) and `POOL`. Unchanged keys keep their values."""
+        """Set keys of scope `ENDPOINT` and `POOL`; unchanged ones keep their values."""
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
@@ -217,11 +200,11 @@ class EndpointTable:
         self._generation = self._next_generation(self._generation.endpoints)
 
     def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
-        """Make a writer for the keys of `scope` (None: all) and one payload, requested at `since` (None: pushed)."""
+        """A writer for keys of `scope` (None: all) and a payload requested at `since` (None: pushed)."""
         return TableWriter(self, scope, endpoint, self._on_violation, since)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write a cell, unless the endpoint left or moved, the key is undeclared, or the cell was written after `since`."""
+        """Write a cell, unless the endpoint left or moved, the key is undeclared, or the cell is newer than `since`."""
         cells = self._cells.get(key.name)
         generation = self._generation
         row = generation.row_of.get(endpoint.name)
@@ -241,7 +224,7 @@ class EndpointTable:
             self._pool_written_at[key.name] = self.clock()
 
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
-        """Time of the oldest write to these cells; -inf if one is empty."""
+        """The oldest write to these cells; -inf if one is empty."""
         row = self._generation.row_of.get(name)
         if row is None:
             return -math.inf
@@ -319,7 +302,6 @@ class EndpointTable:
 
 
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
-    """The old object if nothing changed."""
     if old is None or old is new:
         return new
     same = old.address == new.address and old.metrics_address == new.metrics_address and old.labels == new.labels

@@ -1,4 +1,4 @@
-"""The codes of all diagnostics, with severity and exit status."""
+"""Codes of diagnostics, with severity and exit status."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from importlib.resources import files
 class Code(Enum):
     """A kind of mistake: the name is the code, the value its title.
 
-    The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape,
-    03 plugins found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment.
-    A retired number is never used again. `explain/<code>.md` holds the page that `endpick explain` prints.
+    A letter (E, W, N) for the severity, then two digits for the family: 01 YAML text, 02 document shape, 03 plugins found and loaded,
+    04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment. A retired number is never used again.
     """
 
     E0101 = "the text is not valid YAML"
@@ -158,17 +157,17 @@ class Code(Enum):
 
     @property
     def family(self) -> int:
-        """The two digits after the letter: 1 for YAML text, 2 for shape, and so on."""
+        """Two digits: 1 for YAML text, 2 for shape."""
         return int(self.name[1:3])
 
     @property
     def severity(self) -> Severity:
-        """Severity by the first letter."""
+        """By the first letter."""
         return _SEVERITY_OF_LETTER[self.name[0]]
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit status of a command that fails with this mistake; OK for warnings and notes."""
+        """Exit status for this mistake; OK for warnings and notes."""
         if self.severity is not Severity.ERROR:
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
@@ -196,22 +195,19 @@ class ExitCode(IntEnum):
     """Success, perhaps with warnings."""
 
     INTERNAL_ERROR = 1
-    """A bug in endpick."""
 
     USAGE = 2
-    """Wrong command line."""
 
     CONFIG_INVALID = 3
-    """Mistakes in the configuration."""
 
     PLUGIN_UNUSABLE = 4
-    """A plugin is missing, broken or incompatible."""
+    """Missing, broken or incompatible."""
 
     FAILED = 5
     """The environment refused: port in use, unreadable file, failed start or stop."""
 
     INTERRUPTED = 130
-    """Stopped by Ctrl-C."""
+    """By Ctrl-C."""
 
 
 _EXIT_CODE_OF_FAMILY = {

@@ -1,4 +1,4 @@
-"""Diagnostics, and helpers to make them: suggestions and line numbers."""
+"""Diagnostics, suggestions and line numbers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from functools import cached_property
 from endpick.diagnostics.codes import Code, ExitCode, Severity
 
 DocumentPath = tuple[str | int, ...]
-"""Mapping keys and list indices from the root of a document: `("plugins", 0, "type")`."""
+"""Keys and indices from the root of a document: `("plugins", 0, "type")`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake, worded for the person who can repair it.
+    """One mistake, for the person who can repair it.
 
     Attributes:
-        message: In lower case, without a full stop.
-        span: None if there is no file to point into.
+        message: Lower case, without a full stop.
+        span: None without a file.
         help: The repair.
-        annotation: Short text next to the caret.
+        annotation: Text next to the caret.
     """
 
     code: Code
@@ -38,7 +38,7 @@ class Diagnostic:
 
     @property
     def severity(self) -> Severity:
-        """The severity of its code."""
+        """Severity of its code."""
         return self.code.severity
 
     @property
@@ -89,17 +89,17 @@ class PluginReference:
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
-    """True if any of them is an error."""
+    """True if one is an error."""
     return any(diagnostic.is_error for diagnostic in diagnostics)
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """In document order without duplicates; diagnostics without a span come last."""
+    """In document order without duplicates; those without a span come last."""
     return tuple(sorted(dict.fromkeys(diagnostics), key=_place))
 
 
 def exit_code_of(diagnostics: Iterable[Diagnostic]) -> ExitCode:
-    """Exit status of a command with these diagnostics: the smallest of all errors."""
+    """The smallest exit status of all errors."""
     return min((diagnostic.code.exit_code for diagnostic in diagnostics if diagnostic.is_error), default=ExitCode.OK)
 
 
@@ -114,7 +114,7 @@ MAX_SHOWN = 50
 
 
 def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tuple[Diagnostic, ...], int]:
-    """At most `limit` diagnostics in document order, errors preferred, and the number of omitted ones."""
+    """At most `limit` in document order, errors preferred, and the number of omitted ones."""
     ordered = sort_diagnostics(diagnostics)
     by_severity = sorted(ordered, key=lambda diagnostic: not diagnostic.is_error)
     kept = set(by_severity[:limit])
@@ -122,7 +122,7 @@ def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tupl
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate closest to `word`; None if none is close."""
+    """The closest candidate, or None."""
     known = sorted(set(candidates) - {word})
     plain = ascii_look_alike(word)
     if plain in known:
@@ -145,7 +145,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
 _MIN_SIMILARITY = 0.7
 _MIN_PART = 4
 
-# Letters that look like ASCII letters (a part of Unicode's confusables.txt).
+# A part of Unicode's confusables.txt.
 _LOOK_ALIKES = str.maketrans(
     "аеорсухіјѕԁһԛԝАВЕКМНОРСТХІЈЅαοενρτυχικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ‐‑‒–—−․⁃ıɑɡℓ",  # noqa: RUF001 - the ambiguity is the point
     "aeopcyxijsdhqwABEKMHOPCTXIJSaoevptuxikABEZHIKMNOPTYX------.-iagl",
@@ -153,14 +153,14 @@ _LOOK_ALIKES = str.maketrans(
 
 
 def ascii_look_alike(word: str) -> str:
-    """The word with look-alike letters replaced by ASCII letters, and invisible ones removed."""
+    """Replace look-alike letters by ASCII letters; remove invisible ones."""
     compatible = unicodedata.normalize("NFKC", word)
     visible = "".join(character for character in compatible if unicodedata.category(character) != "Cf")
     return visible.translate(_LOOK_ALIKES)
 
 
 def _only_longer_form(word: str, folded: Mapping[str, str]) -> str | None:
-    """The only candidate that begins or ends with the word: `dataLayer` for `data`."""
+    """Such as `dataLayer` for `data`."""
     longer = [form for form in folded if len(word) >= _MIN_PART and (form.startswith(word) or form.endswith(word))]
     return folded[longer[0]] if len(longer) == 1 else None
 
@@ -174,7 +174,7 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 class Lines:
-    """A text with line numbers; lines and columns start at 1, columns count code points."""
+    """A text by line; lines and columns start at 1, columns count code points."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -191,11 +191,11 @@ class Lines:
         return len(self._lines)
 
     def line(self, number: int) -> str:
-        """A line without its line break; empty if there is none."""
+        """A line without its break; empty if there is none."""
         return self._lines[number - 1] if 1 <= number <= len(self._lines) else ""
 
     def position(self, index: int) -> tuple[int, int]:
-        """Line and column of the code point at `index`, which is clamped to the text."""
+        """Line and column of a code point; `index` is clamped to the text."""
         index = max(0, min(index, len(self.text)))
         line = bisect_right(self._starts, index)
         return line, index - self._starts[line - 1] + 1

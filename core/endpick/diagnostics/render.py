@@ -21,10 +21,7 @@ _GUTTER = "1;34"
 def render_text(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None, *, colour: bool = False, limit: int = MAX_SHOWN
 ) -> str:
-    """Diagnostics in document order, separated by blank lines, at most `limit`.
-
-    `sources` maps file names to texts; without it no source lines are shown.
-    """
+    """Text in document order; `sources` maps file names to texts, without which no source lines are shown."""
     shown, omitted = cap(diagnostics, limit)
     texts = {file: Lines(text) for file, text in (sources or {}).items()}
     blocks = ["\n".join(_Block(diagnostic, texts, colour).rows()) for diagnostic in shown]
@@ -34,8 +31,6 @@ def render_text(
 
 
 class _Block:
-    """The rows of one diagnostic, aligned at the line numbers."""
-
     def __init__(self, diagnostic: Diagnostic, texts: Mapping[str, Lines], colour: bool) -> None:
         self.diagnostic = diagnostic
         self.texts = texts
@@ -99,7 +94,7 @@ class _Block:
 
 
 def _marks(diagnostic: Diagnostic) -> list[Mark]:
-    """All places of a diagnostic, grouped by file; the file of the mistake comes first."""
+    """Every place, grouped by file; the file of the mistake comes first."""
     if diagnostic.span is None:
         primary: list[Mark] = []
         files: dict[str, None] = {}
@@ -123,7 +118,7 @@ _TAB = "    "
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One underlined place. The primary one has carets and context lines, others have dashes."""
+    """An underlined place: the primary one with carets and context lines, others with dashes."""
 
     span: Span
     message: str
@@ -132,7 +127,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of an excerpt: numbered source, a mark, or a gap."""
+    """A line of an excerpt: numbered source, a mark, or a gap."""
 
     number: int | None
     text: str
@@ -140,7 +135,7 @@ class Row:
 
 
 def excerpt(lines: Lines, marks: Sequence[Mark]) -> Iterator[Row]:
-    """Rows from top to bottom for marks in one file; of a multi-line mark only the first line is shown."""
+    """Rows for marks in one file; a multi-line mark shows its first line only."""
     by_line = {number: list(group) for number, group in groupby(sorted(marks, key=lambda mark: mark.span), key=lambda mark: mark.span.line)}
     previous = None
     for number in sorted(set(by_line) | _context(lines, marks)):
@@ -160,7 +155,7 @@ def _context(lines: Lines, marks: Sequence[Mark]) -> set[int]:
 
 
 def _window(source: str, marks: Sequence[Mark]) -> int:
-    """First shown column of a long line, so that its first mark is visible."""
+    """The first shown column of a long line; keeps the first mark visible."""
     if len(source) <= MAX_LINE_LENGTH or not marks:
         return 0
     return max(0, marks[0].span.column - 1 - MAX_LINE_LENGTH // 2)
@@ -250,7 +245,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """One `::error …::` line for each diagnostic, in document order."""
+    """An `::error …::` line for each diagnostic, in document order."""
     return "".join(f"{printable(_command(diagnostic))}\n" for diagnostic in sort_diagnostics(diagnostics))
 
 
@@ -259,7 +254,7 @@ def _command(diagnostic: Diagnostic) -> str:
     if diagnostic.span is not None:
         span = diagnostic.span
         place = {"file": span.file, "line": str(span.line), "col": str(span.column), "endLine": str(span.end_line)}
-        # The end column is inclusive for GitHub and must not precede the start.
+        # GitHub's end column is inclusive and must not precede the start.
         place["endColumn"] = str(max(span.end_column - 1, span.column if span.end_line == span.line else 1))
         properties = place | properties
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())

@@ -1,4 +1,1 @@
-"""The plugin host: finds installed plugins, loads and checks them, and turns a configuration into a proven plan.
-
-Start with `planning.planner.make_plan`.
-"""
+"""Finds, loads and checks plugins, and plans a configuration. Start with `planning.planner.make_plan`."""

@@ -1,4 +1,4 @@
-"""Calls async plugin methods. Apart from `boundary` because the compiled build leaves coroutines interpreted."""
+"""Calls async plugin methods; not in `boundary`, because the compiled build leaves coroutines interpreted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 
 class _Step(Protocol):
-    """The parts of `boundary.Step` that this module uses."""
-
     breaker: Breaker
     call: Callable[..., object]
     scope: AccessScope
@@ -52,7 +50,7 @@ async def call_awaited(step: _Step, access: Access, timeout_seconds: float, argu
 
 @coroutine
 def _confined(step: _Step, access: Access, arguments: tuple[object, ...]) -> Generator[object, None, object]:
-    """Await the plugin; between two of its waits it holds the event loop, confined to its data keys."""
+    """Await the plugin, confined to its data keys while it holds the event loop."""
     awaited = _stretch(step, access, partial(_begin, step, arguments))
     resume: Callable[[], object] = partial(next, awaited)
     while True:

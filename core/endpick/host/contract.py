@@ -1,4 +1,4 @@
-"""Checks that an imported class can serve as a plugin; each kind of mistake has its own code."""
+"""Checks that an imported class can serve as a plugin."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ _API_PACKAGE = "endpick.api."
 _SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
 _SYNC_OR_ASYNC = frozenset({"produce"})
 
-# Similarity from which a name counts as a misspelling: `first_chunck` is one of `first_chunk`, `restart` is not one of `start`.
+# From here a name is misspelt: `first_chunck` for `first_chunk`, but not `restart` for `start`.
 _METHOD_SIMILARITY = 0.85
 _ATTRIBUTE_SIMILARITY = 0.8
 
 
 def signature_faults(plugin: type) -> tuple[tuple[str, str], ...]:
-    """Every method that the host cannot call, or with a misspelt name, and the reason."""
+    """Misspelt methods and those the host cannot call, each with the reason."""
     unfit = ((name, reason) for name, base in _contract(plugin) for reason in _method_faults(plugin, name, base))
     return (*unfit, *_misspelt_methods(plugin))
 
@@ -134,7 +134,6 @@ def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
 
 
 def _misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
-    """Class attributes with almost the name of an attribute of `Plugin` or its kinds, and the name that was meant."""
     bases = [base for base in plugin.__mro__ if base.__module__.startswith(_API_PACKAGE)]
     known = {name for base in bases for name in getattr(base, "__annotations__", {})} - {"kind"}
     for klass in plugin.__mro__:
@@ -187,7 +186,7 @@ def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) 
 
 
 def check_contract(reference: Reference, candidate: Candidate, value: object) -> tuple[Diagnostic, ...]:
-    """Every reason why an imported object cannot serve as a plugin."""
+    """Every reason why an object cannot serve as a plugin."""
     if not isinstance(value, type) or not issubclass(value, Plugin):
         return (_not_a_plugin_class(reference, candidate, value),)
     return (*_declaration_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
@@ -283,12 +282,12 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
 
 
 def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
-    """The marked fields of a model and its nested models."""
+    """The marked fields, nested ones included."""
     return tuple(_marks(model, set()))
 
 
 def mark_of(field: FieldInfo) -> RefersTo | None:
-    """The field's `RefersTo`, if any."""
+    """The field's `RefersTo`."""
     return next((mark for mark in field.metadata if isinstance(mark, RefersTo)), None)
 
 

@@ -1,4 +1,4 @@
-"""Finds installed plugin types and hook objects by reading package metadata; imports no plugin."""
+"""Finds installed plugin types and hook objects in package metadata; imports no plugin."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from packaging.version import InvalidVersion, Version
 
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, HOST_DISTRIBUTION, OUR_GROUPS
 
-TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
-"""Lower-case words joined by hyphens or dots: `queue-scorer`, `acme.queue-scorer`."""
+TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"  # such as `queue-scorer` or `acme.queue-scorer`
 
 _TYPE = re.compile(TYPE_PATTERN, re.ASCII)
 _GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
 
 
 def is_valid_type(name: str) -> bool:
-    """True when `name` is well-formed as a plugin type."""
+    """True if `name` is well-formed."""
     return _TYPE.fullmatch(name) is not None
 
 
 def normalise(name: str) -> str:
-    """A distribution name in canonical form (PEP 503)."""
+    """The canonical form of a distribution name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """An entry point that offers a plugin type or a hook object."""
+    """An entry point for a plugin type or hook object."""
 
-    type: str  # name of the entry point; may be malformed, see `is_valid`
-    api_major: int  # from the name of the entry-point group
+    type: str  # name of the entry point; may be malformed
+    api_major: int  # from the entry-point group
     distribution: str
     version: str
-    target: str  # `module:attribute` as its author wrote it; may not exist
-    metadata_path: str  # the distribution's `.dist-info` directory
+    target: str  # `module:attribute`; may not exist
+    metadata_path: str  # `.dist-info` directory
     source_path: str = ""  # project directory of an editable install
-    is_builtin: bool = False  # part of endpick's own distribution
+    is_builtin: bool = False  # of endpick
 
     @property
     def is_valid(self) -> bool:
@@ -55,12 +54,12 @@ class Candidate:
 
     @property
     def module(self) -> str:
-        """The module of the target."""
+        """The target's module."""
         return self.target.partition(":")[0].partition("[")[0].strip()
 
     @property
     def speaks_our_api(self) -> bool:
-        """True if it was written for this API major."""
+        """True if it has this API major."""
         return self.api_major == API_MAJOR
 
     @property
@@ -70,12 +69,12 @@ class Candidate:
 
     @property
     def origin(self) -> str:
-        """Name and version of the distribution, for messages."""
+        """Name and version of the distribution."""
         return f"{self.distribution} {self.version}".rstrip()
 
 
 class Installed:
-    """One metadata directory (`*.dist-info` or `*.egg-info`), read on demand."""
+    """A `.dist-info` or `.egg-info` directory, read on demand."""
 
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
@@ -84,17 +83,17 @@ class Installed:
 
     @property
     def is_empty(self) -> bool:
-        """True for a directory that an interrupted uninstall left behind."""
+        """True after an interrupted uninstall."""
         return self._path.is_dir() and not any((self._path / file).exists() for file in ("METADATA", "PKG-INFO"))
 
     @cached_property
     def name(self) -> str:
-        """The name as its author writes it."""
+        """The name as published."""
         return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
 
     @property
     def key(self) -> str:
-        """Name in canonical form."""
+        """The canonical name."""
         return normalise(self.name)
 
     @property
@@ -104,7 +103,7 @@ class Installed:
 
     @property
     def origin(self) -> str:
-        """Name and version, for messages."""
+        """Name and version."""
         return f"{self.name} {self.version}".rstrip()
 
     @property
@@ -114,12 +113,12 @@ class Installed:
 
     @cached_property
     def entry_points(self) -> tuple[EntryPoint, ...]:
-        """Its entry points for endpick."""
+        """Entry points for endpick."""
         return tuple(entry_point for entry_point in self._distribution.entry_points if entry_point.group.startswith(OUR_GROUPS))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """All its entry-point groups."""
+        """All entry-point groups."""
         return tuple(sorted({entry_point.group for entry_point in self._distribution.entry_points}))
 
     @cached_property
@@ -131,16 +130,13 @@ class Installed:
 
 
 def find_installed(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-    """Every metadata directory on the import path (`sys.path` unless given), in its order."""
+    """Metadata directories on the import path (default: `sys.path`), in its order."""
     found = Distribution.discover() if path is None else Distribution.discover(path=list(path))
     return tuple(map(Installed, found))
 
 
 def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
-    """The distributions with entry points for endpick, by canonical name.
-
-    If a distribution is installed twice, the copy that comes first on the import path counts, as for Python itself.
-    """
+    """By canonical name; the first copy on the import path counts, as in Python."""
     first: dict[str, Installed] = {}
     for copy in copies:
         if copy.entry_points:
@@ -149,19 +145,19 @@ def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
 
 
 def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All plugin types, sorted, so that the same environment always gives the same answer."""
+    """All plugin types, sorted."""
     return tuple(sorted({one for copy in for_endpick(find_installed(path)).values() for one in _plugins(copy)}))
 
 
 def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All hook objects, sorted; `Candidate.type` is the name of the hook object."""
+    """All hook objects, sorted; `Candidate.type` is the object's name."""
     copies = for_endpick(find_installed(path)).values()
     found = [(entry, copy) for copy in copies for entry in copy.entry_points if entry.group == HOOKS_ENTRY_POINT_GROUP]
     return tuple(sorted(_candidate(entry, API_MAJOR, copy) for entry, copy in found))
 
 
 def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:
-    """The candidates this host can use for a type; more than one only when distributions clash."""
+    """Usable candidates for a type; several if distributions clash."""
     return tuple(one for one in candidates if one.type == plugin_type and one.is_usable)
 
 
@@ -190,7 +186,7 @@ class UnmetRequirement:
     """A requirement that the environment does not meet."""
 
     distribution: str  # canonical name
-    requirement: str  # name and versions, without marker and extras
+    requirement: str  # without marker and extras
     installed: str = ""  # version
 
     def __str__(self) -> str:
@@ -200,7 +196,7 @@ class UnmetRequirement:
 
 
 def requirements_of(distribution: str) -> tuple[str, ...]:
-    """The `Requires-Dist` lines of a distribution; empty when it is not installed."""
+    """The `Requires-Dist` lines; empty if it is not installed."""
     try:
         return tuple(metadata.requires(distribution) or ())
     except metadata.PackageNotFoundError:
@@ -208,13 +204,13 @@ def requirements_of(distribution: str) -> tuple[str, ...]:
 
 
 def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
-    """Every requirement that the environment does not meet; requirements of extras are skipped."""
+    """Unmet requirements, except those of extras."""
     applying = (one for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""}))
     return tuple(unmet for one in applying if (unmet := _unmet(one)) is not None)
 
 
 def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
-    """The unmet requirements of an installed distribution."""
+    """Unmet requirements of a distribution."""
     return unmet_requirements(requirements_of(distribution))
 
 
@@ -230,5 +226,5 @@ def _unmet(requirement: Requirement) -> UnmetRequirement | None:
 def _allows(requirement: Requirement, version: str) -> bool:
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:  # a development build may name its version after a commit
+    except InvalidVersion:  # a development build, named after a commit
         return True

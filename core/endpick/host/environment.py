@@ -33,12 +33,12 @@ _FORMAT = 3
 _SHOWN_FILES = 5
 
 _WRITTEN_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json)|.*\.pyc|\.\..*")
-"""Entries of RECORD that differ between installers or environments."""
+"""RECORD entries that differ between installers or environments."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pin:
-    """A distribution as it was locked; `digest` is the SHA-256 of its RECORD. The source of an editable install is not pinned."""
+    """A locked distribution; `digest` is the SHA-256 of RECORD. The source of an editable install is not pinned."""
 
     distribution: str
     version: str
@@ -47,7 +47,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The content of a lock file."""
+    """A lock file."""
 
     pins: tuple[Pin, ...] = ()
 
@@ -58,12 +58,12 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class LockCheck:
-    """How the installed distributions differ from a lock: message and notes by canonical name."""
+    """Differences from a lock: message and notes by canonical name."""
 
     differences: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def fault(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
-        """Why this plugin type or hook object must not be imported; None if it is as locked."""
+        """Why an import is forbidden; None if it is as locked."""
         found = self.differences.get(normalise(candidate.distribution))
         if found is None:
             return None
@@ -71,7 +71,7 @@ class LockCheck:
         return reference.diagnostic(Code.E0308, message, candidate, annotation="differs from the lock file", help=_REPAIR, notes=notes)
 
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """One diagnostic for each distribution that differs."""
+        """One for each distribution that differs."""
         return tuple(Diagnostic(Code.E0308, message, help=_REPAIR, notes=notes) for message, notes in self.differences.values())
 
 
@@ -79,12 +79,12 @@ _REPAIR = "reinstall what was locked, or accept what is installed with `endpick 
 
 
 def lock_of(candidates: Iterable[Candidate]) -> Lock:
-    """Pin every distribution that offers one of these plugin types and hook objects."""
+    """Pin the distributions of these candidates."""
     return Lock(tuple(sorted({_pin(one) for one in candidates})))
 
 
 def check_lock(lock: Lock, candidates: Iterable[Candidate]) -> LockCheck:
-    """Compare the distributions of these candidates with the lock, and their files with RECORD."""
+    """Compare distributions with the lock, and their files with RECORD."""
     pinned = {normalise(pin.distribution): pin for pin in lock.pins}
     installed = {normalise(one.distribution): one for one in candidates}
     found = {name: _difference(pinned.get(name), one) for name, one in installed.items()}
@@ -110,12 +110,12 @@ def load_lock(path: Path) -> Lock | Diagnostic:
 
 
 def changed_files(metadata_path: str) -> tuple[str, ...]:
-    """Files of a distribution that differ from its RECORD, sorted."""
+    """Files that differ from RECORD, sorted."""
     return tuple(sorted(str(file) for file in _recorded(metadata_path) if not _is_intact(file)))
 
 
 def listed(files: tuple[str, ...]) -> str:
-    """Up to five file names, and how many there are besides."""
+    """Up to five file names, and the number of others."""
     more = len(files) - _SHOWN_FILES
     return ", ".join(files[:_SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
 
@@ -160,14 +160,14 @@ def _unusable(path: Path, reason: str) -> Diagnostic:
 class Health:
     """An examined environment."""
 
-    copies: tuple[Installed, ...]  # metadata directories of plugin distributions, in import-path order
+    copies: tuple[Installed, ...]  # in import-path order
     candidates: tuple[Candidate, ...]
     hook_objects: tuple[Candidate, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def examine(path: Sequence[str] | None = None) -> Health:
-    """Examine everything installed for endpick on the import path (`sys.path` unless given)."""
+    """Examine the plugins on the import path (default: `sys.path`)."""
     everything = find_installed(path)
     counting = for_endpick(everything)
     copies = tuple(copy for copy in everything if copy.key in counting)
@@ -184,7 +184,7 @@ def examine(path: Sequence[str] | None = None) -> Health:
 
 
 def import_place(module: str) -> str:
-    """The file Python would import a module from; empty when there is none. Parent packages are not imported."""
+    """The file of a module; empty if there is none. Imports no parent package."""
     top, *inner = module.split(".")
     spec: ModuleSpec | None = find_spec(top)
     for name in inner:

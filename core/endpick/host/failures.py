@@ -10,24 +10,20 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-PLUGIN_ERRORS = (Exception, SystemExit)
-"""Errors of a plugin. KeyboardInterrupt, GeneratorExit and CancelledError are the host's and pass."""
+PLUGIN_ERRORS = (Exception, SystemExit)  # other errors pass: KeyboardInterrupt, GeneratorExit and CancelledError are the host's
 
 
 def describe_error(error: BaseException) -> str:
-    """The class and message of an exception, for logs and diagnostics."""
+    """Class and message of an exception."""
     message = " ".join(str(error).split())
     return (f"{type(error).__name__}: {message}" if message else type(error).__name__)[:500]
 
 
 class FaultOfAnother(BaseException):
-    """Carries the fault of a nested plugin call, which refuses the request, through the calling plugin.
-
-    No `Exception`, so that the caller does not handle it by accident.
-    """
+    """Carries the fault of a nested call through the calling plugin, which must not catch it as an `Exception`."""
 
     def __init__(self, fault: object) -> None:
-        """`fault` is a `boundary.Fault`, counted and logged already."""
+        """`fault` is a `boundary.Fault`, logged already."""
         super().__init__(str(fault))
         self.fault = fault
 
@@ -43,13 +39,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
-    """Frames outside endpick's host and the import system, innermost last."""
+    """Frames outside the host and the import system, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     return tuple(frame for frame in frames if not frame.filename.startswith(_HOST_OR_IMPORT_SYSTEM))
 
 
 def place(error: BaseException) -> str:
-    """The plugin's own innermost frame as `file:line in function`; empty if no plugin code ran."""
+    """The plugin's innermost frame as `file:line in function`; empty without plugin frames."""
     frames = plugin_frames(error)
     called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
     if called is None:
@@ -65,7 +61,7 @@ def _is_standard(file: Path) -> bool:
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as one note of a diagnostic; empty if no plugin code ran."""
+    """The plugin's frames as a diagnostic note."""
     frames = plugin_frames(error)
     if not frames:
         return ()
@@ -79,7 +75,7 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 class Backoff:
-    """Delays that double from 0.5 s to 30 s, and start over after a run longer than 30 s."""
+    """Delays double from 0.5 s to 30 s; a run longer than 30 s resets them."""
 
     def __init__(self) -> None:
         self._next = FIRST_DELAY_SECONDS
@@ -100,7 +96,7 @@ def is_being_cancelled() -> bool:
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run something until cancelled; restart it with back-off when it ends."""
+    """Run until cancelled; restart with back-off."""
     loop = asyncio.get_running_loop()
     backoff = Backoff()
     while not is_being_cancelled():
@@ -118,7 +114,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) -> int:
-    """Cancel tasks and wait; returns the number that did not end in time."""
+    """Cancel and wait; returns the number that did not end in time."""
     cancelled = list(tasks)
     for task in cancelled:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Loads the hook objects of a configuration and calls them. The failure of one does not affect the others."""
+"""Loads and calls hook objects; the failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import click
 
 
-DEADLINE_SECONDS = 10.0
-"""Time limit for one asynchronous hook implementation."""
+DEADLINE_SECONDS = 10.0  # for one asynchronous hook implementation
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +46,12 @@ class HookCall:
     implementation: pluggy.HookImpl
 
     def __call__(self, **offered: object) -> object:
-        """Call it with the arguments it asks for; errors propagate."""
+        """Call it with the arguments it asks for."""
         with attributed(f"{self.reference.type} ({self.candidate.origin})"):
             return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
-        """A diagnostic for an exception; exceptions meant for the operator are quoted without their class."""
+        """An exception as a diagnostic; without its class if it is meant for the operator."""
         on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
         return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe_error(error)}", error)
 
@@ -61,7 +60,7 @@ class HookCall:
         return self.failure(Code.E0705, error).message
 
     def fault(self, code: Code, predicate: str, error: BaseException | None = None) -> Diagnostic:
-        """A diagnostic about this hook object."""
+        """A diagnostic about the hook object."""
         name = self.reference.type
         return self.reference.diagnostic(
             code,
@@ -73,7 +72,7 @@ class HookCall:
 
 
 class HookConfigReport:
-    """The `endpick.api.hooks.ConfigReport` passed to one hook object."""
+    """The `ConfigReport` for one hook object."""
 
     def __init__(self, call: HookCall, source: SourceMap) -> None:
         self.diagnostics: list[Diagnostic] = []
@@ -110,7 +109,7 @@ class HookConfigReport:
 
 
 class HookRegistry:
-    """The hook objects of one configuration. Made by `load_hooks`."""
+    """The hook objects of a configuration; see `load_hooks`."""
 
     def __init__(self) -> None:
         self._pluggy = pluggy.PluginManager(PROJECT_NAME)
@@ -120,11 +119,11 @@ class HookRegistry:
         self._logged: set[str] = set()
 
     def add_first(self, reference: Reference, candidate: Candidate, hook_object: object) -> Diagnostic | None:
-        """Put a hook object before all others; a diagnostic if it is there already."""
+        """Put a hook object first; a diagnostic if it is there already."""
         name = f"{reference.type} ({candidate.origin})"
         self._known[name] = (reference, candidate)
         try:
-            self._pluggy.register(hook_object, name)  # pluggy calls the last registered object first
+            self._pluggy.register(hook_object, name)  # pluggy calls the last registered first
         except ValueError:
             return reference.diagnostic(Code.E0705, f"the hook object {name} is named twice", candidate, help="remove one of the entries")
         self._pluggy.check_pending()
@@ -132,12 +131,12 @@ class HookRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hook objects in document order: `audit (acme-audit 1.0)`."""
+        """In document order: `audit (acme-audit 1.0)`."""
         return tuple(reversed(self._known))
 
     @property
     def files(self) -> dict[str, str]:
-        """Hook objects by source file; the distribution if several objects share a file."""
+        """Hook objects by source file; the distribution if they share it."""
         found: dict[str, str] = {}
         for name, hook_object in self._pluggy.list_name_plugin():
             module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
@@ -147,13 +146,13 @@ class HookRegistry:
         return found
 
     def calls(self, hook: str) -> Iterator[HookCall]:
-        """The implementations of a hook in call order."""
+        """Implementations in call order."""
         for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
             reference, candidate = self._known[implementation.plugin_name]
             yield HookCall(hook, reference, candidate, implementation)
 
     def offered(self) -> tuple[tuple[Candidate, ...], tuple[Diagnostic, ...]]:
-        """Plugin types registered by `endpick_register`, and the failures."""
+        """Plugin types of `endpick_register`, and the failures."""
         candidates: list[Candidate] = []
         faults: list[Diagnostic] = []
         for call in self.calls("endpick_register"):
@@ -168,7 +167,7 @@ class HookRegistry:
         return tuple(candidates), tuple(faults)
 
     def plugin_loaded(self, loaded: LoadedPlugin) -> None:
-        """Announce a loaded plugin type, once per class; failures are logged."""
+        """Announce a plugin type, once per class; failures are logged."""
         if loaded.plugin in self._announced:
             return
         self._announced.add(loaded.plugin)
@@ -185,7 +184,7 @@ class HookRegistry:
                     _log.warning(message, exc_info=error)
 
     def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
-        """Findings of the hook objects about a document without errors."""
+        """Findings about a document without errors."""
         found: list[Diagnostic] = []
         for call in self.calls("endpick_validate"):
             report = HookConfigReport(call, source)
@@ -197,24 +196,24 @@ class HookRegistry:
         return tuple(found)
 
     def configure(self, services: HostServices) -> tuple[Diagnostic, ...]:
-        """Let the hook objects replace services; changes `services` in place."""
+        """Let hook objects replace services in place."""
         return self._call_each("endpick_configure", Code.E0706, services=services)
 
     def add_commands(self, group: click.Group) -> tuple[Diagnostic, ...]:
-        """Let the hook objects add commands to `group`."""
+        """Let hook objects add commands."""
         return self._call_each("endpick_add_commands", Code.E0705, group=group)
 
     async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce that serving begins. A failure should end the start."""
+        """Announce that serving begins; a failure should end the start."""
         return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, host=host)
 
     async def shutdown(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce that serving has ended, in reverse order."""
+        """Announce, in reverse order, that serving has ended."""
         calls = reversed(list(self.calls("endpick_shutdown")))
         return await self._await_each(calls, Code.E0704, deadline_seconds, host=host)
 
     async def reload(self, old: Document, new: Document, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Ask whether a new configuration may replace the old one; any diagnostic refuses it."""
+        """Ask whether a configuration may replace another; any diagnostic refuses it."""
         return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
 
     def _call_each(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
@@ -248,7 +247,7 @@ class HookRegistry:
 def load_hooks(
     references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """Load the hook objects of the `hooks:` entries; objects with mistakes are reported and left out."""
+    """Load the objects of `hooks:`; faulty ones are reported and left out."""
     registry = HookRegistry()
     faults: list[Diagnostic] = []
     for reference in reversed(references):
@@ -279,7 +278,7 @@ _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
 def load_hook_object(
     reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck
 ) -> tuple[Candidate, object] | Diagnostic:
-    """The object that a `hooks:` entry names, with its entry point."""
+    """The object of a `hooks:` entry, with its entry point."""
     candidate = _resolve(reference, candidates)
     if isinstance(candidate, Diagnostic):
         return candidate
@@ -296,7 +295,7 @@ def load_hook_object(
 
 
 def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
-    """Every implementation that endpick could not call, and an object without implementations."""
+    """A diagnostic per implementation that endpick cannot call, or for an object without any."""
     manager = pluggy.PluginManager(PROJECT_NAME)
     faults: list[Diagnostic] = []
     implemented = False

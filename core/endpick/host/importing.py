@@ -1,4 +1,4 @@
-"""Imports the target of an entry point, or describes why that failed."""
+"""Imports the target of an entry point, or describes the failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
 
 @contextmanager
 def attributed(origin: str) -> Iterator[None]:
-    """Attribute log records written meanwhile to `origin`, such as `queue-scorer (endpick 0.1.0)`."""
+    """Attribute log records to `origin`, such as `queue-scorer (endpick 0.1.0)`."""
     token = _origin.set(origin)
     try:
         yield
@@ -33,7 +33,7 @@ def attributed(origin: str) -> Iterator[None]:
 
 
 class Attribution(logging.Filter):
-    """Sets `plugin` on records written inside `attributed`. For handlers."""
+    """Handler filter that sets `plugin` on records written inside `attributed`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keep every record."""
@@ -45,7 +45,7 @@ class Attribution(logging.Filter):
 
 @dataclass(slots=True)
 class CapturedOutput:
-    """Standard output, standard error and warnings of plugin code."""
+    """Output and warnings of plugin code."""
 
     text: str = ""
     warnings: list[warnings.WarningMessage] = field(default_factory=list)
@@ -53,7 +53,7 @@ class CapturedOutput:
 
 @contextmanager
 def captured() -> Iterator[CapturedOutput]:
-    """Capture what Python code prints and warns meanwhile."""
+    """Capture output and warnings of Python code."""
     output, printed = CapturedOutput(), io.StringIO()
     with warnings.catch_warnings(record=True) as caught, redirect_stdout(printed), redirect_stderr(printed):
         warnings.simplefilter("default")
@@ -76,7 +76,7 @@ class Imported:
 
 
 def import_target(reference: Reference, candidate: Candidate) -> Imported | Diagnostic:
-    """Import the candidate's module and look its attribute up; what the module raises becomes a diagnostic."""
+    """Import a module and look up the attribute; errors become a diagnostic."""
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
         return _wrong_entry_point(Code.E0303, reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")

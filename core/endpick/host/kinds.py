@@ -1,7 +1,4 @@
-"""The table of kinds: every fact the host needs about a kind of plugin.
-
-A new kind is a class in `endpick.api`, a row in `KINDS`, and the code that calls it.
-"""
+"""The facts about plugin kinds. A new kind is a class in `endpick.api`, a row in `KINDS`, and the code that calls it."""
 
 from __future__ import annotations
 
@@ -36,15 +33,13 @@ from endpick.api.discovery import EndpointDiscovery
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
-Kind: TypeAlias = type[Plugin[Any]]
-"""A kind is a class in `endpick.api`; `Kind.kind` is its name for operators."""
+Kind: TypeAlias = type[Plugin[Any]]  # a class in `endpick.api`; `Kind.kind` is its name
 
 
 class OnFault(enum.StrEnum):
     """How the host treats a request when an instance raises or returns something invalid."""
 
-    SKIP = "skip"
-    """Continue without the instance."""
+    SKIP = "skip"  # continue without the instance
     REFUSE = "refuse"
 
 
@@ -69,7 +64,7 @@ class Layer(enum.IntEnum):
 
 
 class ExtensionPoint(enum.StrEnum):
-    """The `extension_point` label of plugin metrics; values are those of llm-d if llm-d has the point."""
+    """The `extension_point` label of metrics, as in llm-d if it has the point."""
 
     REQUEST_PARSING = "RequestParsing"
     REQUEST_HEADERS = "RequestHeader"
@@ -100,30 +95,30 @@ class ExtensionPoint(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """One row of the table."""
+    """A row of `KINDS`."""
 
     api: Kind
     layer: Layer
-    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)  # called on the request path
-    named_at: str = ""  # in the document; empty if an instance takes part because it is defined
-    on_fault: OnFault = OnFault.SKIP  # the default; kinds that decide who may serve fail closed
-    at_most: int | None = None  # instances per profile, or per document
-    writes: bool = False  # instances may write data keys
-    by_reference: bool = False  # other plugins call it through a parameter; see `RefersTo`
+    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)  # on the request path
+    named_at: str = ""  # in the document; empty if a definition suffices
+    on_fault: OnFault = OnFault.SKIP  # kinds that decide who may serve fail closed
+    at_most: int | None = None  # per profile, or per document
+    writes: bool = False  # data keys
+    by_reference: bool = False  # through a parameter, see `RefersTo`
 
     @property
     def name(self) -> str:
-        """Name for operators: `data-source`."""
+        """For operators: `data-source`."""
         return self.api.kind
 
     @property
     def in_profile(self) -> bool:
-        """True if instances are named in scheduling profiles."""
+        """True if scheduling profiles name its instances."""
         return self.named_at == _PROFILE
 
     @property
     def on_request(self) -> bool:
-        """True if an instance takes part in every request because it is defined."""
+        """True if every defined instance takes part in every request."""
         return bool(self.methods) and not self.named_at and self.at_most is None
 
     @property
@@ -203,42 +198,41 @@ _ROWS = (
 KINDS: Mapping[Kind, KindFacts] = MappingProxyType({row.api: row for row in _ROWS})
 
 KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind in KINDS], "type": "string"})]
-"""The name of a kind in JSON documents."""
 
 
 def kinds_of(plugin: type) -> tuple[Kind, ...]:
-    """All kinds of a class, in table order."""
+    """Kinds of a class, in table order."""
     return tuple(kind for kind in KINDS if issubclass(plugin, kind))
 
 
 def default_on_fault(kinds: Iterable[Kind]) -> OnFault:
-    """REFUSE if one of the kinds fails closed, else SKIP."""
+    """REFUSE if a kind fails closed."""
     return OnFault.REFUSE if any(KINDS[kind].on_fault is OnFault.REFUSE for kind in kinds) else OnFault.SKIP
 
 
 def first_write(kinds: Iterable[Kind]) -> Layer:
-    """The earliest layer in which an instance of these kinds can write."""
+    """The earliest layer in which these kinds write."""
     rows = [KINDS[kind] for kind in kinds]
     return min(row.layer for row in ([row for row in rows if row.writes] or rows))
 
 
 def last_read(kinds: Iterable[Kind]) -> Layer:
-    """The latest layer in which an instance of these kinds can read."""
+    """The latest layer in which these kinds read."""
     return max(KINDS[kind].layer for kind in kinds)
 
 
 def titles(kinds: Iterable[Kind]) -> str:
-    """Kinds as words: `a filter and a scorer`."""
+    """As words: `a filter and a scorer`."""
     return " and ".join(KINDS[kind].title for kind in kinds)
 
 
 def parameters_model(plugin: type) -> object:
-    """The model of the parameters: the generic argument of the kind. `contract` checks that it is a `Parameters` class."""
+    """The generic argument of the kind, checked by `contract`."""
     return next(iter(generic_arguments(plugin, Plugin)), Parameters)
 
 
 def payload_of(plugin: type) -> type[object] | None:
-    """Payload type of a source or collector, its second generic argument; None for any payload and for other kinds."""
+    """Second generic argument of a source or collector; None for any payload and for other kinds."""
     base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
     if base is None:
         return None

@@ -1,4 +1,4 @@
-"""Loads plugin classes: resolves a type, imports it, checks the class, and reports every mistake of its author."""
+"""Resolves, imports and checks plugin classes."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ class LoadedPlugin:
 
     candidate: Candidate
     plugin: type[Plugin[Parameters]]
-    type: str  # name of its entry point; for an alias, the current name
+    type: str  # name of the entry point; for an alias, the current name
     kinds: tuple[Kind, ...]
-    load_seconds: float  # of the import; nearly zero if the module was imported before
-    output: str  # printed text and warnings of the import
+    load_seconds: float  # of the import
+    output: str  # of the import, with warnings
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
-        """The schemas a `parameters:` block must satisfy; the last one is for display."""
+        """Schemas of a `parameters:` block; the last one is for display."""
         return schemas_of(self.plugin)
 
     @property
     def summary(self) -> str:
-        """First line of its own docstring."""
+        """First line of its docstring."""
         own = self.plugin.__dict__.get("__doc__") or _docstring_in_source(self.plugin)
         return next(iter(own.strip().splitlines()), "")
 
     @property
     def description(self) -> str:
-        """Its docstring, or the docstring of its kind."""
+        """Its docstring, or that of its kind."""
         return inspect.getdoc(self.plugin) or inspect.cleandoc(_docstring_in_source(self.plugin))
 
 
 def _docstring_in_source(plugin: type) -> str:
-    """The docstring of a compiled class, read from the source next to it because mypyc drops docstrings."""
+    """Read a docstring from the source next to a compiled class: mypyc drops docstrings."""
     origin = getattr(sys.modules[plugin.__module__].__spec__, "origin", None) or ""
     if not origin.endswith(tuple(EXTENSION_SUFFIXES)):
         return ""
@@ -70,7 +70,7 @@ def _docstring_in_source(plugin: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The plugin for one reference, or the errors that prevented it; warnings may come with either."""
+    """The plugin for a reference, or errors; warnings may come with either."""
 
     loaded: LoadedPlugin | None
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -79,13 +79,9 @@ class Loading:
 def load(
     candidate: Candidate, reference: Reference, unmet: tuple[UnmetRequirement, ...] | None = None, offers: Sequence[Candidate] = ()
 ) -> Loading:
-    """Import one candidate and check its class; policy and lock are the caller's business.
+    """Import and check a candidate; policy and lock are the caller's business.
 
-    Args:
-        candidate: The entry point to import.
-        reference: The entry of the configuration to blame.
-        unmet: Unmet requirements of its distribution; looked up if None, except for endpick itself, which runs already.
-        offers: Everything installed; it holds the current name of a type that is loaded under a former name.
+    `unmet` requirements are looked up if None, except those of endpick. `offers` hold the current name of an alias.
     """
     if unmet is None:
         unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
@@ -110,7 +106,7 @@ def load(
     if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
-    # The schemas of built-in plugins are checked by tests.
+    # Tests check the built-in ones.
     wrong = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
     if wrong is not None:
         return Loading(None, (wrong,))
@@ -131,7 +127,7 @@ def load(
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
-    """An error for each loaded plugin with an alias that another loaded plugin has as its name or alias."""
+    """An error for each alias that is also another plugin's name or alias."""
     claims: dict[str, LoadedPlugin] = {}
     found = []
     loaded_once = {(plugin.candidate.distribution, plugin.type): (reference, plugin) for reference, plugin in plugins}
@@ -154,7 +150,7 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
 
 
 def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
-    """The entry point's name, or for an alias the current name of the same class; None if there is no such entry point."""
+    """The name to use instead of an alias; None if no entry point has it."""
     if candidate.type not in plugin.aliases:
         return candidate.type
     known = offers or discover()
@@ -207,10 +203,7 @@ def _warned(output: CapturedOutput) -> tuple[str, ...]:
 
 @dataclass
 class PluginCatalog:
-    """The installed plugin types, the operator's policy, and the types loaded so far.
-
-    If `imports_third_parties` is False, only built-in types are imported; all others are unknown, without an error.
-    """
+    """Plugin types installed, allowed and loaded; without `imports_third_parties`, built-in ones only."""
 
     candidates: Sequence[Candidate]
     policy: Policy = field(default_factory=Policy)
@@ -221,7 +214,7 @@ class PluginCatalog:
     _unmet: dict[str, tuple[UnmetRequirement, ...]] = field(default_factory=dict)
 
     def get(self, reference: Reference) -> Loading:
-        """The plugin for a reference. Mistakes of the plugin itself are reported for the first reference only."""
+        """The plugin for a reference; its own mistakes are reported once."""
         candidate = self._load(reference)
         if isinstance(candidate, Loading):
             return candidate
@@ -232,16 +225,16 @@ class PluginCatalog:
         return loading
 
     def peek(self, plugin_type: str) -> LoadedPlugin | None:
-        """The plugin of a type without diagnostics; None if it cannot be loaded."""
+        """The plugin of a type; None if it cannot be loaded."""
         candidate = self._load(Reference(plugin_type))
         return None if isinstance(candidate, Loading) else self._loadings[candidate].loaded
 
     def offers(self, plugin_type: str) -> bool:
-        """True when a distribution offers the type; it may still fail to load."""
+        """True if a distribution offers the type, which may fail to load."""
         return bool(find(self.candidates, plugin_type))
 
     def types_that_produce(self, key: str) -> tuple[str, ...]:
-        """Types that declare to produce a data key, sorted; types that cannot be loaded are left out."""
+        """Loadable types that produce a data key, sorted."""
         loaded = ((plugin_type, self.peek(plugin_type)) for plugin_type in sorted({one.type for one in self.candidates}))
         return tuple(
             plugin_type for plugin_type, one in loaded if one is not None and any(produced.name == key for produced in one.plugin.produces)
@@ -261,7 +254,6 @@ class PluginCatalog:
         return candidate
 
     def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...] | None:
-        """Looked up once per distribution; None leaves it to `load`."""
         if candidate.is_builtin:
             return None
         if candidate.distribution not in self._unmet:

@@ -1,4 +1,4 @@
-"""Checks a `parameters:` block against the JSON Schema, which knows positions, and builds the typed object with pydantic."""
+"""Checks `parameters:` blocks: JSON Schema finds positions, pydantic builds the object."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from endpick.host.schema import Schema, Violation, own_model, schema_errors, vio
 
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
-    """The place of a `parameters:` block, even if the document has no such block."""
+    """The place of a `parameters:` block, which may be missing."""
 
-    reference: Reference  # the entry it belongs to
-    path: DocumentPath = ()  # of the block: `("plugins", 0, "parameters")`
-    source: SourceMap | None = None  # None for an instance that the host adds by itself
+    reference: Reference  # its entry
+    path: DocumentPath = ()  # `("plugins", 0, "parameters")`
+    source: SourceMap | None = None  # None for an added instance
 
     def value_span(self, inner: DocumentPath) -> Span | None:
-        """The value under a path within the block."""
+        """The value at a path within the block."""
         source = self._source()
         return self.reference.span if source is None else source.value_span((*self.path, *inner))
 
     def key_span(self, inner: DocumentPath) -> Span | None:
-        """The key of a path within the block; for an item of a list, the value."""
+        """The key at a path; for an item of a list, the value."""
         source = self._source()
         if source is None:
             return self.reference.span
@@ -50,12 +50,11 @@ class ParameterSource:
 
 
 def parameters_schema(loaded: LoadedPlugin) -> Schema:
-    """The schema to display: the author's own, or else the generated one."""
+    """The author's schema, else the generated one."""
     return loaded.schemas[-1]
 
 
 def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
-    """A violation at its place: unknown keys at the key, missing keys at the enclosing key, values at the value."""
     message, span, annotation = _worded(violation, loaded, place)
     path = (*place.path, *violation.path)
     return Diagnostic(
@@ -107,7 +106,7 @@ def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
-    """The part of a schema that describes a path; empty if that depends on values."""
+    """Empty if the description depends on values."""
     definitions = schema.get("$defs", {})
     for segment in path:
         inner = _properties(schema).get(str(segment), {})
@@ -116,7 +115,7 @@ def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[s
 
 
 def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) -> Mapping[str, object]:
-    """A property merged with the model it refers to, by `$ref` or as the only alternative to null; its own keywords win."""
+    """Merge with a `$ref` or with the only alternative to null; the property's own keywords win."""
     choices = inner.get("anyOf")
     real = [one for one in choices if isinstance(one, Mapping) and one.get("type") != "null"] if isinstance(choices, list) else [inner]
     target = definitions.get(str(real[0].get("$ref", "")).removeprefix("#/$defs/")) if len(real) == 1 else None
@@ -136,7 +135,7 @@ class OpenParameters(Parameters):
 def check_parameters(
     loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource | None = None
 ) -> Parameters | tuple[Diagnostic, ...]:
-    """The typed parameters of one instance, or every mistake in its block `raw`."""
+    """The typed parameters of an instance, or every mistake in `raw`."""
     place = place or ParameterSource(Reference(loaded.candidate.type))
     found = list(dict.fromkeys(one for schema in loaded.schemas for one in violations(schema_errors(schema, raw))))
     model = own_model(loaded.plugin) or OpenParameters
@@ -150,7 +149,7 @@ def check_parameters(
 
 
 def deprecated_parameters(loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource) -> tuple[Diagnostic, ...]:
-    """A warning for each given parameter that the schema marks as deprecated, nested ones included."""
+    """A warning for each deprecated parameter, nested ones included."""
     return tuple(
         _about_given(Code.W0401, "is deprecated", inner, described.get("description"), loaded, place)
         for inner, described in _given(loaded, raw)
@@ -161,7 +160,7 @@ def deprecated_parameters(loaded: LoadedPlugin, raw: Mapping[str, object], place
 def ineffective_parameters(
     loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource, code: Code = Code.W0402
 ) -> tuple[Diagnostic, ...]:
-    """A diagnostic for each given parameter without effect, nested ones included; see `endpick.api.ignored`."""
+    """A diagnostic for each parameter without effect; see `endpick.api.ignored`."""
     return tuple(
         _about_given(code, "has no effect", inner, described[HAS_NO_EFFECT], loaded, place)
         for inner, described in _given(loaded, raw)
@@ -223,7 +222,6 @@ def _path_in_document(detail: ErrorDetails, raw: object) -> DocumentPath:
 
 
 def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> Iterator[Violation]:
-    """The model's findings, except at, in or around places that the schema reported."""
     reported = [violation.path for violation in earlier]
     for violation in later:
         if not any(all(map(eq, violation.path, path)) for path in reported):

@@ -1,4 +1,4 @@
-"""Resolves a plugin type named in a configuration to one installed distribution, and applies `pluginPolicy`."""
+"""Resolves a plugin type to one distribution, and applies `pluginPolicy`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from endpick.installation import API_MAJOR, SEPARATE_PLUGINS
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One `plugins:` or `hooks:` entry, or a plugin that the host adds by itself."""
+    """A `plugins:` or `hooks:` entry, or a plugin that the host adds."""
 
     type: str
     instance: str | None = None
@@ -25,11 +25,11 @@ class Reference:
 
     @property
     def owner(self) -> str:
-        """Its name in messages: `queue-scorer` or `busy (queue-scorer)`."""
+        """In messages: `queue-scorer` or `busy (queue-scorer)`."""
         return str(self.plugin())
 
     def plugin(self, candidate: Candidate | None = None) -> PluginReference:
-        """The plugin of a diagnostic, with its distribution if that is known."""
+        """The plugin of a diagnostic."""
         if candidate is None:
             return PluginReference(self.type, self.instance)
         return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
@@ -45,7 +45,7 @@ class Reference:
         notes: tuple[str, ...] = (),
         span: Span | None = None,
     ) -> Diagnostic:
-        """A diagnostic at this reference, or at `span` if another place is to blame."""
+        """A diagnostic at this reference, or at `span`."""
         return Diagnostic(
             code,
             message,
@@ -60,7 +60,7 @@ class Reference:
 
 
 def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
-    """The candidate to load for a reference; several offers are an error, whatever their order on the import path."""
+    """The candidate for a reference; several are an error."""
     offers = find(candidates, reference.type)
     if not offers:
         return _not_offered(reference, candidates)
@@ -71,7 +71,7 @@ def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate 
 
 
 def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The offers of the distribution named in `from:`; all offers without `from:`."""
+    """Offers of the distribution named in `from:`; all offers without it."""
     if reference.distribution is None:
         return offers
     wanted = normalise(reference.distribution)
@@ -79,7 +79,7 @@ def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequ
 
 
 def where(candidate: Candidate) -> str:
-    """A candidate as clashes list it."""
+    """A candidate in a list of clashes."""
     return f"{candidate.origin} offers {candidate.target} at {candidate.metadata_path}"
 
 
@@ -175,14 +175,14 @@ def _clash(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The document's `pluginPolicy`; the default allows everything that is installed."""
+    """The document's `pluginPolicy`; by default everything is allowed."""
 
-    allow_distributions: tuple[str, ...] | None = None  # None allows all; endpick itself is always allowed
-    deny_types: tuple[str, ...] = ()  # plugin types, or patterns such as `acme.*`
+    allow_distributions: tuple[str, ...] | None = None  # None allows all; endpick is always allowed
+    deny_types: tuple[str, ...] = ()  # or patterns: `acme.*`
 
 
 def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why the policy forbids a plugin type; None when it may be imported."""
+    """Why the policy forbids a plugin type, or None."""
     pattern = next((pattern for pattern in policy.deny_types if fnmatchcase(candidate.type, pattern)), None)
     if pattern is not None:
         return reference.diagnostic(
@@ -195,7 +195,7 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
 
 
 def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why the policy forbids the distribution of a plugin type or hook object; None when it may be imported."""
+    """Why the policy forbids a distribution, or None."""
     allowed = policy.allow_distributions
     if allowed is None or candidate.is_builtin or normalise(candidate.distribution) in map(normalise, allowed):
         return None

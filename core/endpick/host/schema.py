@@ -1,4 +1,4 @@
-"""JSON Schemas of plugin parameters: generation, validation and wording of errors. No schema is ever fetched."""
+"""Generates and validates JSON Schemas of parameters, and words errors. Fetches no schema."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalPrope
 
 
 def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
-    """The schemas a `parameters:` block must satisfy; the last one is for display.
-
-    If the author gives a schema and no model, the schema alone counts.
-    """
+    """Schemas of a `parameters:` block, the last for display; without a model, only the author's."""
     model = own_model(plugin)
     generated = () if model is None else (_generated(model),)
     given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
@@ -43,7 +40,7 @@ def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
 
 
 def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
-    """The model of the parameters; None if the author gives only a schema."""
+    """The parameters model; None if there is only a schema."""
     model = parameters_model(plugin)
     assert isinstance(model, type)
     assert issubclass(model, Parameters)
@@ -51,13 +48,13 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
 
 
 def schema_errors(schema: Schema, block: Mapping[str, object]) -> Iterator[ValidationError]:
-    """Everything in a block that violates a schema."""
+    """Violations of a schema."""
     instance: Any = dict(block)
     return iter(validator_for(schema, default=Draft202012Validator)(schema, registry=Registry()).iter_errors(instance))
 
 
 def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
-    """The first mistake in a plugin's schemas: not generated, invalid, or incomplete."""
+    """The first mistake in a plugin's schemas."""
     try:
         schemas = schemas_of(plugin)
     except PLUGIN_ERRORS as error:
@@ -67,7 +64,7 @@ def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Pl
 
 @cache
 def _generated(model: type[Parameters]) -> Schema:
-    """The model's schema; nested models refuse unknown names too, and defaults of durations are Go durations."""
+    """Nested models are closed too, and default durations are Go durations."""
     schema = model.model_json_schema()
     for definition in (schema, *schema.get("$defs", {}).values()):
         if "properties" in definition:
@@ -84,7 +81,7 @@ def _write_durations(properties: Iterable[Schema]) -> None:
 
 
 def _closed_at_top(schema: Schema) -> Schema:
-    """Refuse unknown names unless the author decided otherwise or composed the schema of several."""
+    """Refuse unknown names, unless the author decided or composed several schemas."""
     if "properties" in schema and not _COMPOSED & set(schema):
         return {**schema, "additionalProperties": False}
     return schema
@@ -97,7 +94,7 @@ def _schema_fault(reference: Reference, candidate: Candidate, schema: object) ->
         return _invalid(reference, candidate, f"is written in an unknown dialect, {schema['$schema']!r}")
     validator: Any = validator_for(schema, default=Draft202012Validator)
     try:
-        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)  # the format checker finds invalid patterns
+        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)  # finds invalid patterns
     except SchemaError as error:
         return _invalid(reference, candidate, f"is invalid at {error.json_path}: {error.message}")
     target = next(_unresolvable(schema), None)
@@ -164,14 +161,14 @@ class Violation:
     """One mistake in a `parameters:` block."""
 
     code: Code
-    path: DocumentPath  # within the block: the unknown key, or the mapping that misses a key
-    predicate: str  # follows the parameter's name in messages: `must be an integer, not 'many'`
+    path: DocumentPath  # the unknown key, or the mapping that misses a key
+    predicate: str  # after the parameter's name: `must be an integer, not 'many'`
     name: str | None = None  # the unknown or missing key
     help: str | None = None
 
 
 def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
-    """JSON Schema errors as violations; for `anyOf` and `oneOf` of the alternative that was most likely meant."""
+    """JSON Schema errors as violations; of `anyOf` and `oneOf`, those of the likeliest alternative."""
     for error in errors:
         yield from _explained(error)
 
@@ -202,19 +199,19 @@ def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
     schema = error.schema if isinstance(error.schema, Mapping) else {}
     known, given = set(schema.get("properties", {})), _mapping(error.instance)
     for name in given:
-        # Only jsonschema knows which names patterns and nested schemas cover; its message quotes the rest.
+        # Patterns and nested schemas may cover a name: jsonschema's message quotes the others.
         if name not in known and repr(name) in error.message:
             yield Violation(Code.E0402, (*path, name), "is not known", name, did_you_mean(name, known - set(given)))
 
 
 def _is_about_a_name(error: ValidationError) -> bool:
-    """True for an error from `propertyNames`, whose instance is a key."""
+    """An error from `propertyNames` is about a key."""
     *_, grandparent, parent, _ = ("", "", *error.absolute_schema_path)
     return parent == "propertyNames" and grandparent != "properties"
 
 
 def _missing(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
-    # jsonschema reports each missing name by itself, and names it only in the message.
+    # jsonschema reports each missing name by itself, only in the message.
     names: Any = error.validator_value
     for name in names:
         if name not in _mapping(error.instance) and error.message.startswith(repr(name)):

@@ -1,4 +1,4 @@
-"""The receiver of timings, faults and requests, and the limit on repeated log lines."""
+"""Receives timings, faults and requests; limits repeated log lines."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ ITL_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 
 class ResponsePace(Protocol):
     """Timings of a response."""
 
-    streaming: bool  # a stream of server-sent events
-    processing_seconds: float  # spent by endpick
-    gaps: Distribution | None  # seconds between two chunks
+    streaming: bool  # server-sent events
+    processing_seconds: float  # in endpick
+    gaps: Distribution | None  # seconds between chunks
 
 
 class Telemetry:
     """Receives measurements; by default discards them. Methods are cheap and never raise."""
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
-        """The histogram of call durations."""
+        """Histogram of call durations."""
         return Distribution(())
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """An instance raised or answered something invalid."""
+        """An instance raised or returned something invalid."""
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """A call exceeded its time budget."""
+        """A call exceeded its budget."""
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
         """An instance was not called: its circuit is open."""
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """A circuit has left the state `before`."""
+        """A circuit left the state `before`."""
 
     def clamped(self, instance: Instance, count: int) -> None:
         """A scorer left 0..1 for `count` endpoints."""
@@ -49,28 +49,28 @@ class Telemetry:
         """An instance used an undeclared data key."""
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """A source got no payload; `endpoint` is empty for a pool source."""
+        """A source got no payload; `endpoint` is "" for a pool source."""
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """A collector could not use a payload."""
+        """A collector failed on a payload."""
 
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """The gateway changed its body modes; `losses` are sentences about data that instances miss."""
+        """The gateway changed body modes; `losses` are sentences about missing data."""
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """A request goes to a model server; the decision took `seconds`."""
+        """A request goes to a model server."""
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """A request was refused; `code` as in `Refused.code`."""
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """Scheduling took `seconds` and picked `endpoint` first."""
+        """Scheduling picked `endpoint` first."""
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
         """A decided request is over."""
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """A request without a body is over after `seconds`."""
+        """A request without a body is over."""
 
 
 class NullTelemetry(Telemetry):
@@ -81,7 +81,7 @@ _MAX_TOPICS = 10_000
 
 
 class Throttle:
-    """Admits each topic once per interval, and counts the suppressed lines."""
+    """Admits each topic once per interval; counts suppressed lines."""
 
     def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
         """`clock` gives monotonic seconds."""
@@ -90,7 +90,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def admit(self, topic: str) -> int | None:
-        """The number of lines suppressed since the last admitted one; None to suppress this line too."""
+        """Lines suppressed since the last admitted one; None to suppress."""
         now = self._clock()
         last = self._last.get(topic)
         if last is not None and now - last[0] < self._interval_seconds:

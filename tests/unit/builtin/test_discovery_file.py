@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from endpick_builtin import listed_discovery as module
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.data.table import EndpointTable
+from endpick_builtin import listed_discovery as module
 from endpick_builtin.listed_discovery import FileDiscovery, FileDiscoveryParameters
 from unit.builtin.endpoint_files import EXPECTED, GOOD, entry, listing, shown
 

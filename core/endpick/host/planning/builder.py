@@ -1,4 +1,4 @@
-"""The draft of a plan: the instances, diagnostics and announcements gathered so far."""
+"""The draft of a plan."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from endpick.host.resolution import Reference
 
 @dataclass(frozen=True, slots=True)
 class DraftInstance:
-    """An instance, complete as far as its mistakes allow."""
+    """An instance, as complete as its mistakes allow."""
 
     name: str
     place: ParameterSource
-    loaded: LoadedPlugin | None = None  # None: the type could not be loaded; its kinds are unknown and not checked
+    loaded: LoadedPlugin | None = None  # None: not loaded, kinds unknown
     parameters: Parameters | None = None
     subscriptions: Subscriptions | None = None
     on_fault: OnFault | None = None
-    spec: PluginSpec | None = None  # None: the host added it, for this reason
+    spec: PluginSpec | None = None  # None: added by the host, for `reason`
     reason: str = ""
 
     @property
     def type(self) -> str:
-        """The current name of the plugin type, or the document's name if it could not be loaded."""
+        """The type's current name, or the document's if it is not loaded."""
         return self.place.reference.type if self.loaded is None else self.loaded.type
 
     def is_a(self, kind: Kind) -> bool:
-        """True if it is known to be of this kind."""
+        """True if it has this kind."""
         return self.loaded is not None and kind in self.loaded.kinds
 
     def may_be_a(self, kind: Kind) -> bool:
-        """True if it is of this kind, or if its kinds are unknown."""
+        """True if it has this kind or its kinds are unknown."""
         return self.loaded is None or kind in self.loaded.kinds
 
     @property
     def path(self) -> DocumentPath | None:
-        """Path of its entry under `plugins`."""
+        """Its entry under `plugins`."""
         return None if self.spec is None else self.spec.path
 
     @property
@@ -59,7 +59,7 @@ class DraftInstance:
 
 @dataclass
 class PlanBuilder:
-    """Everything gathered while a plan is made; `used` are the instances that some part of the document names."""
+    """The state of planning; the document names the `used` instances."""
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
@@ -72,20 +72,20 @@ class PlanBuilder:
 
     @property
     def source(self) -> SourceMap:
-        """The source map of the document."""
+        """The document's source map."""
         return self.loaded.source
 
     @property
     def is_complete(self) -> bool:
-        """True if every instance is known; only then can something be reported as missing."""
+        """True if every instance is known; only then can one be missing."""
         return all(instance.loaded is not None for instance in self.instances.values()) and not self.loaded.is_damaged(("plugins",))
 
     def of_kind(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """Instances of a kind in document order, added ones last."""
+        """In document order, added ones last."""
         return tuple(instance for instance in self.instances.values() if instance.is_a(kind))
 
     def configured(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """Instances of a kind that the document defines."""
+        """Instances of a kind in the document."""
         return tuple(instance for instance in self.of_kind(kind) if instance.spec is not None)
 
     def report(
@@ -101,13 +101,13 @@ class PlanBuilder:
         annotation: str | None = None,
         plugin: PluginReference | None = None,
     ) -> None:
-        """Add a diagnostic at a value of the document, or at its key."""
+        """Add a diagnostic at a value or its key."""
         span = self.source.key_span(path) if at_key else self.source.value_span(path)
         merged = self.source.labels_for(path)
         self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
 
     def announce(self, subject: str, message: str, code: Code = Code.N0501) -> None:
-        """Announce that something was filled in."""
+        """Announce a default."""
         self.announcements.append(Announcement(code, subject, message))
 
     def label(self, path: DocumentPath, message: str) -> Label:
@@ -118,7 +118,7 @@ class PlanBuilder:
 def report_same_names(
     parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelSpec], plural: str, code: Code, builder: PlanBuilder
 ) -> None:
-    """Report every part whose name an earlier part has; `plural` is for the message."""
+    """Report every part with the name of an earlier part."""
     first: dict[str, SchedulingProfile | ObjectiveSpec | ModelSpec] = {}
     for part in parts:
         earlier = first.setdefault(part.name, part)
@@ -133,7 +133,7 @@ def report_same_names(
 
 
 def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
-    """The instance with this name. An unknown name is reported, unless a faulty entry may have defined it."""
+    """The instance with this name; an unknown name is reported, unless a faulty entry may define it."""
     instance = builder.instances.get(name)
     if instance is not None:
         builder.used.add(name)
@@ -152,7 +152,7 @@ def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Co
 
 
 def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
-    """Like `look_up`, at a place that takes one kind only; an instance of unknown kind passes."""
+    """Like `look_up`, for one kind; an instance of unknown kind passes."""
     instance = look_up(name, path, builder, code)
     if instance is None or instance.loaded is None or kind in instance.loaded.kinds:
         return instance
@@ -170,7 +170,7 @@ def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder
 
 
 def define_instances(builder: PlanBuilder) -> None:
-    """Load every type and read all parameters of the document; a second entry of the same name is checked and left out."""
+    """Load types and read parameters; an entry with a duplicate name is checked and left out."""
     for spec in builder.config.plugins:
         place = _place(spec, builder)
         loading = builder.catalog.get(place.reference)
@@ -187,10 +187,7 @@ def define_instances(builder: PlanBuilder) -> None:
 def add_instance(
     builder: PlanBuilder, plugin_type: str, reason: str, announced_as: str = "", parameters: Mapping[str, object] = MappingProxyType({})
 ) -> DraftInstance:
-    """Add an instance that the document does not define, named after its type.
-
-    `announced_as` is its kind in the announcement; without it the caller announces.
-    """
+    """Add an instance named after its type; announce it as kind `announced_as`, if given."""
     name = plugin_type
     while name in builder.instances:
         name = f"{name}-default"
@@ -223,7 +220,6 @@ def _place(spec: PluginSpec, builder: PlanBuilder) -> ParameterSource:
 
 
 def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] | None, builder: PlanBuilder) -> DraftInstance:
-    """The instance with class, parameters and subscriptions; `raw` is None if the block could not be read."""
     loaded, place = loading.loaded, instance.place
     if loaded is None:
         return instance
@@ -234,12 +230,12 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if raw is not None:
         checked = check_parameters(loaded, raw, place)
         builder.diagnostics.extend(deprecated_parameters(loaded, raw, place))
-        # llm-d ignores such parameters, so a file written for llm-d must load; a file written for endpick must not have them.
+        # llm-d ignores such parameters, so files written for it must load.
         code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
         builder.diagnostics.extend(ineffective_parameters(loaded, raw, place, code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
-        # A parameter that seems to be missing may have been faulty, which is reported already.
+        # A missing parameter may be a faulty one, reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
         builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)

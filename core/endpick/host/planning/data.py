@@ -1,4 +1,4 @@
-"""Binds data sources to collectors, and adds default sources, collectors and producers."""
+"""Binds sources to collectors; adds default sources, collectors and producers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, 
 METRICS_SOURCE = "metrics-data-source"
 METRICS_COLLECTOR = "core-metrics-extractor"
 
-Feeding = dict[str, list[str]]
-"""Collectors by source, both in document order."""
+Feeding = dict[str, list[str]]  # collectors by source, in document order
 
 
 def plan_sources(builder: PlanBuilder) -> Feeding:
-    """The bindings of the document, plus defaults."""
+    """The document's bindings, plus defaults."""
     feeding: Feeding = {}
     for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
         _feed(spec, feeding, builder)
@@ -32,12 +31,12 @@ def plan_sources(builder: PlanBuilder) -> Feeding:
 
 
 def injects_defaults(builder: PlanBuilder) -> bool:
-    """True if the host may add sources and collectors."""
+    """True unless the document forbids it."""
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
 def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
-    """Bind a collector without a source to its default source."""
+    """Bind a collector to its default source."""
     if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
         return
     plugin = collector.loaded.plugin
@@ -71,11 +70,7 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
 
 
 def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
-    """True if the reference names a plugin, not a collector, for endpoint events.
-
-    llm-d requires plugins with per-endpoint state to be named here. endpick notifies every plugin, so only a plugin without such state
-    gets a warning.
-    """
+    """True for a plugin that is no collector: llm-d wants listeners to endpoint events named here, endpick notifies all."""
     named = builder.instances.get(reference.plugin_ref)
     if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
         return False
@@ -102,7 +97,6 @@ def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilde
 
 
 def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
-    """Add llm-d's default source, unless a source of its type is in use."""
     if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
         return
     source, collector = _of_type(METRICS_SOURCE, DataSource, builder), _of_type(METRICS_COLLECTOR, DataCollector, builder)
@@ -154,14 +148,14 @@ _PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseOb
 
 
 def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
-    """The subscription graph; empty if it is inconsistent or cannot be known."""
+    """The subscription graph; empty if inconsistent or unknown."""
     add_default_producers(builder, feeding)
     participants = _participants(builder)
     resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder))
-    # An unknown instance may produce a key that seems to be missing.
+    # An unknown instance may produce a missing key.
     certain = builder.is_complete and len(participants) == len(builder.instances)
     found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
-    # Mistakes of added instances have no place in the document.
+    # Added instances have no place in the document.
     builder.diagnostics.extend(replace(one, span=one.span or builder.source.key_span(())) for one in found)
     if resolution.graph is None:
         return SubscriptionGraph()
@@ -171,7 +165,7 @@ def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
 
 
 def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
-    """Add default producers until no missing key has one; an added producer may itself need data."""
+    """Add default producers for missing keys, also for those of added producers."""
     if not builder.is_complete:
         return
     while True:
@@ -191,7 +185,6 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
 
 
 def _may_add(plugin_type: str, builder: PlanBuilder) -> bool:
-    """True for an installed, unused type; not for collectors if the document forbids adding them."""
     in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in builder.instances.values())
     if in_use or not builder.catalog.offers(plugin_type):
         return False

@@ -1,4 +1,4 @@
-"""The JSON documents of a plan and of its data flow, and the data flow for Mermaid and Graphviz."""
+"""JSON documents of plans and data flows; data flows for Mermaid and Graphviz."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Picture(Document):
 
 
 def picture_of(plan: Plan) -> Picture:
-    """The data flow of a plan; deterministic."""
+    """The data flow; deterministic."""
     arrows = sorted((*_payloads(plan), *_data(plan)), key=lambda arrow: (arrow.giver, arrow.taker, arrow.flow, arrow.needed))
     involved = {name for arrow in arrows for name in (arrow.giver, arrow.taker)}
     return Picture(
@@ -243,7 +243,7 @@ def _data(plan: Plan) -> list[Arrow]:
 
 
 def mermaid(picture: Picture) -> str:
-    """A Mermaid flowchart, as GitHub and GitLab render it."""
+    """A flowchart for GitHub and GitLab."""
     number = {node.name: f"n{index}" for index, node in enumerate(picture.nodes)}
     lines = ["flowchart LR", *(f'  {number[node.name]}["{_mermaid(node.name)}"]' for node in picture.nodes)]
     for arrow in picture.arrows:

@@ -1,4 +1,4 @@
-"""The plan: a resolved and checked configuration, before anything is built."""
+"""A resolved and checked configuration, before anything is built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_BAND_REQUESTS = 5000
 
 @dataclass(frozen=True, slots=True)
 class BandSettings:
-    """Limits of waiting requests, and policy instances, of one priority."""
+    """Policies, and limits of waiting requests, of one priority."""
 
     max_bytes: int  # 1 or more
     max_requests: int  # 1 or more
@@ -34,7 +34,7 @@ class BandSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvictionSettings:
-    """The eviction filter and the eviction ordering policy."""
+    """Eviction filter and ordering policy."""
 
     filter: str
     ordering: str
@@ -42,14 +42,14 @@ class EvictionSettings:
 
 @dataclass(frozen=True, slots=True)
 class FlowControlSettings:
-    """The `flowControl` section with all defaults; policies are instance names. A limit of 0 means no limit."""
+    """The `flowControl` section with defaults. A limit of 0 means no limit."""
 
-    max_bytes: int  # that may wait in all bands
-    max_requests: int  # that may wait in all bands
-    ttl_seconds: float  # maximum wait while the pool has endpoints
-    no_endpoint_ttl_seconds: float  # maximum wait while the pool has none
+    max_bytes: int  # waiting in all bands
+    max_requests: int  # waiting in all bands
+    ttl_seconds: float  # while the pool has endpoints
+    no_endpoint_ttl_seconds: float  # while the pool has none
     bands: Mapping[int, BandSettings]
-    template: BandSettings  # for unlisted priorities of 0 and above
+    template: BandSettings  # for unlisted priorities from 0
     negative_template: BandSettings
     usage_limit: str
     eviction: EvictionSettings | None = None
@@ -63,15 +63,15 @@ class FlowControlSettings:
 
     @property
     def all_bands(self) -> tuple[BandSettings, ...]:
-        """The listed priorities and both templates."""
+        """Listed priorities and both templates."""
         return (*self.bands.values(), self.template, self.negative_template)
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A part of the configuration that the host filled in, with the reason."""
+    """A default that the host filled in."""
 
-    code: Code  # N0501 for a missing part, N0601 for a default producer
+    code: Code  # N0501 for a missing part, N0601 for a producer
     subject: str  # instance or profile
     message: str
 
@@ -86,13 +86,13 @@ class PlannedInstance:
     subscriptions: Subscriptions
     on_fault: OnFault
     place: ParameterSource
-    path: DocumentPath | None = None  # of its entry under `plugins`
+    path: DocumentPath | None = None  # of its `plugins` entry
     reason: str = ""  # why the host added it
-    refers_to: tuple[str, ...] = ()  # instances that its parameters name
+    refers_to: tuple[str, ...] = ()  # instances named in its parameters
 
     @property
     def type(self) -> str:
-        """The current name of the plugin type."""
+        """The type's current name."""
         return self.loaded.type
 
     @property
@@ -103,7 +103,7 @@ class PlannedInstance:
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:
-    """A scorer in a scheduling profile. `weight_given` is False for the default weight, 1."""
+    """A scorer in a profile; `weight_given` is False for the default weight."""
 
     instance: str
     weight: float
@@ -112,13 +112,13 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedProfile:
-    """A scheduling profile; filters and scorers are instance names in execution order."""
+    """A scheduling profile; filters and scorers in execution order."""
 
     name: str
     filters: tuple[str, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: str
-    reads: tuple[str, ...] = ()  # data keys that a run needs, directly or through producers; sorted
+    reads: tuple[str, ...] = ()  # data keys needed directly or through producers; sorted
 
     @property
     def instances(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class PlannedProfile:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A data source and its collectors. `active` collectors write data that an instance reads."""
+    """A source and its collectors; data of the `active` ones is read."""
 
     instance: str
     collectors: tuple[str, ...]
@@ -137,17 +137,17 @@ class PlannedSource:
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved configuration with all defaults; plugins are named by their instance, in document order."""
+    """A resolved configuration with defaults; plugins are instance names in document order."""
 
     config: LoadedConfig
-    instances: tuple[PlannedInstance, ...]  # each after the instances its parameters name
+    instances: tuple[PlannedInstance, ...]  # each after those its parameters name
     profiles: tuple[PlannedProfile, ...]
     handler: str
-    parsers: tuple[str, ...]  # in the order in which they are tried
+    parsers: tuple[str, ...]  # in the order tried
     detector: str | None  # None if none is installed
     sources: tuple[PlannedSource, ...]
     discovery: str | None
-    on_request: Mapping[Kind, tuple[str, ...]]  # instances that take part in every request; producers in execution order
+    on_request: Mapping[Kind, tuple[str, ...]]  # producers in execution order
     graph: SubscriptionGraph
     announcements: tuple[Announcement, ...] = ()
     hooks: HookRegistry = field(default_factory=HookRegistry)
@@ -163,7 +163,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """A plan, or at least one error; warnings may come with either."""
+    """A plan or errors; warnings may come with either."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...] = ()

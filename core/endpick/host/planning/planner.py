@@ -1,4 +1,4 @@
-"""Makes a plan in steps; each step continues after the mistakes of earlier ones, so that one run reports all of them."""
+"""Makes a plan in steps; each continues after earlier mistakes, so that one run reports all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_named_hooks(
     installed: Sequence[Candidate] | None = None,
     lock: LockCheck | None = None,
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """The hook objects a document names; looks up installed ones only if it names any."""
+    """The document's hook objects; looks up installed ones only if needed."""
     references = [
         Reference(
             type=spec.name,
@@ -53,7 +53,7 @@ def load_named_hooks(
 
 
 def warn_ignored(builder: PlanBuilder) -> None:
-    """Warn of parts that llm-d uses and endpick ignores; the instances they name must be defined all the same."""
+    """Warn of ignored parts; the instances they name must be defined all the same."""
     for name, path in _other_pickers(builder):
         look_up(name, path, builder)
         builder.report(
@@ -74,7 +74,7 @@ def _other_pickers(builder: PlanBuilder) -> Iterator[tuple[str, DocumentPath]]:
 
 
 def warn_unused(builder: PlanBuilder) -> None:
-    """Warn of unused instances, unless a reference to one may be missing because of a mistake."""
+    """Warn of unused instances, unless a mistake may hide the reference."""
     policy = builder.config.plugin_policy
     if (policy is not None and policy.on_unused == "Ignore") or builder.loaded.faulty:
         return
@@ -84,9 +84,9 @@ def warn_unused(builder: PlanBuilder) -> None:
             continue
         rows = [KINDS[kind] for kind in instance.loaded.kinds]
         if not all(row.named_at for row in rows):
-            continue  # it takes part because it is defined, as in llm-d
+            continue  # takes part because it is defined, as in llm-d
         if any(did_you_mean(message.split("'")[1], [instance.name]) for message in unknown):
-            continue  # a misspelt reference, which is reported, probably means this instance
+            continue  # a misspelt reference probably means this instance
         reasons = dict.fromkeys(f"{row.named_at} does not name it" for row in rows)
         builder.report(
             Code.W0301,
@@ -110,13 +110,13 @@ def make_plan(
     """Resolve a configuration into a plan, or report every mistake in document order.
 
     Args:
-        loaded: From `endpick.config`; its diagnostics are included in the outcome.
-        candidates: From `endpick.host.discovery.discover`. Only types that the plan needs are imported.
-        hook_objects: From `discover_hook_objects`; looked up on demand if None.
-        lock: Plugin distributions that differ from it are not imported.
-        endpoints_file: Read by `file-discovery` if the document names no discovery.
-        allow_experimental: Suppresses the warning about experimental types.
-        pool: Pool flags, for a document that names no discovery.
+        loaded: Its diagnostics are included in the outcome.
+        candidates: From `discover`; only types that the plan needs are imported.
+        hook_objects: From `discover_hook_objects`; looked up if None.
+        lock: Plugin distributions that differ are not imported.
+        endpoints_file: For `file-discovery`, if the document names no discovery.
+        allow_experimental: Do not warn of experimental types.
+        pool: Pool flags, if the document names no discovery.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -148,7 +148,6 @@ def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]
 
 
 def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge the warnings about built-in experimental types, which llm-d refuses without a flag, into one."""
     own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == HOST_DISTRIBUTION]
     if not own:
         return list(diagnostics)
@@ -162,7 +161,7 @@ def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]
 
 
 def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
-    """Every mistake that can be found without importing third-party plugins; these are not checked."""
+    """Every mistake found without importing third-party plugins, which are not checked."""
     if loaded.config is None:
         return loaded.diagnostics
     catalog = PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False)
@@ -240,7 +239,7 @@ def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInst
 
 
 def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tuple[str, ...]]:
-    """Producers in graph order, those without keys last; other kinds in document order."""
+    """Producers in graph order, then those without keys; other kinds in document order."""
     orders: dict[Kind, Iterable[str]] = {DataProducer: dict.fromkeys((*graph.order, *builder.instances))}
     return {
         kind: tuple(name for name in orders.get(kind, builder.instances) if builder.instances[name].is_a(kind))
@@ -250,7 +249,7 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
 
 
 def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """A collector is active if an instance reads its data, or if it writes none."""
+    """A collector is active if its data is read, or if it writes none."""
     readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector)]
     needed = set(graph.producers_for(readers))
     return tuple(

@@ -1,4 +1,4 @@
-"""Resolves endpoint discovery: the document's, or the one that `--endpoints` or the pool flags of `serve` select."""
+"""Resolves endpoint discovery, from the document or the flags of `serve`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ class PoolSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Pool flags, named as in llm-d; empty if not given."""
+    """Pool flags as in llm-d; empty if not given."""
 
-    name: str = ""  # of the InferencePool
-    namespace: str = ""  # of the pool and its Pods
-    group: str = ""  # API group of the InferencePool
-    selector: str = ""  # label selector of the Pods, without a pool
-    target_ports: tuple[int, ...] = ()  # of the selected Pods
+    name: str = ""
+    namespace: str = ""  # of pool and Pods
+    group: str = ""  # of the pool
+    selector: str = ""  # of Pods, without a pool
+    target_ports: tuple[int, ...] = ()  # of selected Pods
     kubeconfig: str = ""  # path
-    leader_election: bool = False  # elect one serving replica through a Lease
+    leader_election: bool = False  # through a Lease
 
     def __post_init__(self) -> None:
-        """Raise PoolSettingsError if the flags contradict each other."""
         if self.name and self.selector:
             raise PoolSettingsError("give --pool-name or --endpoint-selector, not both: the one names a pool, the other does without")
         if self.selector and not 1 <= len(self.target_ports) <= MAX_TARGET_PORTS:
@@ -46,7 +45,7 @@ class PoolSettings:
         return bool(self.name or self.selector)
 
     def parameters(self) -> dict[str, object]:
-        """The `parameters:` block of the discovery, with the given flags only."""
+        """`parameters:` of the discovery, from given flags only."""
         given: dict[str, object] = {
             "poolName": self.name,
             "poolNamespace": self.namespace,
@@ -67,17 +66,13 @@ def _add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
         return None
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
     reason = f"{flag} is given, and dataLayer.discovery names none"
-    # Without leader election the gate has no meaning.
+    # Meaningless without leader election.
     followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
     return add_instance(builder, POOL_DISCOVERY, reason, "endpoint discovery", pool.parameters() | followers).name
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:
-    """The ports of `--endpoint-target-ports`, which may be repeated and may hold lists, without duplicates.
-
-    Raises:
-        PoolSettingsError: a value is not a port.
-    """
+    """Ports of `--endpoint-target-ports` without duplicates; each value may be a list. Raises PoolSettingsError."""
     words = [word.strip() for text in given for word in text.split(",")]
     for word in words:
         if not (word.isascii() and word.isdigit() and int(word) <= _MAX_PORT):
@@ -86,7 +81,7 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
 
 
 def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
-    """The discovery in the document, or the one selected by `--endpoints` or by pool flags."""
+    """The discovery of the document, of `--endpoints` or of pool flags."""
     layer = builder.config.data_layer
     if layer is not None and layer.discovery is not None:
         if builder.endpoints_file is not None:
@@ -117,7 +112,7 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
 
 
 def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
-    """The error for a document without a discovery; None if it has one, or may have lost it to a mistake."""
+    """The error for a missing discovery; None if a mistake may have hidden it."""
     layer = None if loaded.config is None else loaded.config.data_layer
     damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
     if damaged or (layer is not None and layer.discovery is not None):

@@ -1,4 +1,4 @@
-"""Resolves scheduling profiles and the profile handler, and warns of profiles that are unlikely to be intended."""
+"""Resolves scheduling profiles and the profile handler; warns of unlikely profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from endpick.host.planning.plan import PlannedProfile, WeightedScorer
 
 
 def _judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: PlanBuilder) -> None:
-    """Report a weight on anything but a scorer, and a weight of 0."""
     if reference.weight is None:
         return
     path = (*reference.path, "weight")
@@ -31,7 +30,7 @@ def _judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pl
             )
         return
     assert instance.loaded is not None
-    # llm-d ignores such a weight, so a file written for llm-d must load.
+    # llm-d ignores such a weight, so files written for it must load.
     code = Code.E0504 if builder.config.api_version == ENDPICK else Code.W0501
     builder.report(
         code,
@@ -43,7 +42,6 @@ def _judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: Pl
 
 
 def _warn_no_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
-    """Warn of an instance that is no filter, scorer or picker; it is idle, as in llm-d."""
     assert instance.loaded is not None
     places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
     instead = f"name it at `{places[0]}` instead" if places else "remove it from the profile"
@@ -64,7 +62,7 @@ _PROFILE_KINDS = tuple(kind for kind, row in KINDS.items() if row.in_profile)
 
 
 def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
-    """The scheduling profiles, each with a picker."""
+    """Scheduling profiles, each with a picker."""
     given = builder.config.scheduling_profiles
     if not given and not builder.loaded.is_damaged(("schedulingProfiles",)):
         return (_default_profile(builder),)
@@ -73,7 +71,7 @@ def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
 
 
 def _default_profile(builder: PlanBuilder) -> PlannedProfile:
-    """llm-d's default: one profile with every filter, scorer and picker."""
+    """One profile with every filter, scorer and picker, as in llm-d."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     builder.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "no instance"
@@ -156,7 +154,7 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder) -> PlannedProfile
 
 
 def _default_picker(profile: str, builder: PlanBuilder) -> str:
-    """The first picker in the document, as in llm-d, or `max-score-picker`."""
+    """The document's first picker, as in llm-d, or `max-score-picker`."""
     pickers = builder.of_kind(Picker)
     if pickers:
         builder.used.add(pickers[0].name)
@@ -177,7 +175,7 @@ DEFAULT_HANDLER = "single-profile-handler"
 
 
 def plan_handler(builder: PlanBuilder) -> str | None:
-    """The name of the profile handler; None if it is missing or cannot be known."""
+    """The profile handler; None if missing or unknown."""
     profiles = builder.config.scheduling_profiles
     handlers = builder.of_kind(ProfileHandler)
     builder.used.update(handler.name for handler in handlers)
@@ -264,7 +262,6 @@ _LOAD_SCORERS = "queue-scorer or active-request-scorer"
 
 
 def _warn_odd_profile(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder, *, emptied: bool) -> None:
-    """Add at most one warning at `path`: no scorers although some are defined, ignored scores, or scores without load."""
     picker = builder.instances.get(profile.picker)
     counting = [builder.instances[scorer.instance] for scorer in profile.scorers if scorer.weight]
     if picker is None or picker.loaded is None or any(scorer.loaded is None for scorer in counting):

@@ -1,4 +1,4 @@
-"""Resolves parameters that name other instances (`RefersTo`), and orders instances for building."""
+"""Resolves parameters that name instances (`RefersTo`), and orders instances."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from endpick.host.planning.subscriptions import toposort
 
 @dataclass(frozen=True, slots=True)
 class NamedInstance:
-    """A parameter's reference to an instance."""
+    """A parameter that names an instance."""
 
     name: str
-    kind: Kind  # that the instance must be of
-    path: DocumentPath  # of the value within the `parameters:` block
+    kind: Kind  # of the instance
+    path: DocumentPath  # within the `parameters:` block
     parameter: str  # for messages: `deciders.prefill`
-    is_written: bool  # False if the name is the parameter's default
+    is_written: bool  # False for a default
 
 
 def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:
-    """Every instance that validated parameters name, in field order; `block` holds them as written."""
+    """Instances that parameters name, in field order; `block` holds them as written."""
     return tuple(_in_model(parameters, block, ()))
 
 
@@ -34,7 +34,7 @@ def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[N
     written = block if isinstance(block, Mapping) else {}
     for name, field in type(model).model_fields.items():
         segment = name if name in written else field.alias or name
-        # `vars`, because pydantic warns when a deprecated attribute is read.
+        # `vars`: pydantic warns when a deprecated attribute is read.
         value, inner, place = vars(model)[name], written.get(segment), (*path, segment)
         mark = mark_of(field)
         if mark is None:
@@ -65,12 +65,11 @@ def _names(value: object, path: DocumentPath) -> Iterator[tuple[str, DocumentPat
             yield str(name), (*path, position)
 
 
-References = Mapping[str, tuple[str, ...]]
-"""The instances that each instance names in its parameters."""
+References = Mapping[str, tuple[str, ...]]  # instances that each instance names
 
 
 def plan_references(builder: PlanBuilder) -> References:
-    """Look up every reference; reports unknown names, wrong kinds and cycles."""
+    """Look up every reference; report the wrong ones."""
     found = {instance.name: _looked_up(instance, builder) for instance in tuple(builder.instances.values())}
     references = {name: named for name, named in found.items() if named}
     for circle in toposort({name: set(named) for name, named in references.items()}).cycles:
@@ -79,7 +78,7 @@ def plan_references(builder: PlanBuilder) -> References:
 
 
 def in_order(names: Sequence[str], references: References) -> tuple[str, ...]:
-    """The names in order, except that an instance comes after the instances it refers to."""
+    """The names in order, but each after the instances it refers to."""
     ordered: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -114,7 +113,6 @@ def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBui
 
 
 def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:
-    """The place of the name; for a default, the `type:` of the instance."""
     if reference.is_written:
         return (*instance.place.path, *reference.path)
     return (*(instance.path or ()), "type") if instance.path is not None else ()

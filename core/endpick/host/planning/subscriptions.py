@@ -1,4 +1,4 @@
-"""Proves that declared data keys can flow, and orders their producers; or reports every reason why they cannot."""
+"""Proves that data keys can flow and orders producers, or reports why not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def _malformed(participant: Participant, key: AnyKey) -> Diagnostic:
 
 
 def _between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
-    """Every disagreement of producer and consumer about a key."""
     given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)
     if given.type is not wanted.type:
         yield _disagreement(
@@ -106,7 +105,7 @@ def _type(key: AnyKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """An instance with its data keys, its kinds (at least one) and its place in the document, if it has one."""
+    """An instance with its data keys, kinds (at least one) and place, if any."""
 
     name: str
     type: str
@@ -122,13 +121,13 @@ class Participant:
 
     @property
     def produced(self) -> Mapping[str, AnyKey]:
-        """Keys it writes, by name, and by the qualified name `key@instance`."""
+        """Keys it writes, by name and by `key@instance`."""
         own = {key.name: key for key in self.subscriptions.produces}
         return {f"{name}@{self.name}": key for name, key in own.items()} | own
 
     @property
     def consumed(self) -> tuple[tuple[AnyKey, bool], ...]:
-        """Keys it reads, and True for required ones; sorted by name."""
+        """Keys it reads, True for required ones; sorted by name."""
         required = {key.name: (key, True) for key in self.subscriptions.consumes}
         optional = {key.name: (key, False) for key in self.subscriptions.consumes_optional}
         return tuple(entry for _, entry in sorted((optional | required).items()))
@@ -136,17 +135,14 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Toposort:
-    """All names, each after the names it waits for, and the cycles that were cut; they share no member.
-
-    A cycle `(a, b)` means that a waits for b, and b for a. It begins with its smallest name.
-    """
+    """Names, each after those it waits for. Cycles are disjoint; in `(a, b)`, a waits for b and b for a; the smallest name is first."""
 
     order: tuple[str, ...]
     cycles: tuple[tuple[str, ...], ...] = ()
 
 
 def toposort(waits_for: Mapping[str, Collection[str]]) -> Toposort:
-    """Sort the keys of `waits_for` topologically; ties are broken by name."""
+    """Sort topologically; ties are broken by name."""
     graph = {name: sorted(waits_for[name]) for name in sorted(waits_for)}
     cycles: list[tuple[str, ...]] = []
     while True:
@@ -174,7 +170,7 @@ _KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subscription:
-    """A key that one instance reads and another writes."""
+    """A key from a producer to a consumer."""
 
     consumer: str
     key: str
@@ -185,7 +181,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Need:
-    """A key that an instance reads and no instance writes."""
+    """A key that is read and not written."""
 
     consumer: str
     key: str
@@ -195,13 +191,13 @@ class Need:
 class SubscriptionGraph:
     """A consistent set of subscriptions."""
 
-    order: tuple[str, ...] = ()  # every producer, each after the producers it reads from
-    subscriptions: tuple[Subscription, ...] = ()  # sorted by consumer and key
+    order: tuple[str, ...] = ()  # producers, each after those it reads from
+    subscriptions: tuple[Subscription, ...] = ()  # by consumer and key
     unmet: tuple[Need, ...] = ()  # optional keys without a producer
     unread: tuple[str, ...] = ()  # producers without a reader
 
     def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """The producers these instances depend on, directly or indirectly, in order."""
+        """Direct and indirect producers for these instances, in order."""
         needed: set[str] = set()
         waiting = set(consumers)
         while waiting:
@@ -211,7 +207,7 @@ class SubscriptionGraph:
         return tuple(name for name in self.order if name in needed)
 
     def keys_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Every key these instances depend on, directly or indirectly, sorted."""
+        """Keys these instances need directly or indirectly, sorted."""
         direct = set(consumers)
         readers = direct | set(self.producers_for(direct))
         return tuple(sorted({one.key for one in self.subscriptions if one.consumer in readers}))
@@ -219,14 +215,14 @@ class SubscriptionGraph:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A graph, or the mistakes."""
+    """A graph, or mistakes."""
 
     graph: SubscriptionGraph | None
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
-    """Required keys without a producer, each with its consumer; sorted."""
+    """Required keys without a producer, with their consumers; sorted."""
     ordered = sorted(participants, key=attrgetter("name"))
     produced = {name for participant in ordered for name in participant.produced}
     return tuple(
@@ -237,7 +233,7 @@ def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant
 def resolve_subscriptions(
     participants: Iterable[Participant], help_for_missing: Callable[[AnyKey], str] = lambda _: "add an instance that produces it"
 ) -> Resolution:
-    """Build the subscription graph of all instances; it does not depend on their order."""
+    """Build the graph, whatever the order of the instances."""
     by_name = {participant.name: participant for participant in sorted(participants, key=attrgetter("name"))}
     producers = _producers(by_name.values())
     subscriptions = tuple(_subscriptions(by_name.values(), producers))
@@ -271,7 +267,7 @@ def resolve_subscriptions(
 def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
     keys = participant.subscriptions
     declared = {key.name: key for key in (*keys.consumes, *keys.consumes_optional, *keys.produces)}
-    # `key@instance` asks for the data of one producer.
+    # `key@instance` names a producer.
     return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
 
 
@@ -291,7 +287,7 @@ def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, 
 
 
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
-    """Two producers of a key are wrong for a column, and for a consumer that does not name one of them."""
+    """Two producers of a column are wrong; two of another key only if a consumer does not name one."""
     readers: dict[str, list[Participant]] = {}
     for participant in participants:
         for key, _ in participant.consumed:
