@@ -29,7 +29,7 @@ def command(output_file: Path, checks: bool, output: str) -> None:
     except OSError as error:
         click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
         raise SystemExit(ExitCode.FAILED) from None
-    # Files that differ from their RECORD would be refused by `serve --locked`.
+    # `serve --locked` would refuse files that differ from their RECORD.
     click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
     editable = sorted({one.distribution for one in candidates if one.source_path})
     if editable:

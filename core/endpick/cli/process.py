@@ -1,4 +1,4 @@
-"""The entry point of the `endpick` command: prepares the process before anything heavy is imported."""
+"""The `endpick` command: prepares the process before heavy imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command line, for the `endpick` script and `python -m endpick`."""
+    """Run the command line."""
     # numpy would start a thread per core for matrix products, which endpick does not compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:2] == ["serve"]:
@@ -20,10 +20,7 @@ def main() -> None:
 
 
 def _handle_early_signals() -> None:
-    """End cleanly on SIGTERM and ignore SIGHUP until the event loop handles them.
-
-    By default, process 1 of a container ignores SIGTERM, and SIGHUP ends any process.
-    """
+    """Until the event loop handles them: process 1 of a container ignores SIGTERM, and SIGHUP ends any process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
