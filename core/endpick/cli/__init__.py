@@ -1,1 +1,1 @@
-"""The command line: one module per verb, imported when the verb is used. `main` lists the verbs. May import every other package."""
+"""The command line: one module per verb, imported when used. May import every other package."""

@@ -1,4 +1,4 @@
-"""Shared by the verbs: reads a configuration, prints diagnostics, tables and JSON. Functions import heavy modules themselves."""
+"""Shared by the verbs: reads configurations, and prints diagnostics, tables and JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDARD_INPUT = "-"
 
 
 def read(argument: str | None) -> LoadedConfig:
-    """Load a configuration: a file, `-` for standard input, or None for the built-in default."""
+    """Load a file, `-` for standard input, or the built-in default."""
     from endpick.config import load_config
     from endpick.config.yaml_nodes import MAX_BYTES
 
@@ -29,7 +29,7 @@ def read(argument: str | None) -> LoadedConfig:
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[LoadedConfig]) -> None:
-    """Print diagnostics on standard error, with their source lines."""
+    """Print diagnostics on standard error."""
     from endpick.diagnostics import render_text, wants_colour
 
     sources = {loaded.path: loaded.source.text for loaded in configs}
@@ -45,10 +45,7 @@ ENDPOINTS_OPTION = click.option(
 
 
 def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | None = None) -> Plan:
-    """Plan a configuration; print its diagnostics on standard error.
-
-    If it has no plan, end the process; with `as_json`, print the diagnostics as JSON on standard output.
-    """
+    """Plan a configuration and print its diagnostics; without a plan, end the process (`as_json`: diagnostics on standard output)."""
     from endpick.diagnostics import exit_code_of, render_json
     from endpick.host.discovery import discover
     from endpick.host.planning.planner import make_plan
@@ -70,18 +67,18 @@ FORMAT_OPTION = click.option(
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows under headers in aligned columns, ending with a line break."""
+    """Rows in aligned columns."""
     lines = [tuple(headers), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
 
 
 def json_text(document: object) -> str:
-    """Indented JSON with sorted keys."""
+    """Indented JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, ending with a line break."""
+    """A Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

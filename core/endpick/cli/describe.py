@@ -62,7 +62,7 @@ def _load(reference: Reference) -> LoadedPlugin:
 
 
 def facts(loaded: LoadedPlugin) -> dict[str, object]:
-    """The plugin as plain data, for `--format json`."""
+    """The plugin as plain data."""
     candidate, plugin = loaded.candidate, loaded.plugin
     category, payload = _category(loaded), payload_of(plugin)
     return {
@@ -92,7 +92,6 @@ def _category(loaded: LoadedPlugin) -> Category | None:
 
 
 def _requires(loaded: LoadedPlugin) -> str:
-    """The requirement of the plugin's distribution on endpick; empty for built-in plugins."""
     required = (Requirement(text) for text in requirements_of(loaded.candidate.distribution))
     return next((f"{one.name}{one.specifier}" for one in required if normalise(one.name) == HOST_DISTRIBUTION), "")
 
@@ -160,7 +159,6 @@ def _data_block(loaded: LoadedPlugin) -> str:
 
 
 def _example(loaded: LoadedPlugin) -> str:
-    """A `plugins:` entry that is valid once the required parameters are filled in."""
     schema = parameters_schema(loaded)
     lines = ["plugins:", f"  - type: {loaded.type}"]
     properties = _properties(schema)
@@ -183,40 +181,26 @@ REQUIRED = "(required)"
 
 @dataclass(frozen=True, slots=True)
 class ParameterFacts:
-    """One parameter.
-
-    Attributes:
-        name: As written in configurations.
-        type: In words, or the name of the table of a nested block.
-        bounds: In words; empty for none.
-        default: As JSON; `(required)` if there is none, empty for null.
-        meaning: The description on one line.
-    """
+    """One parameter, in words."""
 
     name: str
-    type: str
-    bounds: str
-    default: str
+    type: str  # or the name of a nested block's table
+    bounds: str  # empty for none
+    default: str  # JSON; `(required)` if there is none, empty for null
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterTable:
-    """The parameters of a type, or of a nested block.
+    """The parameters of a type or of a nested block."""
 
-    Attributes:
-        name: The block; empty for the type itself.
-        description: Of the block, on one line.
-        rows: In the order of the model.
-    """
-
-    name: str
+    name: str  # empty for the type itself
     description: str
     rows: tuple[ParameterFacts, ...]
 
 
 def parameter_tables(loaded: LoadedPlugin) -> tuple[ParameterTable, ...]:
-    """The parameters of a type, then those of each nested block."""
+    """The table of a type, then those of its nested blocks."""
     schema = parameters_schema(loaded)
     tables = [ParameterTable("", "", _rows(schema))]
     for name, definition in cast("Mapping[str, Schema]", schema.get("$defs", {})).items():
@@ -248,7 +232,7 @@ def _is_duration(one: Schema) -> bool:
 
 
 def type_of(one: Schema) -> str:
-    """The type of a value, in words."""
+    """The type in words."""
     if _is_duration(one):
         return "duration"
     if "enum" in one:
@@ -276,7 +260,7 @@ _BOUNDS = (
 
 
 def bounds_of(one: Schema) -> Iterator[str]:
-    """The bounds of a value, in words."""
+    """The bounds in words."""
     for keyword, words in () if _is_duration(one) else _BOUNDS:
         if keyword in one:
             yield words.format(one[keyword])
@@ -299,7 +283,7 @@ def entry_of(loaded: LoadedPlugin) -> str:
 
 
 def example_from(schema: Schema) -> dict[str, object]:
-    """A `parameters:` block: the `examples` of the model's schema, else the required parameters with their examples."""
+    """The `examples` of the schema, else the required parameters with their examples."""
     return cast("dict[str, object]", _value(schema, cast("Mapping[str, Schema]", schema.get("$defs", {}))))
 
 
@@ -307,7 +291,6 @@ _PLAIN: Mapping[object, object] = {"string": "example", "integer": 1, "number": 
 
 
 def _value(one: Schema, blocks: Mapping[str, Schema]) -> object:
-    """A value that fits a schema."""
     examples = one.get("examples")
     if isinstance(examples, list) and examples:
         return examples[0]

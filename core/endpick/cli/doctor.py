@@ -17,8 +17,7 @@ from endpick.host.environment import Health, examine, import_place
 from endpick.installation import API_MAJOR, request_path
 
 _ASK_SECONDS = 5.0
-_OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})
-"""Renamed, deprecated and experimental types; `validate` reports those a configuration uses."""
+_OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validate` reports those a configuration uses
 
 
 @click.command("doctor")
@@ -46,7 +45,7 @@ def command(strict: bool, loads: bool, url: str | None, output: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """The answer of a serving process to `/healthz`; `remarks` lists skipped plugins, or why it is not ready."""
+    """The answer of `/healthz`; `remarks` lists skipped plugins, or why it is not ready."""
 
     url: str
     ready: bool
@@ -54,11 +53,7 @@ class HealthAnswer:
 
 
 def ask_serving(url: str) -> HealthAnswer:
-    """Read `/healthz` of a serving process; not ready if it does not answer in time.
-
-    Raises:
-        click.UsageError: `url` is not an HTTP address.
-    """
+    """Read `/healthz`; not ready if it is late. Raises UsageError for a `url` that is not HTTP."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import urlopen

@@ -86,7 +86,6 @@ def _text(explanation: Explanation) -> str:
 
 
 def _screened_out(explanation: Explanation) -> list[str]:
-    """Endpoints removed before the first profile run."""
     first = next(iter(explanation.runs), None)
     if first is None:
         return []
@@ -108,7 +107,7 @@ def _kept(one: FilterRecord) -> str:
 
 
 def _scores(run: ProfileRecord) -> str:
-    """One row per candidate, best total first: the score of each scorer and, in parentheses, its weighted score."""
+    """Best total first; weighted scores in parentheses."""
     if not run.candidates:
         return ""
     headers = ["ENDPOINT", *(f"{scorer.instance} x{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]

@@ -15,10 +15,7 @@ VARIABLE = "ENDPICK_CONFIG"
 
 
 def extension(name: str) -> click.Command | None:
-    """A verb added by a hook object of the configuration in $ENDPICK_CONFIG; None if there is none.
-
-    Ends the process if the configuration or its hook objects cannot be loaded.
-    """
+    """A verb of a hook object in $ENDPICK_CONFIG; ends the process if they cannot be loaded."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None
@@ -73,14 +70,14 @@ VERBS: dict[str, Verb] = {
 
 
 class LazyGroup(click.Group):
-    """A click group that imports a command when it is called, so that `--help` stays fast."""
+    """Imports a command when it is called, so `--help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order of the table."""
+        """The verbs, in order."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb; an unknown one may belong to a hook object."""
+        """Import a verb; an unknown one may belong to a hook object."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return extension(cmd_name)
@@ -95,7 +92,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, with a suggestion for a misspelt verb."""
+        """Suggests a verb for a misspelt one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib
 

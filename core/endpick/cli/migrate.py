@@ -80,7 +80,6 @@ def _words(value: object) -> list[str]:
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The known flags with their values as text, and an error for each of the others."""
     from endpick.cli.serve import command as serve
 
     options = options_of(serve)
@@ -124,10 +123,8 @@ def _variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} (environment) has the same meaning in endpick: keep it"
 
 
-MOUNT = "/config"
-"""Folder in which the charts mount the configuration."""
-RELEASE = "RELEASE_NAME"
-"""Placeholder for the name of the release, which values do not contain."""
+MOUNT = "/config"  # mount path of the charts
+RELEASE = "RELEASE_NAME"  # values do not contain the release's name
 _DEFAULT_FILE = "default-plugins.yaml"
 _MADE_BY_THE_CHART = (_DEFAULT_FILE, "payload-agnostic.yaml")
 
@@ -143,7 +140,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Paths of names in the values of a chart. `selector` and `ports` apply if the chart creates no InferencePool."""
+    """Paths in a chart's values; `selector` and `ports` apply if it creates no InferencePool."""
 
     picker: tuple[str, ...]
     around: tuple[str, ...]
@@ -176,7 +173,7 @@ _LAYOUTS = (
 
 
 def start_of_values(document: Mapping[str, object]) -> Start | None:
-    """The start made by the charts of llm-d or the Gateway API Inference Extension; None for other documents."""
+    """The start made by the charts of llm-d or the Gateway API Inference Extension, if any."""
     if isinstance(document.get("epp"), Mapping):  # values of llm-d's library chart
         document = {"router": document}
     layout = next((each for each in _LAYOUTS if isinstance(document.get(each.around[0]), Mapping)), None)
@@ -241,14 +238,14 @@ def _notes(document: Mapping[str, object], layout: _Layout, name: str, arguments
 
 
 def at(data: object, *path: str) -> object:
-    """The value at a path; None if a name is missing."""
+    """The value at a path, if any."""
     for name in path:
         data = data.get(name) if isinstance(data, Mapping) else None
     return data
 
 
 def environment_of(entries: object) -> dict[str, str]:
-    """The environment variables of a container."""
+    """A container's environment variables."""
     given = [one for one in _list(entries) if isinstance(one, Mapping)]
     return {str(one.get("name")): str(one.get("value", "set elsewhere")) for one in given}
 

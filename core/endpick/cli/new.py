@@ -21,6 +21,7 @@ from endpick.diagnostics import ExitCode
 from endpick.host.discovery import Candidate, discover, find, is_valid_type
 from endpick.installation import HOST_DISTRIBUTION, resource
 
+# a data source comes with a collector; a `pool-source` fetches data of the whole pool
 KINDS = (
     "filter",
     "scorer",
@@ -35,30 +36,19 @@ KINDS = (
     "eviction-filter",
     "eviction-ordering-policy",
 )
-"""Kinds of the template. A data source comes with a collector; a `pool-source` fetches data of the whole pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The names derived from a plugin type and a kind, by `cookiecutter.json`.
+    """A project's names, derived from a plugin type and a kind by `cookiecutter.json`."""
 
-    Attributes:
-        types: The plugin types, the requested one first.
-        kind: One of `KINDS`.
-        distribution: Name of the distribution and of the folder.
-        package: Name of the Python package.
-        module: Module of the package with the plugin.
-        stem: The last part of the type without its kind; prefix of class names.
-        definitions: Names of the classes and constants of the package.
-    """
-
-    types: tuple[str, ...]
-    kind: str
+    types: tuple[str, ...]  # the requested one first
+    kind: str  # one of `KINDS`
     distribution: str
     package: str
     module: str
-    stem: str
-    definitions: tuple[str, ...]
+    stem: str  # prefix of class names: the last part of the type without its kind
+    definitions: tuple[str, ...]  # names of classes and constants
 
     @property
     def plugin_type(self) -> str:
@@ -75,14 +65,12 @@ class ProjectDraft:
 
 
 MAX_TYPE_LENGTH = 50
-MAX_STEM_LENGTH = 24
-"""Longer names would need line breaks the template cannot make."""
-TEST_PREFIX = "Test"
-"""pytest collects classes with this prefix from every test module that imports them."""
+MAX_STEM_LENGTH = 24  # longer names would need line breaks
+TEST_PREFIX = "Test"  # pytest collects imported classes with this prefix
 
 
 def refuse_type(plugin_type: str) -> str | None:
-    """Why no plugin can have this type; None if one can."""
+    """Why no plugin can have this type, or None."""
     if not is_valid_type(plugin_type):
         return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
     vendor, dot, _ = plugin_type.partition(".")
@@ -99,12 +87,7 @@ TEMPLATE = "plugin_template"
 
 
 def draft(plugin_type: str, kind: str) -> ProjectDraft:
-    """Name everything in a new project.
-
-    Args:
-        plugin_type: Well-formed.
-        kind: One of `KINDS`.
-    """
+    """Name everything in a new project; `plugin_type` is well-formed."""
     from cookiecutter.generate import generate_context
     from cookiecutter.prompt import prompt_for_config
 
@@ -115,7 +98,7 @@ def draft(plugin_type: str, kind: str) -> ProjectDraft:
 
 
 def project_of(names: Mapping[str, str]) -> Project:
-    """Read a project from the variables of the template."""
+    """A project from the template's variables."""
     kind = names["kind"]
     collects = names["__collects"] != ""
     has_key = names["__keys_file"] != ""
@@ -136,7 +119,7 @@ def project_of(names: Mapping[str, str]) -> Project:
 
 
 def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> str | None:
-    """Why this project cannot be created in the folder `parent`; None if it can."""
+    """Why this project cannot be created in `parent`, or None."""
     return _refuse_definitions(project) or _refuse_taken(project, tuple(candidates)) or _refuse_folder(parent / project.distribution)
 
 
@@ -180,16 +163,12 @@ def _refuse_folder(folder: Path) -> str | None:
 
 
 def write(plan: ProjectDraft, parent: Path) -> Path:
-    """Write the project into a new folder of `parent`, completely or not at all; returns the folder.
-
-    Raises:
-        OSError: `parent` cannot be written, or the folder exists.
-    """
+    """Write the project completely or not at all; returns its folder in `parent`. Raises OSError."""
     from cookiecutter.generate import generate_files
 
     parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
-        # `refuse` has checked the names already, as the hooks of the template would.
+        # `refuse` has checked the names instead of the template's hooks.
         made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
         for compiled in list(made.rglob("__pycache__")):  # pip compiles the template when it installs endpick
             shutil.rmtree(compiled)

@@ -25,7 +25,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
-    """Schemas of the output of verbs with `--format json`, by name."""
+    """Output schemas by verb."""
     return {
         "diagnostics": DIAGNOSTICS,
         "decision": _document(DecisionOutput, "endpick decision record"),
@@ -38,7 +38,7 @@ def output_schemas() -> dict[str, Mapping[str, object]]:
 
 
 def parameter_schemas(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
-    """Schemas of the parameters of every type that loads, by type; imports all plugins."""
+    """Parameter schemas by type; imports all plugins."""
     installed = PluginCatalog(candidates)
     loaded = ((plugin_type, installed.peek(plugin_type)) for plugin_type in sorted({one.type for one in candidates}))
     return {plugin_type: parameter_schema(plugin) for plugin_type, plugin in loaded if plugin is not None}
@@ -62,7 +62,7 @@ def schema_text(schema: Mapping[str, object]) -> str:
 
 
 def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates that come with endpick."""
+    """Endpick's own candidates."""
     return tuple(candidate for candidate in candidates if candidate.is_builtin)
 
 

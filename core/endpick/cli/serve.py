@@ -152,7 +152,7 @@ PARAMETERS: list[click.Parameter] = [option for group in GROUPS.values() for opt
 
 
 def write_groups(context: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the options of `--help` under the headings of their groups."""
+    """Write the options of `--help` by group."""
     for heading, options in GROUPS.items():
         records = [record for option in options if (record := option.get_help_record(context)) is not None]
         with formatter.section(heading):
@@ -166,7 +166,7 @@ _UNUSED = ", ".join(f"--{flag.name}" for flag in FLAGS if flag.effect is Effect.
 
 
 class ServeCommand(GoCommand):
-    """Accepts llm-d's command lines unchanged, and groups the options in `--help`."""
+    """Accepts llm-d's command lines; groups the options in `--help`."""
 
     removed = REMOVED
 
@@ -204,13 +204,10 @@ def command(**options: Unpack[ServeOptions]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The source of the configuration."""
-
     path: str | None
     text: str | None
 
     def read(self) -> LoadedConfig:
-        """Read it, at start and at each reload; mistakes are diagnostics."""
         from endpick.cli.console import read
         from endpick.config import load_config
 
@@ -218,8 +215,6 @@ class _Document:
 
 
 class _Planning:
-    """Makes a plan of the configuration, at start and at each reload."""
-
     def __init__(self, options: ServeOptions) -> None:
         from endpick.cli.serve_settings import pool_of
 
@@ -229,7 +224,7 @@ class _Planning:
         self._pool = pool_of(options)
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
-        """Plan a configuration; reads the lock file each time."""
+        """Reads the lock file each time."""
         from endpick.diagnostics import Diagnostic
         from endpick.host.discovery import discover
         from endpick.host.planning.plan import PlanOutcome

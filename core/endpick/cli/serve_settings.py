@@ -1,4 +1,4 @@
-"""Turns the options of `endpick serve` into the settings of the process and of its log."""
+"""Converts the options of `endpick serve` into settings."""
 
 from __future__ import annotations
 
@@ -88,11 +88,7 @@ class ServeOptions(TypedDict):
 
 
 def log_level(options: ServeOptions) -> str:
-    """The level from --log-level, else --zap-log-level, else --v.
-
-    Raises:
-        click.UsageError: --zap-log-level is not a level.
-    """
+    """The level from --log-level, else --zap-log-level, else --v. Raises UsageError."""
     if options["log_level"] is not None:
         return options["log_level"]
     named = (options["zap_log_level"] or "").lower()
@@ -110,7 +106,7 @@ def _level_of(verbosity: int) -> str:
 
 
 def log_format(options: ServeOptions) -> LogFormat:
-    """The format from --log-format, else --zap-encoder; JSON without --zap-devel."""
+    """From --log-format, else --zap-encoder; JSON without --zap-devel."""
     encoded: dict[str, LogFormat] = {"json": "json", "console": "text"}
     if options["log_format"] is not None:
         return options["log_format"]
@@ -120,11 +116,7 @@ def log_format(options: ServeOptions) -> LogFormat:
 
 
 def settings_of(options: ServeOptions) -> ServeSettings:
-    """Ports, intervals and limits.
-
-    Raises:
-        click.UsageError: options contradict each other or have an invalid value.
-    """
+    """Ports, intervals and limits. Raises UsageError for contradictory or invalid options."""
     from endpick.extproc.session import SessionSettings
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
@@ -209,11 +201,7 @@ def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSetting
 
 
 def pool_of(options: ServeOptions) -> PoolSettings:
-    """The flags about Kubernetes.
-
-    Raises:
-        click.UsageError: the flags contradict each other.
-    """
+    """The flags about Kubernetes. Raises UsageError for contradictions."""
     from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
     try:

@@ -16,8 +16,7 @@ from endpick.host.resolution import Reference, resolve
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, describe_outcome
 
-LIMIT_SECONDS = 60.0
-"""Limit for one check."""
+LIMIT_SECONDS = 60.0  # per check
 
 
 _NOTHING_INSTALLED = Diagnostic(
@@ -53,7 +52,6 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
 
 
 def _references(plugin_type: str | None, distribution: str | None, candidates: Sequence[Candidate]) -> list[Reference] | Diagnostic:
-    """The types to test, or a diagnostic if there are none."""
     if plugin_type is not None:
         if ":" in plugin_type or "/" in plugin_type:
             raise click.BadParameter(
@@ -69,7 +67,6 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
 
 
 def _load_all(references: list[Reference] | Diagnostic, candidates: Sequence[Candidate]) -> tuple[list[LoadedPlugin], list[Diagnostic]]:
-    """Each class once, and why others cannot be loaded."""
     if isinstance(references, Diagnostic):
         return [], [references]
     plugins: dict[type, LoadedPlugin] = {}

@@ -71,7 +71,7 @@ def _judge_plan(loaded: LoadedConfig, installed: Sequence[Candidate], static: bo
     if static:
         return check_statically(loaded, installed)
     outcome = make_plan(loaded, installed, endpoints_file=endpoints_file)
-    # Some parameters only a plugin's constructor can check.
+    # some parameters only a constructor can check
     built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
     return (*outcome.diagnostics, *(built if isinstance(built, tuple) else ()))
 

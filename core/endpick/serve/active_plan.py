@@ -62,7 +62,7 @@ class ActivePlan:
 
     @property
     def deployment(self) -> Deployment:
-        """The current deployment; requires `begin`."""
+        """The current one; requires `begin`."""
         assert self._deployment is not None
         return self._deployment
 
@@ -106,7 +106,7 @@ class ActivePlan:
             self._begin_to_retire(left_behind(old, new))
 
     async def end(self) -> None:
-        """Stop the data layer and every instance. Raises ExceptionGroup for parts that did not stop."""
+        """Stop everything. Raises ExceptionGroup for parts that did not stop."""
         problems: list[Exception] = []
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
@@ -132,7 +132,7 @@ class ActivePlan:
             task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
-        """Stop unused instances after the finish timeout, or at once when the process ends."""
+        """After the finish timeout, or at once when the process ends."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), self._finish_timeout_seconds)
         try:
@@ -182,7 +182,7 @@ def _discovery_plugin(deployment: Deployment) -> object:
 
 
 class Reloader:
-    """Reads the configuration again and deploys it if it is valid."""
+    """Deploys the configuration again if it is valid."""
 
     def __init__(self, current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> None:
         """`replan` is called in a thread."""
@@ -192,7 +192,7 @@ class Reloader:
         self._replan = replan
 
     async def reload(self) -> bool:
-        """Returns True if the new configuration serves; else logs the reason, and the old one keeps serving."""
+        """True if the new configuration serves; else the old one keeps serving, and the reason is logged."""
         before = self._current.deployment
         try:
             await self._reload()
@@ -229,7 +229,7 @@ class Reloader:
         _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
 
     async def _admitted(self, plan: Plan) -> Deployment:
-        """Deploy the plan and ask hook objects for vetoes. Raises StartRefused after stopping new instances."""
+        """Raises StartRefused, also for a veto of a hook object, after stopping new instances."""
         old = self._current.deployment
         new = await deploy(plan, self._runtime, old)
         async with AsyncExitStack() as unless_admitted:
@@ -247,13 +247,12 @@ def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 
 
-_FileIdentity = tuple[int, int, int]
-"""Inode, modification time, size."""
+_FileIdentity = tuple[int, int, int]  # inode, modification time, size
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedFile:
-    """A file and its identity before it was read, to notice a change during the read."""
+    """A file's identity before it was read, to notice a change during the read."""
 
     path: Path
     seen: _FileIdentity | None
@@ -275,7 +274,7 @@ class WatchedFile:
 
 
 def _identity(path: Path) -> _FileIdentity | None:
-    """None while the file does not exist, as during an editor's rename."""
+    """None while the file is missing, as during an editor's rename."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The metrics port: `/metrics` in Prometheus' formats and `/healthz`, served by aiohttp."""
+"""The metrics port: `/metrics` in Prometheus' formats and `/healthz`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _log = logging.getLogger("endpick.serve")
 
-MAX_SAMPLES = 20_000
-"""Per instance; more indicate a label with unbounded values."""
+MAX_SAMPLES = 20_000  # per instance; more indicate a label with unbounded values
 
 
 def new_host_registry() -> CollectorRegistry:
-    """A registry with the metrics of Python and the process."""
+    """A registry with metrics of Python and the process."""
     disable_created_metrics()  # type: ignore[no-untyped-call] # llm-d has no `_created` gauges
     registry = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
@@ -37,10 +36,7 @@ def new_host_registry() -> CollectorRegistry:
 
 
 class Exposition(Collector):
-    """The metrics of the host, of hook objects and of the current instances.
-
-    Samples of instances get the labels `plugin_name` and `plugin_type`. A registry that raises is left out and reported.
-    """
+    """The metrics of the host, of hook objects and of instances; leaves out and reports registries that raise."""
 
     def __init__(
         self, host: CollectorRegistry, hooks: CollectorRegistry | None, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry
@@ -96,7 +92,7 @@ class Exposition(Collector):
 
 
 def _join(families: dict[str, Metric], family: Metric) -> bool:
-    """Add a family or extend the one of the same name; False if their types differ."""
+    """False if two families of the same name have different types."""
     first = families.setdefault(family.name, family)
     if first is not family and first.type == family.type:
         first.samples.extend(family.samples)
@@ -113,7 +109,7 @@ def _labelled(family: Metric, instance: Instance) -> Metric:
 
 
 class EventCounts(Collector):
-    """One counter family with the label `event`, read at scrape time."""
+    """One counter family with the label `event`."""
 
     def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
         self._name = name
@@ -142,7 +138,7 @@ class AdminServer:
     """Serves metrics and health on one port."""
 
     def __init__(self, collector: Collector, report: Report, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """`collector` is read in a thread; `report` returns readiness and the text of `/healthz`. Port 0 binds any free port."""
+        """`collector` is read in a thread; `report` returns readiness and the text of `/healthz`."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._report = report

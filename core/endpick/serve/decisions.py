@@ -27,10 +27,10 @@ _log = logging.getLogger("endpick.hooks")
 
 
 class DecisionObservers:
-    """The hook objects that implement `endpick_decision`, and the thread that calls them."""
+    """The hook objects with `endpick_decision`, and the thread that calls them."""
 
     def __init__(self, hooks: HookRegistry, ratio: float, metrics: EndpickMetrics, clock: Callable[[], float]) -> None:
-        """`ratio` is the share of decisions to show, chosen at random."""
+        """`ratio` is the share of decisions to show."""
         self._calls = tuple(hooks.calls(HOOK))
         self._ratio = ratio
         self._metrics = metrics
@@ -48,7 +48,7 @@ class DecisionObservers:
         return self._ratio > 0 and bool(self._calls)
 
     def watched(self, pipeline: Pipeline) -> Pipeline:
-        """Wrap the pipeline to show a sample of its decisions, if wanted."""
+        """Wrap the pipeline to show a sample of its decisions."""
         if not self.are_wanted:
             return pipeline
         return replace(pipeline, scheduler=sampled(pipeline.scheduler, self._is_chosen, self._offer))
@@ -58,7 +58,7 @@ class DecisionObservers:
         return self._counts
 
     def remarks(self) -> tuple[str, ...]:
-        """For `/healthz`: a hook object that does not return."""
+        """Hook objects that do not return."""
         if self._running is None:
             return ()
         call, since = self._running
@@ -69,7 +69,7 @@ class DecisionObservers:
         return (f"{name} has not returned from {HOOK} for {seconds:.0f} s; decisions are not shown meanwhile",)
 
     def start(self) -> None:
-        """Start the thread, if wanted."""
+        """Start the thread."""
         if self.are_wanted:
             self._thread.start()
 

@@ -1,4 +1,4 @@
-"""Builds, binds and starts the instances of a plan, and reuses unchanged ones of the previous deployment."""
+"""Builds, binds and starts the instances of a plan; reuses unchanged ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build_plan(
     carried: Mapping[str, Instance] | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> dict[str, Instance] | tuple[Diagnostic, ...]:
-    """Construct the instances by name, or return a diagnostic for each failure; `carried` instances are reused."""
+    """Construct instances by name, or return a diagnostic for each failure; `carried` ones are reused."""
     carried = carried or {}
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
@@ -73,10 +73,7 @@ def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping
 
 
 def carry_over(old: Plan, instances: Mapping[str, Instance], new: Plan) -> dict[str, Instance]:
-    """The instances that a new plan reuses with their state: same name, plugin, parameters, subscriptions and references.
-
-    `onFault` and the age limits of data may change.
-    """
+    """The instances to reuse with their state: same name, plugin, parameters, subscriptions and references."""
     carried: dict[str, Instance] = {}
     for planned in new.instances:
         before = old.by_name.get(planned.name)
@@ -116,7 +113,7 @@ def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telem
 
 
 def compile_profiles(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> dict[str, Profile]:
-    """The scheduling profiles by name, in document order."""
+    """The scheduling profiles, in document order."""
     return {
         profile.name: compile_profile(
             profile.name,
@@ -130,7 +127,7 @@ def compile_profiles(plan: Plan, instances: Mapping[str, Instance], telemetry: T
 
 
 def compile_collection(plan: Plan, instances: Mapping[str, Instance]) -> Collection:
-    """Each data source that has active collectors."""
+    """Each source with active collectors."""
     return Collection(
         tuple(
             SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active), _needed(plan, source.active))
@@ -142,12 +139,10 @@ def compile_collection(plan: Plan, instances: Mapping[str, Instance]) -> Collect
 
 
 def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
-    """The keys that these collectors write and an instance requires."""
     return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
 
 
 def _tolerated_age(plan: Plan, instances: Mapping[str, Instance]) -> float:
-    """The shortest age at which an instance considers data stale."""
     asked = set(instances)
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, instances):
@@ -165,7 +160,7 @@ def _may_shed(plan: Plan, instances: Mapping[str, Instance]) -> bool:
 
 
 def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
-    """The data keys that instances write, by name: the columns of the endpoint table."""
+    """The columns of the endpoint table, by name."""
     keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
     return tuple(keys[name] for name in sorted(keys))
 
@@ -180,14 +175,13 @@ class Runtime:
     services: HostServices
     table: EndpointTable
     telemetry: Telemetry
-    watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
-    """See `DecisionObservers.watched`."""
+    watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline  # see `DecisionObservers`
     breaker: BreakerSettings = DEFAULT_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Started instances, by name in plan order, and their pipeline; `fresh` instances were not carried over."""
+    """Started instances in plan order, and their pipeline; `fresh` ones were not carried over."""
 
     plan: Plan
     instances: Mapping[str, Instance]
@@ -196,7 +190,7 @@ class Deployment:
 
 
 async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
-    """Build and start a plan; unchanged instances of `previous` keep their state. Raises StartRefused after stopping new instances."""
+    """Build and start a plan; reuses unchanged instances of `previous`. Raises StartRefused after stopping new instances."""
     carried = {} if previous is None else carry_over(previous.plan, previous.instances, plan)
     built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if isinstance(built, tuple):
@@ -218,7 +212,7 @@ def _context(planned: PlannedInstance, runtime: Runtime) -> PluginContext:
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
-    """Instances of `old` that `new` no longer uses."""
+    """The instances that `new` does not use."""
     kept = {id(instance.plugin) for instance in new.instances.values()}
     return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
 
@@ -248,7 +242,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
 
 
 async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-    """Stop all in reverse order; raises an ExceptionGroup of `NotStoppedError`."""
+    """Stop in reverse order. Raises ExceptionGroup of `NotStoppedError`."""
     errors: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
@@ -266,14 +260,14 @@ class NotStoppedError(Exception):
 
     @classmethod
     def of(cls, name: str, error: BaseException) -> NotStoppedError:
-        """The error for `name`, caused by `error`."""
+        """An error caused by `error`."""
         made = cls(f"while stopping {name}: {describe_error(error)}")
         made.__cause__ = error
         return made
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:
-    """Stop the instances of a refused configuration; failures are logged."""
+    """Stop the instances of a refused configuration; logs failures."""
     try:
         await stop_instances(instances)
     except ExceptionGroup as errors:
@@ -297,7 +291,7 @@ class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and plac
 
 
 def instance_failed(code: Code, instance: Instance, problem: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic at the instance's place in the configuration; further lines of `problem` become notes."""
+    """A diagnostic at the instance's place; further lines of `problem` become notes."""
     plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
     headline, *notes = (line.strip() for line in problem.splitlines())
     message = f"'{instance.name}' {headline.removesuffix(':')}"

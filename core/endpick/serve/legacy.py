@@ -1,6 +1,6 @@
 """llm-d's metrics under their names from before August 2026, for older dashboards.
 
-Old families have fewer labels; samples that differ only in dropped labels are added up. Histograms keep the new buckets.
+Samples that differ only in dropped labels are added up. Histograms keep the new buckets.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ from endpick.serve.metrics import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class OldName:
-    """An old family.
-
-    Attributes:
-        new: Without the prefix `llm_d_epp_`.
-        labels: Old label by new label; others are dropped.
-        only: Count only samples with these labels.
-    """
+    """An old family."""
 
     old: str
-    new: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    new: str  # without the prefix `llm_d_epp_`
+    labels: Mapping[str, str] = field(default_factory=dict)  # old by new; others are dropped
     only: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -114,7 +108,7 @@ _BY_FAMILY = {PREFIX + name.new.removesuffix("_total"): name for name in OLD_NAM
 
 
 class LegacyNames(Collector):
-    """The families of another collector, also under their old names."""
+    """Another collector's families, also under their old names."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector

@@ -21,10 +21,8 @@ class Phase(Enum):
 
     STARTING = "starting"
     SERVING = "serving"
-    DRAINING = "draining"
-    """Not ready, but serves new requests until gateways have noticed."""
-    FINISHING = "finishing"
-    """Takes no new requests; open streams may finish."""
+    DRAINING = "draining"  # not ready, but serves new requests until gateways have noticed
+    FINISHING = "finishing"  # no new requests; open streams may finish
 
 
 _NEXT = {Phase.STARTING: Phase.SERVING, Phase.SERVING: Phase.DRAINING, Phase.DRAINING: Phase.FINISHING, Phase.FINISHING: None}
@@ -52,10 +50,10 @@ class Lifecycle:
 
 
 class Readiness:
-    """Readiness for `/healthz` and the gRPC health service."""
+    """Readiness for `/healthz` and gRPC health."""
 
     def __init__(self, lifecycle: Lifecycle, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
-        """`remarks` returns problems that do not affect readiness."""
+        """`remarks` are problems that do not affect readiness."""
         self._lifecycle = lifecycle
         self._board = board
         self._remarks = remarks
@@ -69,12 +67,12 @@ class Readiness:
         return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
 
     def stalled(self, reason: str | None) -> None:
-        """Set the reason if a stalled event loop makes the process unready."""
+        """Set why a stalled event loop makes the process unready."""
         self._stalled = reason
         self._publish()
 
     def stand_by(self, reason: str) -> None:
-        """Set the reason if another replica serves; else empty."""
+        """Set why another replica serves; else empty."""
         if (reason or None) != self._standing_by:
             self._standing_by = reason or None
             self._publish()
@@ -91,7 +89,7 @@ class StoppedWhileStarting(Exception):  # noqa: N818 - requested by the operator
 
 
 async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
-    """Run a step of the start; when `stop` is set, cancel it and raise StoppedWhileStarting."""
+    """Run a step; when `stop` is set, cancel it and raise StoppedWhileStarting."""
     taken, stopped = asyncio.ensure_future(step), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((taken, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -105,10 +103,9 @@ async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
 
 
 async def wait_for_gateways(server: Server, health: Server, seconds: float, hasten: asyncio.Event, count: Callable[[int], None]) -> str:
-    """Wait until no gateway is connected to either server, `seconds` have passed, or `hasten` is set.
+    """Wait until no gateway is connected, `seconds` have passed, or `hasten` is set; returns the reason.
 
-    A gateway connected only to `health` may still open streams on `server`. `count` gets the number of streams opened since its last
-    call. Returns the reason for the end.
+    A gateway connected only to `health` may still open streams on `server`. `count` gets the number of new streams.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -1,4 +1,4 @@
-"""Logging of the serving process: text on a terminal, else JSON; written by a thread, so a slow reader delays no request."""
+"""Logging: text on a terminal, else JSON; written by a thread, so a slow reader delays no request."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ LogFormat = Literal["auto", "text", "json"]
 _log = logging.getLogger("endpick.serve")
 
 MAX_WAITING_RECORDS = 10_000
-MAX_CHARACTERS = 16_000
-"""Longer messages, tracebacks and fields are cut in the middle."""
+MAX_CHARACTERS = 16_000  # longer texts are cut in the middle
 
 
 class DroppingQueueHandler(QueueHandler):
-    """Queues formatted records; drops them when the queue is full."""
+    """Drops records when the queue is full."""
 
     def __init__(self) -> None:
         self.lines: Queue[logging.LogRecord] = Queue(MAX_WAITING_RECORDS)
@@ -54,7 +53,7 @@ class DroppingQueueHandler(QueueHandler):
 
 
 def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> Callable[[], None]:
-    """Send all logs and Python's warnings to `stream` (default stderr). Returns a function to call at exit, which flushes the queue."""
+    """Send logs and Python's warnings to `stream`, by default stderr. Returns a function that flushes the queue at exit."""
     target = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and target.isatty())
     handler = DroppingQueueHandler()
@@ -82,7 +81,7 @@ def last_line(message: str) -> bytes:
 
 
 def log_uncaught_errors(loop: asyncio.AbstractEventLoop, count: Counter) -> None:
-    """Log and count errors that no caller can catch: in finalizers, threads and forgotten tasks."""
+    """Log and count errors that no caller can catch."""
 
     def report(event: str, text: str, error: BaseException | None) -> None:
         count.labels(event).inc()

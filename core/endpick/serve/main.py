@@ -1,4 +1,4 @@
-"""Runs a serving process on an event loop: connects it to signals, and reports the plan and the ports."""
+"""Runs a serving process on an event loop, with signal handlers and start-up reports."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
 
-ANSWER_SECONDS = 2.0
-"""For a blocked event loop to notice the second signal."""
-LEFTOVER_SECONDS = 4.0
-"""For tasks and threads that plugins left running."""
-LAST_SECONDS = 30.0
-"""For connections, plugins and hook objects after the last stream."""
-_SWITCH_SECONDS = 0.0005
-"""Python's default of 5 ms for holding the GIL is half a pick's budget."""
+ANSWER_SECONDS = 2.0  # for a blocked event loop to notice the second signal
+LEFTOVER_SECONDS = 4.0  # for tasks and threads of plugins
+LAST_SECONDS = 30.0  # for connections, plugins and hook objects after the last stream
+_SWITCH_SECONDS = 0.0005  # Python's default of 5 ms for holding the GIL is half a pick's budget
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reloads the plan made by `replan`. Raises like `serve`."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads the plan. Raises like `serve`."""
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -65,10 +61,9 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
 
 
 class _Shutdown:
-    """Ends the process in order at the first signal. The second ends the drain time, or the process if it is not draining.
+    """Ends the process in order at the first signal; the second ends the drain time.
 
-    The process ends at once if the shutdown takes too long, if the second signal is not answered, or at the third signal. Signal
-    handlers and timers also run while a plugin blocks the event loop.
+    Ends at once if that takes too long, and at a further signal, even while a plugin blocks the event loop.
     """
 
     def __init__(self, control: Control, loop: asyncio.AbstractEventLoop, limit_seconds: float) -> None:
@@ -78,7 +73,6 @@ class _Shutdown:
         self._signals = 0
 
     def signalled(self, number: int, _frame: FrameType | None) -> None:
-        """Handler for `signal.signal`."""
         self._signals += 1
         if self._signals == 1:
             _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
@@ -101,7 +95,7 @@ class _Shutdown:
 
 
 def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """End without `sys.exit`, which a plugin could catch, and without the locks of the log."""
+    """Not with `sys.exit`, which a plugin could catch, and without the locks of the log."""
     os.set_blocking(2, False)
     try:
         os.write(2, last_line(f"endpick ends at once: {reason}"))
@@ -140,7 +134,6 @@ def _started(ports: Ports) -> None:
 
 
 def _report_plan(plan: Plan) -> None:
-    """A table on a terminal, else a log line per instance."""
     if sys.stderr.isatty():
         sys.stderr.write(startup_table(plan))
         return
@@ -165,7 +158,7 @@ _HEADER = ("instance", "type", "from", "loaded", "consumes → produces")
 
 
 def startup_table(plan: Plan) -> str:
-    """One line per instance, and a note per default that endpick filled in."""
+    """One line per instance and per default that endpick filled in."""
     rows = [_HEADER, *(_row(instance) for instance in plan.instances)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -46,10 +46,7 @@ MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
 class RewriteDecisions(Collector):
-    """Requests sent to another model than requested, derived from the request counter.
-
-    llm-d has the name of the rule as a label; here it is always `header`.
-    """
+    """Requests sent to another model than requested; llm-d's label for the rule is always `header`."""
 
     def __init__(self, requests: Counts) -> None:
         self._requests = requests
@@ -77,7 +74,7 @@ class RewriteDecisions(Collector):
 
 
 class StreamMetrics:
-    """llm-d's metrics of ext_proc streams; optional, because they add a call to each message."""
+    """llm-d's stream metrics; optional, because they add a call to each message."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.inflight = Levels(PREFIX + "extproc_streams_inflight", "Open ext_proc streams.", (), registry).labels()
@@ -206,6 +203,7 @@ class EndpickMetrics:
             self.reloads.labels(outcome)
 
 
+# gRPC codes in llm-d's spelling, for streams without a protocol error
 CODE_OF: dict[CloseCause, str] = {
     CloseCause.END: "OK",
     CloseCause.RESET: "Canceled",
@@ -213,13 +211,12 @@ CODE_OF: dict[CloseCause, str] = {
     CloseCause.ERROR: "Internal",
     CloseCause.DRAIN: "Unavailable",
 }
-"""gRPC codes in llm-d's spelling, for streams without a protocol error."""
 
 _NAME_OF = {GrpcStatus.OK: "OK"}
 
 
 def name_of(status: GrpcStatus) -> str:
-    """A gRPC status as llm-d spells it: `InvalidArgument`."""
+    """As in llm-d: `InvalidArgument`."""
     return _NAME_OF.get(status) or "".join(word.capitalize() for word in status.name.split("_"))
 
 
@@ -285,5 +282,5 @@ class MeasuredSession:
 
 
 def measured(factory: SessionFactory, metrics: StreamMetrics, clock: Callable[[], float]) -> SessionFactory:
-    """Wrap a session factory to count its sessions."""
+    """Count the sessions of a factory."""
     return lambda: MeasuredSession(factory(), metrics, clock)

@@ -1,4 +1,4 @@
-"""One serving process: starts its parts in order, serves until stopped, and stops them in reverse order."""
+"""One serving process: starts its parts in order, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -49,40 +49,32 @@ HEALTH_LIMITS = Limits(max_connections=64)
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Settings of a serving process; defaults are llm-d's if llm-d has them."""
+    """Defaults are llm-d's if llm-d has them."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
     metrics_host: str = ""
     metrics_port: int = 9090
     metrics_tls: TlsSettings | None = None
-    metrics_staleness_seconds: float = 2.0
-    """Pool gauges leave out older values."""
+    metrics_staleness_seconds: float = 2.0  # pool gauges leave out older values
     transport: TransportName = "h2"
-    pool_name: str = "endpick"
-    """Label `name` of the pool gauges."""
-    emits_scores: bool = False
-    """Send the scores of candidates to the gateway."""
+    pool_name: str = "endpick"  # label `name` of the pool gauges
+    emits_scores: bool = False  # to the gateway
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
     discovery_timeout_seconds: float = 60.0
-    drain_timeout_seconds: float = 30.0
-    """New requests are served this long after SIGTERM."""
-    finish_timeout_seconds: float = 30.0
-    """Then open streams may finish this long; so do those of instances that a reload replaced."""
+    drain_timeout_seconds: float = 30.0  # after SIGTERM, new requests are still served
+    finish_timeout_seconds: float = 30.0  # then for open streams, as for those of instances that a reload replaced
     sessions: SessionSettings = field(default_factory=SessionSettings)
-    decision_sampling_ratio: float = 0.01
-    """Share of decisions shown to hook objects, 0 to 1."""
+    decision_sampling_ratio: float = 0.01  # share shown to hook objects, 0 to 1
     max_metric_combinations: int = MAX_COMBINATIONS
-    legacy_metrics: bool = False
-    """See `LegacyNames`."""
+    legacy_metrics: bool = False  # see `LegacyNames`
     grpc_stream_metrics: bool = False
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_memory_bytes: int = field(default_factory=available_bytes)
-    watched_config: WatchedFile | None = None
-    """Changes of this configuration file cause a reload."""
+    watched_config: WatchedFile | None = None  # its changes cause a reload
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +88,17 @@ class Ports:
 
 @dataclass(slots=True)
 class Control:
-    """Controls `serve` while it runs."""
+    """Controls `serve`."""
 
-    replan: Callable[[], PlanOutcome]
-    """Reads the configuration again; called in a thread."""
+    replan: Callable[[], PlanOutcome]  # called in a thread
     lifecycle: Lifecycle
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    hasten: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the drain time early."""
+    hasten: asyncio.Event = field(default_factory=asyncio.Event)  # ends the drain time
     reload: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
-    """Serve a plan until `control.stop` is set.
-
-    Args:
-        plan: From `make_plan`.
-        settings: Ports, intervals and limits.
-        control: Events that stop or reload the process.
-        started: Called once requests are answered.
+    """Serve a plan until `control.stop` is set; calls `started` once requests are answered.
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object did not start.
@@ -137,7 +121,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
 
 class _Process:
-    """The parts of a serving process; each method adds some of them, in the order of `serve`."""
+    """The parts of a serving process, added in the order of `serve`."""
 
     def __init__(self, plan: Plan, settings: ServeSettings, control: Control, stack: AsyncExitStack) -> None:
         self._plan = plan
@@ -170,7 +154,7 @@ class _Process:
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
-        """Open the health and metrics ports; returns the health server and both ports."""
+        """Returns the health server and both ports."""
         settings = self._settings
         page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         if settings.legacy_metrics:
@@ -183,13 +167,11 @@ class _Process:
         return health, health_port, metrics_port
 
     def watch_event_loop(self) -> None:
-        """Start the watchdog."""
         watchdog = Watchdog(self._settings.watchdog, self._metrics, self._readiness.stalled)
         self._stack.callback(watchdog.stop)
         watchdog.start()
 
     async def start_instances(self) -> None:
-        """Start the plugins, the discovery and the collection."""
         stop = self._control.stop
         deployment = await unless(stop, deploy(self._plan, self._runtime))
         self._stack.push_async_callback(self._current.end)
@@ -197,7 +179,6 @@ class _Process:
         self._show_instances()
 
     async def start_hooks(self) -> None:
-        """Start the hook objects and watchers."""
         deployment = self._current.deployment
         plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
         host = HostView(document_of(deployment.plan), plugins)
@@ -215,7 +196,6 @@ class _Process:
         self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
 
     def make_director(self) -> tuple[Director, FlowGate]:
-        """The director, and the gate in which requests wait for capacity."""
         table, clock = self._table, self._services.clock
         access = Access(on_violation=self._recorder.undeclared_access)
         gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
@@ -237,7 +217,6 @@ class _Process:
         return director, gate
 
     def make_server(self, director: Director) -> Server:
-        """The ext_proc server with health checks and reflection."""
         counters = SessionCounters()
         sessions = session_factory(director, self._settings.sessions, counters, self._memory)
         if self._settings.grpc_stream_metrics:
@@ -249,7 +228,6 @@ class _Process:
         return server
 
     async def reload_until_stopped(self) -> None:
-        """Reload on request until the process is stopped."""
         control, watched = self._control, self._settings.watched_config
         tasks = [asyncio.ensure_future(self._reload_on_request())]
         if watched is not None:

@@ -31,22 +31,19 @@ _NATURAL: Final = TerminationCause.NATURAL
 _ERROR: Final = TerminationCause.ERROR
 
 MAX_COMBINATIONS = 100
-DETAILED_SHARE = 5
-"""One in 5 combinations has its own histograms, of about 75 kB; counters take 1 kB."""
+DETAILED_SHARE = 5  # one in 5 combinations has its own histograms, of about 75 kB; counters take 1 kB
 MOST_REASONS = 100
 MOST_PRIORITIES = 100
 OTHER = "other"
-_MOST_ATTEMPTS = 5000
-"""Pairs of an endpoint and a target model."""
+_MOST_ATTEMPTS = 5000  # pairs of an endpoint and a target model
 
 _Combination = tuple[str, str, str, int]
 _Labels = tuple[str, str, str, str]
-_Attempt = tuple[str, int, str]
-"""Name and port of an endpoint (port 0 for none) and the target model."""
+_Attempt = tuple[str, int, str]  # name and port of an endpoint (port 0 for none), target model
 
 
 class Recorder(Telemetry):
-    """The `Telemetry` of a serving process. Labelled metrics are bound once, because a label lookup costs more than an observation."""
+    """The `Telemetry` of a process. Binds labelled metrics once: a label lookup costs more than an observation."""
 
     def __init__(
         self,
@@ -254,19 +251,18 @@ class Recorder(Telemetry):
 
 
 def detailed_combinations(max_combinations: int) -> int:
-    """The number of combinations with their own histograms."""
+    """Combinations with their own histograms."""
     return max(1, max_combinations // DETAILED_SHARE)
 
 
 class CombinationLimit:
-    """The labels of the first combinations of models, fairness id and priority, then `other`.
+    """The labels of the first combinations, then `other`: clients choose models and fairness ids.
 
-    Clients choose models and fairness ids, so the limit bounds the size of the page. Later combinations keep their priority while there
-    are few.
+    Later combinations keep their priority while there are few.
     """
 
     def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
-        """`overflowed` is called for each request labelled `other`."""
+        """`overflowed` is called for each `other`."""
         self._maximum = maximum
         self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
@@ -288,7 +284,7 @@ class CombinationLimit:
 
 
 class PriorityLimit:
-    """The labels of the first priorities, and `other` for later ones."""
+    """The labels of the first priorities, then `other`."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
@@ -304,8 +300,6 @@ class PriorityLimit:
 
 
 class _ModelMetrics:
-    """The bound metrics of one combination."""
-
     def __init__(self, metrics: EndpickMetrics, counted: _Labels, labels: _Labels) -> None:
         """`counted` are labels of counters and gauges, `labels` of histograms."""
         self.requests = metrics.requests.labels(*counted)
@@ -323,12 +317,11 @@ class _ModelMetrics:
         self.itl = metrics.itl.labels(*labels)
 
 
-MEMORY_SECONDS = 300.0
-"""How long `BodyModeGauge` remembers a gateway that does not send bodies."""
+MEMORY_SECONDS = 300.0  # of a gateway that does not send bodies
 
 
 class BodyModeGauge:
-    """Shows 0 for a direction while any gateway does not send its bodies."""
+    """0 for a direction while any gateway does not send its bodies."""
 
     def __init__(self, gauge: Gauge, clock: Callable[[], float]) -> None:
         self._gauge = gauge
@@ -337,7 +330,7 @@ class BodyModeGauge:
         self._kept_until: dict[str, float] = {}
 
     def saw(self, direction: str, sent: bool) -> None:
-        """Record the body mode of a request."""
+        """Record a request's body mode."""
         if direction not in self._sent:
             self._gauge.labels(direction).set_function(partial(self._all_sent, direction))
         elif sent and not self._sent[direction]:

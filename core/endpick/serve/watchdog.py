@@ -29,14 +29,14 @@ _BEATS_PER_WARNING = 4
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """Stalls are counted and logged from `warning_seconds`; from `limit_seconds`, the process is unready for that time."""
+    """Stalls are logged from `warning_seconds`; from `limit_seconds`, the process is unready for that time."""
 
     warning_seconds: float = 1.0
     limit_seconds: float = 10.0
 
 
 class Watchdog:
-    """Schedules a heartbeat on the event loop and checks it from a thread."""
+    """Checks a heartbeat of the event loop from a thread."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Watchdog:
         set_stalled: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`set_stalled` is called on the loop with the reason for being unready, and with None once ready."""
+        """`set_stalled` is called on the loop with the reason, and with None once ready."""
         self._settings = settings
         self._clock = clock
         self._set_stalled = set_stalled
@@ -96,7 +96,7 @@ class Watchdog:
         self._blocked_by = ""
 
     def _watch(self, watched: int, interval: float) -> None:
-        """Log the stack of the loop's thread once per stall."""
+        """Logs the loop's stack once per stall."""
         reported = 0.0
         while not self._stopped.wait(interval):
             beat_at = self._beat_at

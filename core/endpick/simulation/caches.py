@@ -1,4 +1,4 @@
-"""The memory of a model server: KV blocks with a prefix index, and LoRA adapter slots."""
+"""A model server's memory: KV blocks with a prefix index, and LoRA adapter slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class BlockWatcher(Protocol):
-    """Receives changes of a pool's prefix index."""
+    """Receives changes of a prefix index."""
 
     def stored(self, chained: int) -> None:
         """A block became shareable."""
@@ -18,10 +18,9 @@ class BlockWatcher(Protocol):
 
 
 class BlockPool:
-    """A fixed number of KV blocks, shared by sequences with the same prefix.
+    """KV blocks, shared by sequences with the same prefix.
 
-    A block is *in use* while a sequence holds it, else *idle*. An idle block stays in the prefix index until it is evicted; the
-    block idle for longest is evicted first.
+    A block is *idle* while no sequence holds it. It stays in the prefix index until it is evicted, the longest idle first.
     """
 
     __slots__ = ("_hashes", "_holders", "_idle", "_index", "_watcher", "capacity")
@@ -36,16 +35,16 @@ class BlockPool:
 
     @property
     def in_use(self) -> int:
-        """Blocks held by at least one sequence."""
+        """Blocks held by a sequence."""
         return self.capacity - len(self._idle)
 
     @property
     def cached(self) -> int:
-        """Blocks in the prefix index, in use or idle."""
+        """Blocks in the prefix index."""
         return len(self._index)
 
     def match(self, hashes: Sequence[int]) -> list[int]:
-        """The blocks of the longest cached prefix of `hashes`, without holding them."""
+        """The longest cached prefix, without holding its blocks."""
         found: list[int] = []
         for chained in hashes:
             block = self._index.get(chained)
@@ -55,7 +54,7 @@ class BlockPool:
         return found
 
     def claim(self, shared: Sequence[int], fresh: int) -> list[int] | None:
-        """Hold the `shared` blocks and `fresh` new ones; None, without changes, if there are too few idle blocks."""
+        """Hold the `shared` blocks and `fresh` new ones; None, without changes, if too few are idle."""
         revived = sum(1 for block in shared if not self._holders[block])
         if len(self._idle) - revived < fresh:
             return None
@@ -66,7 +65,7 @@ class BlockPool:
         return [*shared, *(self._evict_oldest() for _ in range(fresh))]
 
     def publish(self, block: int, chained_hash: int) -> None:
-        """Add a filled block to the prefix index, unless it has the same content already."""
+        """Add a filled block to the prefix index, unless its content is in it."""
         if chained_hash not in self._index:
             self._index[chained_hash] = block
             self._hashes[block] = chained_hash
@@ -74,10 +73,7 @@ class BlockPool:
                 self._watcher.stored(chained_hash)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Release the blocks of a sequence, given in sequence order.
-
-        The tail is evicted before the head, because only a prefix is useful without the rest.
-        """
+        """Release a sequence's blocks; evicts the tail first, because only a prefix is useful alone."""
         for block in reversed(blocks):
             self._holders[block] -= 1
             if self._holders[block]:
@@ -99,7 +95,7 @@ class BlockPool:
 
 
 class AdapterSlots:
-    """At most `slots` resident adapters; evicts the least recently used one without running sequences."""
+    """At most `slots` resident adapters; evicts the least recently used idle one."""
 
     __slots__ = ("_resident", "_users", "slots")
 
@@ -114,11 +110,11 @@ class AdapterSlots:
         return tuple(sorted(self._users))
 
     def has_room_for(self, adapter: str) -> bool:
-        """True if a sequence with this adapter could run now."""
+        """True if a sequence with this adapter could run."""
         return adapter in self._users or len(self._users) < self.slots
 
     def acquire(self, adapter: str) -> bool:
-        """Use the adapter for one more sequence, if there is room; True if it had to be loaded."""
+        """Use the adapter once more, if there is room; True if it had to be loaded."""
         loaded = adapter not in self._resident
         if loaded and len(self._resident) == self.slots:
             del self._resident[next(name for name in self._resident if name not in self._users)]
@@ -128,7 +124,7 @@ class AdapterSlots:
         return loaded
 
     def release(self, adapter: str) -> None:
-        """End one use; the adapter stays resident until its slot is needed."""
+        """End one use; the adapter stays resident."""
         self._users[adapter] -= 1
         if not self._users[adapter]:
             del self._users[adapter]

@@ -12,16 +12,14 @@ from endpick.simulation.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, reduced to the lengths and block hashes that determine timing and caching."""
+    """The lengths and block hashes of a prompt, which determine timing and caching."""
 
     id: str
     prompt_tokens: int
     output_tokens: int
-    block_hashes: tuple[int, ...] = ()
-    """Chained hash of each full block of the prompt and, if known, of the answer; blocks without one are not shared."""
+    block_hashes: tuple[int, ...] = ()  # chained, of each full block of the prompt and, if known, the answer; others are not shared
     adapter: str | None = None
-    transferred_tokens: int = 0
-    """Leading prompt tokens computed by another engine: they take blocks but no time."""
+    transferred_tokens: int = 0  # leading prompt tokens from another engine: they take blocks but no time
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.output_tokens < 1:
@@ -51,26 +49,23 @@ Event = Token | Finished
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Token counts of a finished request, as in the OpenAI API."""
+    """Token counts of a finished request."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int
-    """Prompt tokens found in the prefix cache at the first admission."""
+    cached_tokens: int  # found in the prefix cache at the first admission
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """State and totals of an engine at one moment."""
+    """State and totals of an engine."""
 
     running: int
     waiting: int
-    kv_cache_usage: float
-    """0 to 1; blocks that are only cached count as free."""
+    kv_cache_usage: float  # 0 to 1; blocks that are only cached count as free
     running_adapters: tuple[str, ...]
     waiting_adapters: tuple[str, ...]
-    prompt_tokens: int
-    """Of all requests that have their first token."""
+    prompt_tokens: int  # of requests with a first token
     generated_tokens: int
     prefix_cache_queried_tokens: int
     prefix_cache_hit_tokens: int
@@ -82,12 +77,12 @@ class EngineMetrics:
 class Engine:
     """Computes when each token of each request appears.
 
-    It has no clock: every call passes the time in seconds from any origin, never decreasing. The events do not depend on the number of
-    calls to `advance`. A request submitted at the exact time of the last `advance` misses a step that starts at that time.
+    It has no clock: every call passes seconds from any origin, never decreasing. The number of calls to `advance` does not affect events.
+    A request submitted at the time of the last `advance` misses a step that starts then.
     """
 
     def __init__(self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None) -> None:
-        """`random` is used only if `settings.timing.jitter` is above 0."""
+        """`random` is for jitter."""
         self.settings = settings
         self._random = random or Random(0)  # noqa: S311 - repeatable by design
         self._pool = BlockPool(settings.kv_blocks, watcher)
@@ -101,12 +96,7 @@ class Engine:
         self._preemptions = self._finished = self._aborted = 0
 
     def submit(self, request: GenerationRequest, now: float) -> None:
-        """Queue a request.
-
-        Raises:
-            ValueError: The id is in use, the request is longer than `max_model_len`, it has an adapter while `max_loras` is 0, or `now`
-                is in the past.
-        """
+        """Queue a request. Raises ValueError for a used id, a too long request, an adapter without `max_loras`, or a past `now`."""
         self._move_clock(now)
         if request.id in self._alive:
             raise ValueError(f"request id {request.id!r} is already in use")
@@ -118,7 +108,7 @@ class Engine:
         self._waiting.append(sequence)
 
     def next_event_time(self) -> float | None:
-        """The time of the next event, at least the current time; None while idle."""
+        """The next event's time, not in the past; None while idle."""
         due = self._due()
         return None if due is None else max(due, self._now)
 
@@ -133,10 +123,7 @@ class Engine:
         return events
 
     def abort(self, request_id: str, now: float) -> bool:
-        """Remove a request; False if it has ended or is unknown.
-
-        Call `advance(now)` first, or its events before `now` are lost.
-        """
+        """Remove a request; False if it has ended. Call `advance(now)` first, or its events before `now` are lost."""
         self._move_clock(now)
         sequence = self._alive.pop(request_id, None)
         if sequence is None:
@@ -192,7 +179,7 @@ class Engine:
         return _Step(now + seconds, chunks)
 
     def _continue_running(self) -> list[tuple[Sequence, int]]:
-        """Schedules running sequences, oldest first; preempts the youngest when blocks run out."""
+        """Oldest first; preempts the youngest when blocks run out."""
         chunks: list[tuple[Sequence, int]] = []
         budget = self.settings.max_num_batched_tokens
         while budget and len(chunks) < len(self._running):
@@ -206,10 +193,9 @@ class Engine:
         return chunks
 
     def _admit_waiting(self, now: float, chunks: list[tuple[Sequence, int]]) -> int:
-        """Starts waiting sequences in order of arrival; returns the number of loaded adapters.
+        """Returns the number of loaded adapters.
 
-        A sequence whose adapter has no slot lets others pass. One that lacks KV blocks does not, or long prompts would
-        starve.
+        Others pass a sequence that lacks an adapter slot, but not one that lacks KV blocks: long prompts would starve.
         """
         budget = self.settings.max_num_batched_tokens - sum(tokens for _, tokens in chunks)
         loads = 0
@@ -234,10 +220,9 @@ class Engine:
         return loads
 
     def _allocate(self, sequence: Sequence, budget: int) -> int:
-        """Gives a waiting sequence its cached prefix and the blocks of its first chunk.
+        """Returns the tokens of its first chunk; 0 if it does not fit.
 
-        Returns the tokens of that chunk; 0 if it does not fit. The last token is computed even if cached, because its result is the
-        next token.
+        The last token is computed even if cached, because its result is the next token.
         """
         block_size = self.settings.block_size
         shareable = (sequence.pending - 1) // block_size
@@ -313,24 +298,21 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The progress of one request and its KV blocks."""
+    """One request's progress and KV blocks."""
 
     request: GenerationRequest
     arrival: float
     generated: int = 0
-    computed: int = 0
-    """Tokens with keys and values in the cache."""
-    published: int = 0
-    """Leading blocks offered to the prefix index."""
+    computed: int = 0  # tokens in the cache
+    published: int = 0  # leading blocks offered to the prefix index
     blocks: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
-    transferred: int = 0
-    """Tokens from another engine, not lost to a preemption."""
+    transferred: int = 0  # tokens from another engine, kept in a preemption
     ended: bool = False
 
     @property
     def pending(self) -> int:
-        """Tokens to compute before the next one is sampled: 1 while decoding, more while prefilling."""
+        """Tokens to compute before the next is sampled: 1 while decoding."""
         return self.request.prompt_tokens + self.generated - self.computed
 
 

@@ -14,20 +14,13 @@ from endpick.simulation.settings import KvEventSettings
 if TYPE_CHECKING:
     import zmq
 
-KEPT = 10_000
-"""Messages kept for replay, as in vLLM."""
+KEPT = 10_000  # messages for replay, as in vLLM
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """The content of one block of a prompt.
-
-    Attributes:
-        parent: Hash of the previous block; None for the first one.
-        tokens: Token ids.
-        adapter: LoRA adapter; None for the base model.
-    """
+    """A prompt block; `parent` is the previous block's hash, and `adapter` is None for the base model."""
 
     parent: int | None
     tokens: tuple[int, ...]
@@ -42,19 +35,19 @@ class _Known:
 
 @dataclass(slots=True)
 class KvEventLog:
-    """Converts cache changes into vLLM's events; each engine step publishes them as one message."""
+    """Converts cache changes into vLLM's events."""
 
     block_size: int
     _contents: dict[int, _Known] = field(default_factory=dict)
     _events: list[dict[str, object]] = field(default_factory=list)
 
     def expect(self, hashes: Sequence[int], contents: Sequence[BlockContent]) -> None:
-        """Register the blocks of a job before they are stored."""
+        """Register a job's blocks before they are stored."""
         for chained, content in zip(hashes, contents, strict=True):
             self._contents.setdefault(chained, _Known(content)).jobs += 1
 
     def forget(self, hashes: Sequence[int]) -> None:
-        """Unregister the blocks of a finished job."""
+        """Unregister a finished job's blocks."""
         for chained in hashes:
             known = self._contents[chained]
             known.jobs -= 1
@@ -100,11 +93,7 @@ class KvEventPublisher:
     """A PUB socket and an optional ROUTER socket for replay."""
 
     def __init__(self, settings: KvEventSettings, log: KvEventLog, topic: str) -> None:
-        """Bind to addresses with a `*` and connect to others, like vLLM.
-
-        Raises:
-            OSError: An address is invalid or in use.
-        """
+        """Bind to addresses with a `*`, else connect, like vLLM. Raises OSError."""
         import msgspec  # noqa: PLC0415 - only simulated servers that publish need the extra
         import zmq  # noqa: PLC0415
 
@@ -129,11 +118,11 @@ class KvEventPublisher:
         self.replay_address = None if self._replay is None else self._replay.get_string(zmq.LAST_ENDPOINT)
 
     def sources(self) -> dict[str, dict[str, object]]:
-        """The body of vLLM's `GET /kv_event_sources`, by rank."""
+        """The body of `GET /kv_event_sources`, by rank."""
         return {"0": {"endpoint": self.address, "replay_endpoint": self.replay_address, "topic": self._topic.decode()}}
 
     def flush(self) -> None:
-        """Publish the events since the last call, if any."""
+        """Publish the pending events."""
         events = self._log.take()
         if events:
             payload = self._encode([time.time(), events, 0])
@@ -157,7 +146,7 @@ class KvEventPublisher:
         return socket
 
     def _answer(self) -> None:
-        """Sends the messages from the requested number on, then an end marker."""
+        """Sends the messages from the requested number on, and an end marker."""
         assert self._replay is not None
         while True:
             try:

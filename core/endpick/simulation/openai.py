@@ -1,4 +1,4 @@
-"""The simulator's part of the OpenAI API: parses requests, computes answers and formats responses."""
+"""Parses requests, computes answers and formats responses of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class _Generation(_Model):
 
     @property
     def is_prefilled(self) -> bool:
-        """True if another engine has computed the prompt."""
         return (self.kv_transfer_params or {}).get("do_remote_prefill") is True
 
     @property
@@ -52,7 +51,7 @@ class _Generation(_Model):
 
 
 class ChatRequest(_Generation):
-    """Body of POST /v1/chat/completions."""
+    """POST /v1/chat/completions."""
 
     kind: Literal["chat.completion"] = "chat.completion"
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -61,17 +60,17 @@ class ChatRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """The client's limit of output tokens."""
+        """Maximum output tokens."""
         return self.max_completion_tokens or self.max_tokens
 
     def render(self) -> bytes:
-        """The prompt in whole tokens; a prefix of the next prompt of the same chat."""
+        """The prompt in whole tokens; a prefix of the chat's next prompt."""
         parts = [b"".join((_role_header(message.role), padded(_text_of(message)), _END)) for message in self.messages]
         return b"".join((*parts, _role_header("assistant")))
 
 
 class CompletionRequest(_Generation):
-    """Body of POST /v1/completions, with one prompt."""
+    """POST /v1/completions, with one prompt."""
 
     kind: Literal["text_completion"] = "text_completion"
     prompt: str | list[int] | Annotated[list[str], Field(min_length=1, max_length=1)]
@@ -79,7 +78,7 @@ class CompletionRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """The client's limit of output tokens."""
+        """Maximum output tokens."""
         return self.max_tokens
 
     def render(self) -> bytes:
@@ -90,7 +89,7 @@ class CompletionRequest(_Generation):
 
 
 class Message(_Model):
-    """One message of a chat."""
+    """A chat message."""
 
     role: str
     content: str | list[dict[str, JsonValue]] | None = None
@@ -101,11 +100,7 @@ RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
 
 
 def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
-    """Parse a request body.
-
-    Raises:
-        ApiError: 400, naming the first invalid field.
-    """
+    """Parse a request body. Raises ApiError 400 with the first invalid field."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -118,8 +113,7 @@ def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
         raise bad_request(f"{where or 'The request body'}: {first['msg']}.", where) from error
 
 
-NATURAL_LENGTHS = range(16, 129)
-"""Answer lengths in tokens without a limit; the prompt determines the length."""
+NATURAL_LENGTHS = range(16, 129)  # tokens of an answer without a limit; the prompt determines the length
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +121,13 @@ class Job:
     """An accepted request with its answer."""
 
     generation: GenerationRequest
-    content: bytes
-    """Prompt and answer, four bytes per token."""
+    content: bytes  # prompt and answer, four bytes per token
     answer: str
     finish_reason: FinishReason
 
 
 def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
-    """Accept a request.
-
-    Raises:
-        ApiError: 404 for an unknown model, 400 for a prompt that is empty or too long.
-    """
+    """Accept a request. Raises ApiError: 404 for an unknown model, 400 for an empty or too long prompt."""
     if request.model != settings.model and request.model not in settings.adapters:
         raise ApiError(404, "NotFoundError", f"The model `{request.model}` does not exist.", "model")
     prompt = request.render()
@@ -174,7 +163,7 @@ def _answer_limit(request: AnyRequest, prompt_tokens: int, max_model_len: int) -
 
 
 class ResponseFormat:
-    """Formats one answer; all bodies have the same id, model and creation time."""
+    """Formats one answer."""
 
     def __init__(self, kind: Kind, request_id: str, model: str) -> None:
         self._chat = kind == "chat.completion"
@@ -182,18 +171,18 @@ class ResponseFormat:
         self._object = kind
 
     def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage, transfer: dict[str, object] | None = None) -> bytes:
-        """The answer as one JSON body; `transfer` locates the computed KV blocks for another engine."""
+        """The answer as one JSON body; `transfer` locates its KV blocks for another engine."""
         content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choices = [self._choice(content, finish_reason)]
         offered = {} if transfer is None else {"kv_transfer_params": transfer}
         return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage), **offered})
 
     def opening(self) -> bytes:
-        """The first event of a streamed chat answer; empty for completions."""
+        """The first event of a chat; empty for completions."""
         return self._event([self._choice({"delta": {"role": "assistant", "content": ""}}, None)]) if self._chat else b""
 
     def token(self, text: str, finish_reason: FinishReason | None) -> bytes:
-        """The event of one token; only the last one has a finish reason."""
+        """One token's event; only the last has a finish reason."""
         return self._event([self._choice({"delta": {"content": text}} if self._chat else {"text": text}, finish_reason)])
 
     def closing(self, usage: TokenUsage | None) -> bytes:
@@ -211,7 +200,7 @@ class ResponseFormat:
 
 
 def usage_body(usage: TokenUsage) -> dict[str, object]:
-    """The `usage` object, with cached prompt tokens."""
+    """The `usage` object."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -221,7 +210,7 @@ def usage_body(usage: TokenUsage) -> dict[str, object]:
 
 
 class ApiError(Exception):
-    """A refused request, with the HTTP status and fields of an OpenAI error."""
+    """A refused request, with the fields of an OpenAI error."""
 
     def __init__(self, status: int, type_: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -267,33 +256,33 @@ def _text_of_part(part: dict[str, JsonValue]) -> str:
 
 
 def count_tokens(content: bytes) -> int:
-    """Tokens of a padded byte string."""
+    """Tokens of padded bytes."""
     return len(content) // BYTES_PER_TOKEN
 
 
+# three letters and a space are one token
 _WORDS = ("the", "sun", "and", "sea", "are", "old", "but", "one", "can", "see", "how", "few", "men", "get")
-"""Three letters and a space are one token."""
 
 
 def answer_text(seed: int, tokens: int) -> str:
-    """An answer of exactly `tokens` tokens; a seed always gives the same words."""
+    """An answer of `tokens` tokens, determined by `seed`."""
     return " ".join(Random(seed).choices(_WORDS, k=tokens)) + " " if tokens else ""  # noqa: S311 - repeatable by design
 
 
 def split_tokens(text: str) -> list[str]:
-    """The text of each token of an `answer_text`."""
+    """The tokens of an `answer_text`."""
     return [text[start : start + BYTES_PER_TOKEN] for start in range(0, len(text), BYTES_PER_TOKEN)]
 
 
 def chained_hashes(content: bytes, block_size: int, salt: str = "") -> tuple[int, ...]:
-    """Hash of each full block together with all previous blocks; `salt` separates adapters."""
+    """Hash of each full block and all before it; `salt` separates adapters."""
     width = block_size * BYTES_PER_TOKEN
     blocks = (content[start : start + width] for start in range(0, len(content) - width + 1, width))
     return tuple(_chain(blocks, xxhash.xxh3_64_intdigest(salt.encode())))
 
 
 def block_contents(job: Job, block_size: int) -> list[BlockContent]:
-    """The content of each hashed block of a job."""
+    """The content of each hashed block."""
     width, hashes = block_size * BYTES_PER_TOKEN, job.generation.block_hashes
     parents = (None, *hashes)
     tokens = [struct.unpack(f"<{block_size}I", job.content[number * width : (number + 1) * width]) for number in range(len(hashes))]

@@ -40,16 +40,11 @@ from endpick.simulation.sidecar import Outcome, Relayed, Sidecar, Stage, transfe
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-_DONE_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("done_elsewhere")
-"""Response headers that name the servers of earlier stages, for the current request."""
+_DONE_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("done_elsewhere")  # response headers of earlier stages, for the current request
 
 
 async def serve(settings: ServerSettings) -> SimulatedServer:
-    """Start a server on the running event loop.
-
-    Raises:
-        OSError: The address cannot be bound.
-    """
+    """Start a server on the running event loop. Raises OSError."""
     log = None if settings.kv_events is None else KvEventLog(settings.engine.block_size)
     live = LiveEngine(Engine(settings.engine, random.Random(settings.seed), log))  # noqa: S311 - repeatable by design
     routes = _Routes(settings, live, log)
@@ -70,7 +65,7 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
 
 
 class SimulatedServer:
-    """A listening server; created by `serve`."""
+    """A listening server."""
 
     def __init__(self, settings: ServerSettings, live: LiveEngine, runner: web.AppRunner) -> None:
         self.settings = settings
@@ -88,7 +83,7 @@ class SimulatedServer:
         return f"{self.settings.host}:{self.port}"
 
     async def close(self) -> None:
-        """Abort running requests and close the port."""
+        """Abort requests and close the port."""
         self.live.close()
         if self.live.publisher is not None:
             self.live.publisher.close()
@@ -122,7 +117,7 @@ class _Routes:
 
     @web.middleware
     async def _identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Adds identifying headers to every response and formats errors as in OpenAI."""
+        """Adds identifying headers and formats errors as in OpenAI."""
         _DONE_ELSEWHERE.set({})  # one task answers all requests of a connection
         try:
             response = await handler(request)
@@ -165,7 +160,7 @@ class _Routes:
         return await self._staged(request, CompletionRequest)
 
     async def _staged(self, http: web.Request, request_type: type[RequestT]) -> web.StreamResponse:
-        """Answers a request after other servers have run the stages in its headers."""
+        """Answers after other servers have run the stages in its headers."""
         body = await http.read()
         if self._sidecar is not None:
             prepared = await self._sidecar.prepare(http.path, http.headers, body, f"{self._settings.host}:{self.port}")
@@ -192,7 +187,7 @@ class _Routes:
         return web.Response(body=body, headers=self._load_report(http), content_type="application/json")
 
     def _load_report(self, http: web.Request) -> dict[str, str]:
-        """VLLM's load report in a response header, in the requested format; not for streamed answers."""
+        """As in vLLM; not for streamed answers."""
         metrics = self._live.metrics()
         load = {"num_requests_waiting": float(metrics.waiting), "kv_cache_usage_perc": metrics.kv_cache_usage}
         match http.headers.get("endpoint-load-metrics-format", "").lower():
@@ -204,7 +199,7 @@ class _Routes:
                 return {}
 
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
-        """Runs a job and records its latencies; a disconnect aborts it."""
+        """Records latencies; a disconnect aborts the job."""
         reason: FinishReason | Literal["abort"] = "abort"
         hashes = job.generation.block_hashes
         if self._log is not None:
@@ -246,7 +241,7 @@ class _Routes:
 
 
 class LiveEngine:
-    """Runs an engine in real time on one event loop."""
+    """Runs an engine in real time."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -257,11 +252,7 @@ class LiveEngine:
 
     @contextmanager
     def generating(self, request: GenerationRequest) -> Iterator[tuple[float, AsyncIterator[Event]]]:
-        """Submit a request; yields the time of submission and its events, up to `Finished`. Leaving early aborts it.
-
-        Raises:
-            ValueError: See `Engine.submit`.
-        """
+        """Submit a request; yields its time and events, up to `Finished`. Leaving early aborts it. Raises like `Engine.submit`."""
         now = self._advance()
         self.engine.submit(request, now)
         queue = self._queues[request.id] = asyncio.Queue()
@@ -316,7 +307,7 @@ _BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
 
 
 class SimulatedMetricsPage:
-    """One server's metrics: engine state read at each scrape, and recorded latencies."""
+    """One server's metrics."""
 
     def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -331,7 +322,7 @@ class SimulatedMetricsPage:
         self._stages = Counter("sim:remote_stages", told, ("stage", "outcome"), registry=self._registry)
 
     def count_end(self, reason: str) -> None:
-        """Count an ended request by reason: `stop`, `length` or `abort`."""
+        """Count an ended request: `stop`, `length` or `abort`."""
         self._ended.labels(*self._labels, reason).inc()
 
     def count_stage(self, stage: Stage, outcome: Outcome) -> None:
@@ -388,7 +379,7 @@ class _EngineCollector(Collector):
         return family
 
     def _adapters(self, metrics: EngineMetrics) -> Metric:
-        """As in vLLM, the value is the current time, so readers can find the newest series."""
+        """The value is the current time, as in vLLM, so readers find the newest series."""
         names = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
         running, waiting = ",".join(metrics.running_adapters), ",".join(metrics.waiting_adapters)
         family = GaugeMetricFamily("vllm:lora_requests_info", "LoRA adapters in use and waited for.", labels=names)

@@ -10,13 +10,10 @@ class Timing:
     """A linear cost model of one engine step; the defaults resemble an 8B model on one data-centre GPU."""
 
     prefill_seconds_per_token: float = 0.000_1
-    decode_seconds: float = 0.010
-    """Duration of a step with a single sequence, the minimum of any step."""
-    decode_slowdown_per_sequence: float = 0.01
-    """Each further sequence adds this fraction of `decode_seconds`."""
+    decode_seconds: float = 0.010  # of a step with one sequence, the minimum
+    decode_slowdown_per_sequence: float = 0.01  # fraction of `decode_seconds` that each further sequence adds
     adapter_load_seconds: float = 0.050
-    jitter: float = 0.0
-    """Random variation of each step, as a fraction."""
+    jitter: float = 0.0  # random variation, as a fraction
 
     def __post_init__(self) -> None:
         if self.decode_seconds <= 0:
@@ -27,24 +24,21 @@ class Timing:
             raise ValueError("jitter must be at least 0 and less than 1")
 
     def step_seconds(self, *, prefill_tokens: int, sequences: int, adapter_loads: int) -> float:
-        """Duration of a step before jitter, in seconds."""
+        """Duration of a step before jitter."""
         batch = self.decode_seconds * (1 + self.decode_slowdown_per_sequence * max(sequences - 1, 0))
         return batch + self.prefill_seconds_per_token * prefill_tokens + self.adapter_load_seconds * adapter_loads
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Capacity of one engine, with vLLM's names."""
+    """One engine's capacity, with vLLM's names."""
 
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    """Tokens computed in one step; longer prompts are prefilled in chunks."""
+    max_num_batched_tokens: int = 2048  # per step; longer prompts are prefilled in chunks
     kv_blocks: int = 2048
     block_size: int = 16
-    max_model_len: int = 16_384
-    """Maximum tokens of prompt and answer."""
-    max_loras: int = 0
-    """Adapters in one batch; 0 disables adapters."""
+    max_model_len: int = 16_384  # prompt and answer, in tokens
+    max_loras: int = 0  # in one batch; 0 disables adapters
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
@@ -67,29 +61,22 @@ ROLES = ("decode", "prefill", "encode", "prefill-decode", "encode-prefill", "enc
 class KvEventSettings:
     """Addresses of the KV event publisher."""
 
-    address: str
-    """`tcp://*:5557` binds; an address without `*` connects."""
-    replay_address: str = ""
-    """Address for replays; empty for none."""
+    address: str  # `tcp://*:5557` binds; without `*`, connects
+    replay_address: str = ""  # empty for none
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of one simulated model server."""
+    """Settings of one server."""
 
     host: str = "127.0.0.1"
-    port: int = 0
-    """0 for any free port."""
-    name: str = "sim"
-    """Sent as `x-served-by` with every response."""
+    port: int = 0  # 0 for any free port
+    name: str = "sim"  # sent as `x-served-by`
     model: str = "sim-model"
-    adapters: tuple[str, ...] = ()
-    """LoRA adapters, requested as model names."""
+    adapters: tuple[str, ...] = ()  # requested as model names
     engine: EngineSettings = field(default_factory=EngineSettings)
-    seed: int = 0
-    """The same seed gives the same answer to the same prompt."""
-    role: str = ""
-    """One of `ROLES`, as in the label `llm-d.ai/role`; empty for none."""
+    seed: int = 0  # the same seed gives the same answers
+    role: str = ""  # one of `ROLES`, as in the label `llm-d.ai/role`, or empty
     kv_events: KvEventSettings | None = None
 
     def __post_init__(self) -> None:
@@ -100,5 +87,5 @@ class ServerSettings:
 
     @property
     def has_sidecar(self) -> bool:
-        """True for servers that decode: llm-d runs a routing sidecar in front of them."""
+        """True for servers that decode, as in llm-d."""
         return "decode" in self.role.split("-")

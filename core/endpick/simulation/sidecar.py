@@ -25,7 +25,7 @@ _UNREACHABLE = (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, Value
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """The response of another server."""
+    """Another server's response."""
 
     status: int
     body: bytes
@@ -35,19 +35,14 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request for this server.
-
-    Attributes:
-        body: The body, with transfer parameters if another server has prefilled.
-        headers: Response headers that name the servers of earlier stages.
-    """
+    """A request for this server; `headers` name the servers of earlier stages in the response."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
 class Sidecar:
-    """Runs the stages named in the headers of a request. Create and close it on the running event loop."""
+    """Runs the stages in a request's headers. Create and close it on the running event loop."""
 
     def __init__(self, count: Count) -> None:
         """`count` is called for each request to another server."""
@@ -59,10 +54,7 @@ class Sidecar:
         await self._client.close()
 
     async def prepare(self, path: str, headers: Mapping[str, str], body: bytes, own_address: str) -> Prepared | Relayed:
-        """Encode and prefill on other servers, or forward the request to another rank.
-
-        A refused prefill (4xx) is the client's response. After any other failure this server does the work.
-        """
+        """Run earlier stages on other servers, or here if they fail; a refused prefill (4xx) is the client's response."""
         rank = headers.get(RANK_HEADER)
         if rank and rank != own_address:
             return await self._forward(rank, path, body)
@@ -89,7 +81,7 @@ class Sidecar:
         return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), told)
 
     async def _encode(self, encoders: list[str], document: dict[str, object]) -> list[str]:
-        """Send the media to the encoders in turn; return the encoders that answered."""
+        """Returns the encoders that answered."""
         items = media_of(document) if encoders else []
         asked = [
             self._post(
@@ -127,7 +119,7 @@ class Sidecar:
         return reply
 
     async def _post(self, server: str, path: str, body: dict[str, object] | bytes) -> Relayed | None:
-        """The response, or None if the server is unreachable."""
+        """None if the server is unreachable."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
         try:
             async with self._client.post(f"http://{server}{path}", data=data, headers={"content-type": "application/json"}) as response:
@@ -137,7 +129,7 @@ class Sidecar:
 
 
 def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
-    """The distinct media of a chat, in order."""
+    """A chat's distinct media, in order."""
     messages = document.get("messages")
     found: dict[bytes, dict[str, object]] = {}
     for message in messages if isinstance(messages, list) else ():
@@ -149,7 +141,7 @@ def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
-    """The request for a prefill server: one output token, and KV blocks kept for another engine."""
+    """One output token, and KV blocks kept for another engine."""
     transfer = {
         "do_remote_decode": True,
         "do_remote_prefill": False,
@@ -164,7 +156,7 @@ def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def transfer_offer(asked: Mapping[str, object] | None, name: str, host: str, port: int, blocks: int) -> dict[str, object] | None:
-    """Transfer parameters of a server that has prefilled; None if the request asked for none."""
+    """Transfer parameters of a prefill server; None if not asked for."""
     if not asked or asked.get("do_remote_decode") is not True:
         return None
     return {

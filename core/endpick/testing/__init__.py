@@ -1,15 +1,4 @@
-"""The conformance kit, and fixtures for tests of plugins.
-
-```python
-from endpick.testing import parametrize_conformance
-
-@parametrize_conformance([LatencyScorer])
-def test_conformance(check):
-    check()
-```
-
-Without pytest: `conformance(LatencyScorer)`, or `endpick test acme.latency-scorer`.
-"""
+"""The conformance kit and fixtures for tests of plugins; without pytest, use `conformance` or `endpick test`."""
 
 from __future__ import annotations
 
@@ -38,7 +27,7 @@ __all__ = (
     "parametrize_conformance",
 )
 
-# pytest imports this package in every session of an environment with endpick, so the modules are imported on first use.
+# pytest imports this package in every session, so it imports its modules on first use.
 _MODULES = {
     "factories": ("FakeBand", "make_pool", "make_request", "make_waiting"),
     "host": ("Host",),

@@ -1,4 +1,4 @@
-"""Builds one instance of a plugin class and records everything it reads, writes and blocks on."""
+"""Builds an instance of a plugin class and records everything it reads, writes and blocks on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LABELS: tuple[Mapping[str, str], ...] = (
 
 
 class Reported(StrEnum):
-    """How much data the endpoints of a scene have reported."""
+    """How much data the endpoints have reported."""
 
     EVERYTHING = "every endpoint has reported"
     SOME = "every second endpoint has reported nothing"
@@ -51,7 +51,7 @@ class Reported(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The request, its candidates and the state left by producers."""
+    """A request, its candidates and the state left by producers."""
 
     request: InferenceRequest
     endpoints: Endpoints
@@ -60,7 +60,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The answer of a method that raised."""
+    """A method's exception."""
 
     problem: BaseException
 
@@ -70,7 +70,7 @@ class Raised:
 
 
 class Accesses:
-    """Allows every access and records the keys that were read and written."""
+    """Allows every access and records the keys."""
 
     def __init__(self, declared: AccessScope) -> None:
         self.access = Access(on_violation=self._accessed)
@@ -89,7 +89,7 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class RecordingTable:
-    """An endpoint table that records every written key."""
+    """Records every written key."""
 
     table: EndpointTable
     accesses: Accesses
@@ -100,54 +100,48 @@ class RecordingTable:
         return self.table.generation
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write a value of an endpoint."""
+        """Write an endpoint's value."""
         self.accesses.writes.add(key.name)
         self.table.write(key, endpoint, value, since)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Write a value of the pool."""
+        """Write a pool value."""
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
 
 @dataclass(slots=True)
 class Clock:
-    """A clock that tests set."""
+    """A clock set by tests."""
 
     now: float = START_OF_TIME
 
     def __call__(self) -> float:
-        """The current time."""
+        """The time."""
         return self.now
 
 
 @dataclass
 class Bench:
-    """One instance and its surroundings.
-
-    Attributes:
-        block: Origin of the `parameters:` block the instance was built with.
-        payloads: Payloads for collectors: the author's, else garbage of the right type.
-        watch: The blocking calls made so far.
-    """
+    """One instance and its surroundings."""
 
     instance: Instance
-    block: str
+    block: str  # origin of the `parameters:`
     table: EndpointTable
     accesses: Accesses
     clock: Clock
     samples: Mapping[AnyKey, Sequence[object]]
-    payloads: Sequence[object] = ()
+    payloads: Sequence[object] = ()  # for collectors: the author's, else garbage of the right type
     watch: Watch = field(default_factory=Watch)
 
     @property
     def consumed(self) -> tuple[AnyKey, ...]:
-        """The data keys it declares to read, required and optional."""
+        """The keys it declares to read."""
         declared = self.instance.subscriptions
         return (*declared.consumes, *declared.consumes_optional)
 
     def call(self, method: Callable[..., object], *arguments: object) -> object:
-        """Call a method under the declared keys; returns its answer, or `Raised`."""
+        """Call a method; returns its answer, or `Raised`."""
         self.accesses.access.scope = self.accesses.running
         try:
             with watched(self.watch):
@@ -158,7 +152,7 @@ class Bench:
             self.accesses.access.scope = None
 
     def writer(self, endpoint: Endpoint | None = None) -> TableWriter:
-        """The column writer passed to a collector."""
+        """The column writer of a collector."""
         recording = RecordingTable(self.table, self.accesses)
         return TableWriter(recording, self.instance.scope, endpoint, self.accesses.access.on_violation)
 
@@ -169,7 +163,7 @@ class Bench:
         request: InferenceRequest | None = None,
         seed: int = 1,
     ) -> Scene:
-        """A request and candidates with plausible data for the declared keys; a seed always gives the same scene."""
+        """A request and candidates with plausible data for the declared keys; repeatable by seed."""
         random = Random(seed)  # noqa: S311 - made-up data
         columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
@@ -207,7 +201,7 @@ class Bench:
 
 
 def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
-    """Build the subject as the host does; a diagnostic if the constructor raises."""
+    """Build the subject as the host does."""
     declared = subscriptions_of(subject.loaded, parameters)
     if isinstance(declared, Diagnostic):
         return declared
@@ -237,7 +231,7 @@ _STUBS: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDe
 
 
 def stub_instances(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
-    """A stub for each instance named in the parameters, for `PluginContext.instances`."""
+    """A stub for each instance named in the parameters."""
     named = {one.name: _STUBS[one.kind] for one in references_in(parameters, {}) if one.kind in _STUBS}
     return {name: stub(name, Parameters(), PluginContext()) for name, stub in named.items()}
 
@@ -250,7 +244,7 @@ def _quiet_logger() -> logging.Logger:
 
 
 def benches(subject: PluginUnderTest, *, seed: int = 1) -> Iterator[Bench]:
-    """A bench for each parameters block that the host and the constructor accept."""
+    """A bench for each valid block."""
     for block, parameters in subject.valid_blocks():
         bench = make_bench(subject, block.origin, parameters, seed=seed)
         if isinstance(bench, Bench):
@@ -261,7 +255,7 @@ DEFAULT_PROFILE = "default"
 
 
 def profiles_of(bench: Bench) -> tuple[str, ...]:
-    """The profiles that a handler requires or names in its parameters (`prefillProfile: prefill`), else `default`."""
+    """The profiles that a handler requires or names in its parameters, else `default`."""
     parameters = bench.instance.plugin.parameters.model_dump()
     named = [value for name, value in parameters.items() if "profile" in name.lower() and isinstance(value, str) and value]
     plugin = bench.instance.plugin

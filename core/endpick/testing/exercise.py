@@ -1,4 +1,4 @@
-"""Calls an instance as the host does: every method of the request path, and sources against faulty servers."""
+"""Calls an instance as the host does, and sources against faulty servers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ANSWER = b'{"model": "base", "usage": {"prompt_tokens": 3, "completion_tokens": 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A method's answer in one scene; `value` may be `Raised`."""
+    """The answer of a method, or `Raised`."""
 
     method: str
     scene: Scene
@@ -77,7 +77,7 @@ class Answer:
 
 
 def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[Answer]:
-    """Call every method of the request path, for every kind of request and every amount of reported data."""
+    """Call every method of the request path, for every request and amount of data."""
     for request in requests or varied_requests():
         for reported in Reported:
             scene = bench.scene(reported, request=request)
@@ -85,7 +85,7 @@ def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[
 
 
 def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """Call every method that the instance has, in the host's order, for one request."""
+    """Call the instance's methods in the host's order."""
     plugin, call = bench.instance.plugin, bench.call
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     if isinstance(plugin, Parser):
@@ -126,7 +126,6 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
 
 
 def _while_waiting(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """The request waits next to another flow, and is evicted after its dispatch."""
     plugin, call = bench.instance.plugin, bench.call
     waiting = make_waiting(request=scene.request, enqueued_at=bench.clock.now)
     if isinstance(plugin, OrderingPolicy):
@@ -161,7 +160,7 @@ def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) ->
 
 
 def finished(bench: Bench, method: Callable[..., object], *arguments: object) -> object:
-    """Like `Bench.call`, but awaits the answer; inside a running event loop, the caller has to await it."""
+    """Like `Bench.call`, but awaits the answer, except inside an event loop."""
     answer = bench.call(method, *arguments)
     if not inspect.isawaitable(answer) or asyncio._get_running_loop() is not None:
         return answer
@@ -173,7 +172,7 @@ def finished(bench: Bench, method: Callable[..., object], *arguments: object) ->
 
 
 def scored(endpoints: Endpoints) -> ScoredEndpoints:
-    """Clearly different totals, falling from the first candidate to the last."""
+    """Totals that fall from the first candidate to the last."""
     return ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
 
 
@@ -189,7 +188,7 @@ CANCEL_SECONDS = 1.0
 
 
 class IgnoredCancellation(Exception):  # noqa: N818 - an outcome, not an accident
-    """The plugin keeps running although it was cancelled."""
+    """The plugin keeps running after its cancellation."""
 
 
 @asynccontextmanager
@@ -203,7 +202,7 @@ async def started(bench: Bench) -> AsyncIterator[None]:
 
 
 async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Raised:
-    """The payloads a source delivers for one endpoint, or the first exception it raises."""
+    """The payloads of a source for one endpoint, or its first exception."""
     plugin = bench.instance.plugin
     found: list[object] = []
     if isinstance(plugin, PollingSource):
@@ -223,23 +222,19 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
 
 
 async def run_discovery(bench: Bench, registry: EndpointRegistry) -> object:
-    """Run a discovery for a moment; returns None or `Raised`."""
+    """Run a discovery briefly; returns None or `Raised`."""
     plugin = bench.instance.plugin
     assert isinstance(plugin, EndpointDiscovery)
     return await _run_briefly(bench, plugin.run(registry))
 
 
 async def _run_briefly(bench: Bench, work: Awaitable[object]) -> object:
-    """Returns the coroutine's result, `Raised`, or None if it was still running and was cancelled.
-
-    Raises:
-        IgnoredCancellation: It did not end after cancellation.
-    """
+    """The result, `Raised`, or None if cancelled after a moment. Raises IgnoredCancellation."""
 
     async def guarded() -> object:
         try:
             return await work
-        except PLUGIN_ERRORS as problem:  # an event loop would let SystemExit end the whole process
+        except PLUGIN_ERRORS as problem:  # an event loop would let SystemExit end the process
             return Raised(problem)
 
     with watched(bench.watch):
@@ -266,7 +261,6 @@ ANSWERS: dict[str, bytes] = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.9\r\n",
     "half an answer": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
 }
-"""Raw server answers by description."""
 
 _LOOP_ITERATIONS = 10
 _KEEPS_OPEN = ("an empty page", "garbage", "status 500")
@@ -274,7 +268,7 @@ _KEEPS_OPEN = ("an empty page", "garbage", "status 500")
 
 @asynccontextmanager
 async def answering(kind: str) -> AsyncIterator[Endpoint]:
-    """An endpoint with a server that always gives this answer, a key of `ANSWERS`."""
+    """An endpoint with a server that gives this answer of `ANSWERS`."""
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -295,7 +289,7 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
     try:
         yield Endpoint("default/server", LOOPBACK, server.sockets[0].getsockname()[1])
     finally:
-        await _settle()  # connections that have just come are accepted first, so that they can be closed
+        await _settle()  # accept pending connections first, so they can be closed
         server.close()
         for writer in tuple(open_connections):
             writer.close()
@@ -305,7 +299,7 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def no_server() -> AsyncIterator[Endpoint]:
-    """An endpoint with no server: its port was just freed."""
+    """An endpoint without a server."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -319,7 +313,6 @@ async def _settle() -> None:
 
 
 async def _request_came(reader: asyncio.StreamReader) -> bool:
-    """False once the client has closed the connection."""
     try:
         await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -333,7 +326,7 @@ GRACE_SECONDS = 0.5
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    """Like `asyncio.run`, which would wait forever for a task that ignores its cancellation."""
+    """Like `asyncio.run`, but does not wait for tasks that ignore their cancellation."""
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _loop, _context: None)  # leftovers are reported as findings
     try:

@@ -72,13 +72,13 @@ def make_endpoint(number: int, labels: Mapping[str, str] | None = None) -> Endpo
 
 
 def unprotected(generation: Generation) -> Generation:
-    """A copy with writable arrays, to detect plugins that write to them."""
+    """A copy with writable arrays, to detect writes."""
     columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
     return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock, dict(generation.pool_written_at))
 
 
 def is_column(key: AnyKey) -> bool:
-    """True if the endpoint table holds the values of this key."""
+    """True if the endpoint table has a column for the key."""
     return key.scope is Scope.ENDPOINT
 
 
@@ -117,7 +117,7 @@ def make_request(
 
 
 def varied_requests() -> tuple[InferenceRequest, ...]:
-    """Requests with and without prompt and model, with long and several prompts, priorities and headers."""
+    """Requests with different prompts, models, lengths, priorities and headers."""
     return (
         make_request(),
         make_request((), model=""),
@@ -128,7 +128,7 @@ def varied_requests() -> tuple[InferenceRequest, ...]:
 
 
 def runs_of(profiles: Iterable[str], endpoints: Endpoints, failed: Container[str] = ()) -> dict[str, ProfileRunResult]:
-    """A run of each profile: picks the first endpoint with the second as fallback, or nothing if `failed`."""
+    """A run of each profile: picks two endpoints, or none if `failed`."""
     scored = ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
     picked = ProfileRunResult("", scored.take(range(min(2, len(endpoints)))), scored)
     unpicked = ProfileRunResult("", None, failure="no endpoints available for the given request")
@@ -165,10 +165,7 @@ _MAKERS: Mapping[str, Callable[[Random], object]] = {
 
 
 def value_of(key: AnyKey, random: Random, samples: Mapping[AnyKey, Sequence[object]]) -> object:
-    """A plausible value: one of the author's samples, else a generated one; None if the kit cannot generate it.
-
-    Numbers of unknown keys are between 0 and 1.
-    """
+    """One of the author's samples, else a plausible value (0 to 1 for unknown keys), else None."""
     name = getattr(key, "shared_name", key.name)
     given = next((values for sampled, values in samples.items() if sampled.name in (key.name, name)), ())
     if given:
@@ -203,7 +200,7 @@ _CONCRETE: Mapping[object, type] = {Mapping: dict, Sequence: list, Iterable: lis
 
 
 def garbage_of(kind: type) -> tuple[object, ...]:
-    """Meaningless payloads of this type; empty if none can be made."""
+    """Meaningless payloads of this type, if any."""
     return tuple(_of_type(kind))
 
 
@@ -235,7 +232,6 @@ def _of_class(kind: type) -> Iterator[object]:
 
 
 def _dataclasses_of(kind: type) -> Iterator[object]:
-    """One object per round of field values, until every value has been used."""
     try:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):
@@ -264,7 +260,7 @@ def make_waiting(
     size_bytes: int = 100,
     request: InferenceRequest | None = None,
 ) -> WaitingRequest:
-    """A waiting request of a flow; every argument has a default."""
+    """A waiting request."""
     asked = make_request(fairness_id=flow, id=f"{flow}-{arrival}") if request is None else request
     return WaitingRequest(asked, size_bytes, arrival, enqueued_at, ttl_seconds, key)
 
@@ -288,7 +284,7 @@ class FakeFlow:
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes of its requests."""
+        """Total bytes."""
         return sum(each.size_bytes for each in self.waiting)
 
     def __len__(self) -> int:
@@ -300,16 +296,10 @@ def _directly(method: Callable[..., object], *arguments: object) -> object:
 
 
 class FakeBand:
-    """The flows of one priority and a fairness policy; notifies the policy as the host does."""
+    """The flows of one priority; notifies the fairness policy as the host does."""
 
     def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = _directly) -> None:
-        """Start empty.
-
-        Args:
-            policy: The policy under test.
-            priority: Priority of all requests.
-            call: Calls a method of the policy.
-        """
+        """`call` calls a method of the policy."""
         self._policy = policy
         self._priority = priority
         self._call = call
@@ -318,7 +308,7 @@ class FakeBand:
 
     @property
     def priority(self) -> int:
-        """Priority of the band."""
+        """The priority."""
         return self._priority
 
     @property
@@ -361,11 +351,7 @@ class FakeBand:
         return waiting
 
     def serve(self) -> WaitingRequest | None:
-        """Dispatch the head of the chosen flow; None if the policy chooses none.
-
-        Raises:
-            ValueError: The policy chose something other than a flow of the band.
-        """
+        """Dispatch the head of the chosen flow, if any. Raises ValueError for a choice that is not in the band."""
         chosen = self.choose()
         if chosen is None:
             return None

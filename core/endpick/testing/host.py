@@ -1,4 +1,4 @@
-"""A host without sockets: real planning, building and scheduling over endpoints given by a test or a file."""
+"""A host without sockets: plans, builds and schedules over endpoints from a test or a file."""
 
 from __future__ import annotations
 
@@ -58,28 +58,18 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One decision and the answers of every plugin.
+    """One decision and the answers of every plugin."""
 
-    Attributes:
-        destinations: `host:port`, best first; empty if the request was refused.
-        status: HTTP status of a refusal; None if the request was routed.
-        refusal: Why it was refused; empty if it was routed.
-        headers: Headers added to the request for the model server.
-        pool: Names of all endpoints.
-        runs: The profile runs, in order.
-        faults: Plugin faults during the decision.
-    """
-
-    destinations: tuple[str, ...]
-    status: int | None
-    refusal: str
-    headers: Mapping[str, str]
+    destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal
+    status: int | None  # HTTP status of a refusal
+    refusal: str  # the reason; empty if routed
+    headers: Mapping[str, str]  # added for the model server
     pool: tuple[str, ...]
     runs: tuple[ProfileRecord, ...]
     faults: tuple[FaultRecord, ...]
 
     def run(self, profile: str) -> ProfileRecord:
-        """The run of one profile. Raises `KeyError` if it did not run."""
+        """The run of one profile. Raises KeyError."""
         return {run.profile: run for run in self.runs}[profile]
 
 
@@ -106,22 +96,11 @@ class Host:
     ```
 
     Sources and discoveries do not run: `put` fills the endpoint table. Time stands still unless `clock.now` is set. Reading an undeclared
-    data key is a fault. Close it at the end, or use it as a context manager; the fixture closes it.
-
-    Attributes:
-        plan: The resolved configuration.
-        table: The endpoint table.
-        keys: The data keys of the table, by name.
-        clock: The plugins' clock.
-        instances: Every instance, by name.
+    data key is a fault. Close it, or use it as a context manager.
     """
 
     def __init__(self, plan: Plan, *, seed: int = 1) -> None:
-        """Build and start a plan; the same seed gives the same random draws.
-
-        Raises:
-            HostRefused: A plugin cannot be built or started.
-        """
+        """Build and start a plan. Raises HostRefused."""
         self.plan = plan
         self.clock = Clock()
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
@@ -166,7 +145,7 @@ class Host:
         self.close()
 
     def put(self, columns: Mapping[AnyKey, Sequence[object]] | int, labels: Sequence[Mapping[str, str]] = ()) -> None:
-        """Replace the endpoints by `default/e0`, `default/e1`, …; see `endpick.testing.make_pool`."""
+        """Replace the endpoints; see `make_pool`."""
         pool = make_pool(columns, labels=labels, clock=self.clock)
         self.table.replace_all(pool.generation.endpoints)
         for key, values in ({} if isinstance(columns, int) else columns).items():
@@ -177,12 +156,12 @@ class Host:
     def ask(
         self, prompt: str = "Say something.", *, model: str = "base", headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH
     ) -> Explanation:
-        """Send a chat request through every plugin of the configuration."""
+        """Send a chat request."""
         body = {"model": model, "messages": [{"role": "user", "content": prompt}]}
         return self.send(json.dumps(body).encode(), headers=headers, path=path)
 
     def send(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH) -> Explanation:
-        """Send any request. It counts as finished at once, so later requests see no load from it."""
+        """Send a request. It ends at once, so later requests see no load from it."""
         self._runs.clear()
         self._faults.faults.clear()
         named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
@@ -232,17 +211,7 @@ def host_of(
     seed: int = 1,
     installed: Sequence[Candidate] | None = None,
 ) -> Host:
-    """A host for the text of a configuration; None means the built-in default.
-
-    Args:
-        config: YAML or JSON.
-        plugins: Classes to offer as if installed, by type; they replace installed ones.
-        seed: Random seed.
-        installed: Other installed plugins; discovered if not given.
-
-    Raises:
-        HostRefused: The configuration is invalid, or a plugin cannot be built.
-    """
+    """A host for YAML or JSON, or the built-in default; `plugins`, by type, replace installed ones. Raises HostRefused."""
     loaded = load_config(text=config, name="config.yaml") if config is not None else load_config()
     offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
     types = {one.type for one in offered}
@@ -254,7 +223,6 @@ def host_of(
 
 
 def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
-    """An entry point to the class, even if it is defined inside a test."""
     module = sys.modules.setdefault(_OFFERED, ModuleType(_OFFERED))
     attribute = f"{plugin.__name__}_{id(plugin)}"
     setattr(module, attribute, plugin)
@@ -262,7 +230,7 @@ def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
 
 
 class FixtureError(ValueError):
-    """The file cannot be used; the message lists the mistakes."""
+    """The file is invalid; the message lists the mistakes."""
 
 
 class _Closed(BaseModel):
@@ -279,7 +247,7 @@ class _Entry(_Closed):
 
 
 class EndpointsFixture(_Closed):
-    """Endpoints in the format of `file-discovery`, each with `data:` by data key; `pool:` is data of the whole pool."""
+    """Endpoints as in `file-discovery`, with `data:` by data key; `pool:` is data of the pool."""
 
     endpoints: tuple[_Entry, ...]
     pool: Mapping[str, object] = {}
@@ -297,11 +265,7 @@ def read_fixture(text: bytes) -> EndpointsFixture:
 
 
 def arrange(host: Host, situation: EndpointsFixture) -> None:
-    """Put endpoints and data into the host's table, as reported just now.
-
-    Raises:
-        FixtureError: A data key is unknown, or a value has the wrong type.
-    """
+    """Put endpoints and data into the host's table, as reported just now. Raises FixtureError."""
     known = host.keys
     mistakes: list[str] = []
     endpoints = {f"{entry.namespace}/{entry.name}": entry for entry in situation.endpoints}

@@ -36,12 +36,9 @@ class CheckStatus(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    EXPECTED = "failed as expected"
-    """It failed, as declared in `expected_failures`."""
+    EXPECTED = "failed as expected"  # as declared in `expected_failures`
     UNEXPECTED = "passed unexpectedly"
-    """It passed, although `expected_failures` declares a failure."""
-    SKIPPED = "skipped"
-    """It cannot judge this plugin."""
+    SKIPPED = "skipped"  # it cannot judge this plugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class CheckOutcome:
 
     @property
     def is_fault(self) -> bool:
-        """True if the plugin or its expected failures must be corrected."""
+        """True if something must be corrected."""
         return self.status in (CheckStatus.FAILED, CheckStatus.UNEXPECTED)
 
 
@@ -78,12 +75,12 @@ class ConformanceReport:
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check, in the order they run."""
+    """Every check, in order."""
     return tuple(check for module in _MODULES for check in checks_in(module))
 
 
 def checks_for(plugin: type[Plugin[Parameters]]) -> tuple[Check, ...]:
-    """The checks that apply to a class."""
+    """The checks for a class."""
     return tuple(check for check in all_checks() if check.concerns(kinds_of(plugin)))
 
 
@@ -100,18 +97,8 @@ def conformance(
 ) -> ConformanceReport:
     """Run every check that applies to a plugin class.
 
-    Args:
-        plugin: The class.
-        parameters: The first `parameters:` block. Default: defaults, and examples of required fields.
-        examples: Further blocks that must work.
-        payloads: For data collectors: payloads that a source would deliver.
-        samples: Values of data keys that the kit cannot generate.
-        expected_failures: Reasons by check id, for checks that may fail.
-        candidates: The installed entry points; discovered if not given.
-        limit_seconds: Time limit of one check, in the main thread only. After a timeout the remaining checks are skipped.
-
-    Raises:
-        ValueError: `expected_failures` names an unknown check or gives no reason.
+    Arguments as in `parametrize_conformance`. `candidates` are the installed entry points. `limit_seconds` limits each check, only in the
+    main thread; a timeout skips the remaining checks. Raises ValueError for an invalid entry of `expected_failures`.
     """
     expected = _validated(expected_failures)
     subject = plugin_under_test(
@@ -145,7 +132,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
     except NotApplicable as lack:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
     except PLUGIN_ERRORS as problem:
-        # Errors outside guarded calls are reported with their place in the plugin, not as a traceback of the kit.
+        # Errors outside guarded calls are reported with their place in the plugin.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe_error(problem)}", notes),)
     if expected is None:
@@ -164,7 +151,7 @@ def _validated(expected: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def describe_outcome(outcome: CheckOutcome, subject: PluginUnderTest) -> str:
-    """An outcome as text: each finding with its help, the rule, and the class."""
+    """An outcome as text."""
     lines = []
     for finding in outcome.findings:
         lines += [f"{subject.name}: {finding.message}", f"  help: {finding.help}"]
@@ -213,7 +200,7 @@ def parametrize_conformance(
 
     expected = _validated(expected_failures)
     inputs = Inputs(parameters, examples, payloads, samples or {})
-    # One subject per class, so that the host examines it only once.
+    # one subject per class: the host examines it once
     subjects = [plugin_under_test(plugin, _installed(), inputs) for plugin in plugins]
     return pytest.mark.parametrize(
         ARGUMENT, [_case(subject, check, expected.get(check.id)) for subject in subjects for check in checks_for(subject.plugin)]

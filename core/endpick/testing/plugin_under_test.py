@@ -29,7 +29,7 @@ NOT_INSTALLED = "(not installed)"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A `parameters:` block to try, and its origin for messages."""
+    """A `parameters:` block to try, and its origin."""
 
     origin: str
     raw: Mapping[str, object]
@@ -37,14 +37,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The author's input to the kit, besides the class.
-
-    Attributes:
-        parameters: The first block, for plugins with required parameters.
-        examples: Further blocks that must work.
-        payloads: Payloads that a source would deliver, for data collectors.
-        samples: Values of data keys that the kit cannot generate.
-    """
+    """The author's inputs; see `parametrize_conformance`."""
 
     parameters: Mapping[str, object] | None = None
     examples: Sequence[Mapping[str, object]] = ()
@@ -54,12 +47,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class PluginUnderTest:
-    """One plugin class under test.
-
-    Attributes:
-        plugin: The class. It may break the contract; see `refusals`.
-        offers: Installed entry points with its target or its type.
-    """
+    """A plugin class, possibly invalid; `offers` are installed entry points with its target or type."""
 
     plugin: type[Plugin[Parameters]]
     offers: tuple[Candidate, ...]
@@ -67,7 +55,7 @@ class PluginUnderTest:
 
     @cached_property
     def name(self) -> str:
-        """The plugin type from its entry point, else the name of the class."""
+        """The type from its entry point, else the class name."""
         aliases = getattr(self.plugin, "aliases", ())
         target = self.target
         return next(
@@ -77,7 +65,7 @@ class PluginUnderTest:
 
     @property
     def target(self) -> str:
-        """The class as written in an entry point: `module:Class`."""
+        """The class as `module:Class`."""
         return f"{self.plugin.__module__}:{self.plugin.__qualname__}"
 
     @property
@@ -87,13 +75,13 @@ class PluginUnderTest:
 
     @property
     def candidate(self) -> Candidate:
-        """Its entry point, or a made-up one if it has none."""
+        """Its entry point, or a made-up one."""
         usable = [offer for offer in find(self.offers, self.name) if offer.target == self.target]
         return usable[0] if usable else Candidate(self.name, API_MAJOR, NOT_INSTALLED, "", self.target, "")
 
     @cached_property
     def refusals(self) -> tuple[Diagnostic, ...]:
-        """Why the host would not load the class; empty if it would."""
+        """Why the host would not load the class."""
         reference = Reference(self.name)
         faults = check_contract(reference, self.candidate, self.plugin)
         if faults:
@@ -103,12 +91,12 @@ class PluginUnderTest:
 
     @cached_property
     def loaded(self) -> LoadedPlugin:
-        """The class as the host loads it; valid only without refusals."""
+        """The loaded class; valid only without refusals."""
         return LoadedPlugin(self.candidate, self.plugin, self.name, self.kinds, 0.0, "")
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Every block that must work: the given one or the defaults, then the examples."""
+        """The given block or the defaults, then the examples."""
         given = self.inputs.parameters
         first = Block("the defaults", self._defaults()) if given is None else Block("the parameters given to the kit", given)
         in_schema = parameters_schema(self.loaded).get("examples", ())
@@ -124,14 +112,13 @@ class PluginUnderTest:
         return check_parameters(self.loaded, raw)
 
     def valid_blocks(self) -> Iterator[tuple[Block, Parameters]]:
-        """The blocks that the host accepts, with their parsed parameters."""
+        """The blocks that the host accepts, parsed."""
         for block in self.blocks:
             parameters = self.judge(block.raw)
             if isinstance(parameters, Parameters):
                 yield block, parameters
 
     def _defaults(self) -> Mapping[str, object]:
-        """The required parameters, each set to the first example of its field."""
         schema = parameters_schema(self.loaded)
         properties, required = schema.get("properties", {}), schema.get("required", ())
         assert isinstance(properties, Mapping)
@@ -140,7 +127,7 @@ class PluginUnderTest:
 
 
 def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Candidate], inputs: Inputs | None = None) -> PluginUnderTest:
-    """The subject for a class, with the installed entry points that concern it."""
+    """The subject for a class."""
     leading = PluginUnderTest(plugin, tuple(candidates), inputs or Inputs())
     name, target = leading.name, leading.target
     offers = tuple(one for one in candidates if one.target.replace(" ", "") == target or one.type == name)
@@ -149,39 +136,32 @@ def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Can
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, and how to fix it."""
+    """One fault and its fix."""
 
     message: str
     help: str
 
 
 class NotApplicable(Exception):  # noqa: N818 - an outcome, not an accident
-    """Raised by a check that cannot judge this plugin; the message is the reason."""
+    """A check cannot judge this plugin; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule for plugins.
+    """One rule for plugins; `question` yields the findings."""
 
-    Attributes:
-        id: Name of its function; used in `expected_failures` and `pytest -k`.
-        doc: The rule in one sentence.
-        kinds: The kinds of plugins it applies to; empty for all.
-        question: Yields the findings.
-    """
-
-    id: str
+    id: str  # as in `expected_failures` and `pytest -k`
     doc: str
-    kinds: frozenset[Kind]
+    kinds: frozenset[Kind]  # empty for all
     question: Question
 
     def concerns(self, kinds: tuple[Kind, ...]) -> bool:
-        """True if the rule applies to a plugin of these kinds."""
+        """True if the rule applies to these kinds."""
         return not self.kinds or not self.kinds.isdisjoint(kinds)
 
 
 def check(*kinds: Kind) -> Callable[[Question], Check]:
-    """Decorator: makes a check for these kinds; the function's name is its id, its docstring the rule."""
+    """Decorator: the function's name is the id of the check, its docstring the rule."""
 
     def make(question: Question) -> Check:
         return Check(question.__name__, inspect.getdoc(question) or "", frozenset(kinds), question)
@@ -190,23 +170,17 @@ def check(*kinds: Kind) -> Callable[[Question], Check]:
 
 
 def checks_in(module: ModuleType) -> tuple[Check, ...]:
-    """The checks of a module, in source order."""
+    """A module's checks, in source order."""
     return tuple(value for value in vars(module).values() if isinstance(value, Check))
 
 
 class TimeLimitExceeded(KeyboardInterrupt):
-    """The time limit has passed.
-
-    It derives from `KeyboardInterrupt` because plugins and event loops rarely catch that.
-    """
+    """Derives from `KeyboardInterrupt` because plugins and event loops rarely catch that."""
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `TimeLimitExceeded` in this block after `seconds`; None means no limit.
-
-    There is no limit outside the main thread: only there can a signal interrupt Python.
-    """
+    """Raise `TimeLimitExceeded` after `seconds`; only in the main thread, because only there a signal interrupts Python."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return

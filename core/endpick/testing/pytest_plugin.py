@@ -1,7 +1,4 @@
-"""Fixtures for tests of plugins; pytest loads them wherever endpick is installed.
-
-Fixtures import endpick when used, because pytest loads this module in every session.
-"""
+"""Fixtures for tests of plugins; pytest loads them in every session, so they import endpick when used."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ if TYPE_CHECKING:
     from endpick.testing.host import Host
 
 
-_MARK = "endpick-testing"
-"""File in the metadata of distributions made by tests."""
+_MARK = "endpick-testing"  # metadata file of distributions made by tests
 
 
 class MakeEndpoints(Protocol):
@@ -55,8 +51,7 @@ class MakeDistribution(Protocol):
 def make_endpoints() -> MakeEndpoints:
     """`make_endpoints({WAITING_QUEUE_SIZE: [3, None, 0]})`: endpoints `default/e0`, `default/e1`, … with these columns.
 
-    None means not reported. `make_endpoints(5)` makes five endpoints without data; `labels=` labels them in order, `pool=` sets values of
-    scope `POOL`. The arrays are read-only, as in production.
+    None means not reported; `make_endpoints(5)` has no data. Arrays are read-only, as in production. See `endpick.testing.make_pool`.
     """
     from endpick.testing.factories import make_pool
 
@@ -99,7 +94,7 @@ def host() -> Iterator[MakeHost]:
 def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides all installed plugins except endpick's own and those of `make_distribution`.
 
-    Applies to discovery in this process, not to commands that a test starts.
+    Commands that a test starts still find them.
     """
     from endpick.host import discovery
     from endpick.installation import HOST_DISTRIBUTION
@@ -116,7 +111,7 @@ def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeDistribution:
     """`make_distribution("acme-x", {"acme.x": "acme_x:X"}, {"acme_x": "source"})` installs a distribution for the test.
 
-    It has real metadata and entry points, and importable modules. Returns its directory, now first on the import path.
+    Its modules can be imported, and its metadata is real. Returns its directory, now first on the import path.
     """
 
     def make(name: str, entry_points: Mapping[str, str], modules: Mapping[str, str] | None = None, *, version: str = "1.0") -> Path:

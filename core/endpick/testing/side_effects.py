@@ -34,7 +34,7 @@ _OURS = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A blocking call and its location in the plugin or its library."""
+    """A blocking call and its place in the plugin."""
 
     action: str
     place: str
@@ -45,7 +45,7 @@ class Blocking:
 
 @dataclass(slots=True)
 class Watch:
-    """The blocking calls of one thread while active, each place once."""
+    """One thread's blocking calls, each place once."""
 
     found: dict[Blocking, None] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
@@ -56,7 +56,7 @@ _active: ContextVar[Watch | None] = ContextVar("endpick_testing_watch", default=
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Record blocking calls in this context and in tasks created in it."""
+    """Record blocking calls in this context and its tasks."""
     _install()
     token = _active.set(watch)
     try:
@@ -67,7 +67,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 @cache
 def _install() -> None:
-    """Runs once per process: an audit hook cannot be removed, and does nothing without an active watch."""
+    """Once per process: an audit hook cannot be removed."""
     sys.addaudithook(_hook)
     if sys.version_info < (3, 13):
         _audit_sleep()
@@ -102,12 +102,12 @@ def _hook(event: str, arguments: Sequence[object]) -> None:
 
 
 def _plugin_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame outside the standard library; None for imports and asyncio's own calls."""
+    """Innermost, outside the standard library; None for imports and asyncio's own calls."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(("<frozen importlib", _ASYNCIO)) or file.endswith(("linecache.py", "importlib/__init__.py")):
             return None
-        # Packages are installed inside the directory of the standard library.
+        # site-packages is inside the standard library's directory
         standard = file.startswith((_STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file
         if not standard and not file.startswith(_OURS):
             return frame
@@ -122,26 +122,26 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The threads and sockets that are open now."""
+    """The open threads and sockets."""
 
     threads: frozenset[threading.Thread]
     sockets: frozenset[str]
 
     @classmethod
     def now(cls) -> Running:
-        """Take a snapshot, after collecting garbage: unreferenced sockets close only then."""
+        """Collects garbage first: unreferenced sockets close only then."""
         gc.collect()
         return cls(frozenset(threading.enumerate()), _sockets())
 
     def added(self, later: Running) -> tuple[str, ...]:
-        """Descriptions of what `later` has in addition."""
+        """Descriptions of the additions in `later`."""
         threads = sorted(thread.name for thread in later.threads - self.threads if thread.is_alive())
         sockets = later.sockets - self.sockets
         return (*(f"the thread '{name}'" for name in threads), *([f"{len(sockets)} open socket(s)"] if sockets else []))
 
 
 async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
-    """Await `work`, then return the tasks still running a moment later."""
+    """Await `work`; returns the tasks still running a moment later."""
     before = asyncio.all_tasks()
     await work()
     for _ in range(_POLLS):
@@ -153,7 +153,7 @@ async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
 
 
 def _sockets() -> frozenset[str]:
-    """The sockets of this process; empty if the system has no /proc."""
+    """Empty without /proc."""
     if not _DESCRIPTORS.is_dir():
         return frozenset()
     found = set()
@@ -161,7 +161,7 @@ def _sockets() -> frozenset[str]:
         try:
             target = descriptor.readlink()
         except OSError:
-            continue  # the descriptor of this very listing
+            continue  # the descriptor of this listing
         if str(target).startswith("socket:"):
             found.add(str(target))
     return frozenset(found)

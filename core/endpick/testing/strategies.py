@@ -1,10 +1,4 @@
-"""Hypothesis strategies for property tests of plugins; needs `hypothesis`.
-
-```python
-@given(endpoints(WAITING_QUEUE_SIZE))
-def test_shorter_queues_never_score_less(endpoints): ...
-```
-"""
+"""Hypothesis strategies for property tests of plugins, as in `@given(endpoints(WAITING_QUEUE_SIZE))`; needs `hypothesis`."""
 
 from __future__ import annotations
 
@@ -60,14 +54,7 @@ def endpoints(
 ) -> Endpoints:
     """Views of endpoints with these columns.
 
-    Args:
-        draw: Given by hypothesis.
-        columns: Data keys of scope `ENDPOINT`.
-        values: Strategies that replace `endpick.testing.strategies.values`.
-        min_size: Fewest endpoints.
-        max_size: Most endpoints.
-        reported: True: every value is present; False: none; None: each may be missing.
-        labels: A strategy for each label; an endpoint may lack any of them.
+    `values` replaces strategies. `reported`: True, every value is present; False, none; None, any may be missing. So may `labels`.
     """
     size = draw(st.integers(min_size, max_size))
     made = {key: draw(st.lists(_cell(key, values or {}, reported), min_size=size, max_size=size)) for key in columns}

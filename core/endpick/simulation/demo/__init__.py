@@ -1,1 +1,1 @@
-"""The demo: sends the same requests to simulated model servers under two configurations and compares the results."""
+"""The demo: sends the same requests under two configurations and compares the results."""

@@ -1,4 +1,4 @@
-"""The demo's load: chats of several tenants, with measurements of every request."""
+"""The demo's load: chats of several tenants, with measurements."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from endpick.simulation.openai import answer_text
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """Size of a load, in tokens of the simulator."""
+    """A load's size, in tokens."""
 
-    span_seconds: float
-    """The last request is due before this."""
+    span_seconds: float  # the last request is due before this
     requests_per_second: float = 20.0
     tenants: int = 16
     turns: int = 5
@@ -28,7 +27,7 @@ class WorkloadSettings:
 
     @property
     def sessions(self) -> int:
-        """Number of chats, at least one."""
+        """At least one."""
         return max(1, round(self.span_seconds * self.requests_per_second / self.turns))
 
 
@@ -36,8 +35,7 @@ class WorkloadSettings:
 class Turn:
     """One question; sent when it is due and the previous one is answered."""
 
-    due_seconds: float
-    """Since the start of the load."""
+    due_seconds: float  # since the start of the load
     question: str
 
 
@@ -52,7 +50,7 @@ class Chat:
 
 
 def make_workload(settings: WorkloadSettings, seed: int) -> tuple[Chat, ...]:
-    """The chats of a load, by start time; the same arguments give the same chats."""
+    """A load's chats by start time; repeatable."""
     random = Random(seed)  # noqa: S311 - repeatable by design
     prompts = [answer_text(random.getrandbits(64), settings.system_tokens) for _ in range(settings.tenants)]
     starts = sorted(random.uniform(0, settings.span_seconds / 2) for _ in range(settings.sessions))
@@ -72,26 +70,19 @@ def _make_turns(settings: WorkloadSettings, start: float, random: Random) -> tup
 
 @dataclass(frozen=True, slots=True)
 class ChatOutcome:
-    """The result of one request."""
+    """One request's result."""
 
-    chat: str
-    """Name of the chat; empty for a question cut off by the end of the load."""
-    served_by: str | None
-    """The `x-served-by` of the response."""
-    ttft_seconds: float | None
-    """Time to first token."""
+    chat: str  # name; empty for a question cut off by the end
+    served_by: str | None  # `x-served-by`
+    ttft_seconds: float | None  # time to first token
     total_seconds: float
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    error: str | None = None
-    """One line; None for a complete answer."""
+    error: str | None = None  # None for a complete answer
 
 
 async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds: float) -> list[ChatOutcome]:
-    """Run all chats concurrently; returns the outcome of every request in order of completion.
-
-    Failed requests, and those unanswered after `limit_seconds`, are outcomes with an error.
-    """
+    """Run all chats concurrently; returns outcomes in order of completion. Unanswered requests have an error."""
     outcomes: list[ChatOutcome] = []
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
@@ -153,8 +144,6 @@ async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: 
 
 @dataclass(slots=True)
 class _Answer:
-    """The part of a streamed answer received so far."""
-
     text: str = ""
     first_token_time: float | None = None
     prompt_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, also if it is killed."""
+"""Child processes that end with their parent, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
-STOP_SECONDS = 5.0
-"""Time for children to stop before they are killed."""
+STOP_SECONDS = 5.0  # until children are killed
 
 _POLL_SECONDS = 0.02
 
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 
 class Children:
-    """Child processes that stop when the `async with` block ends."""
+    """Children that stop at the end of the `async with` block."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` holds the logs and is the working directory."""
@@ -41,11 +40,7 @@ class Children:
         await self._stop()
 
     async def start(self, name: str, arguments: Sequence[str | Path]) -> Child:
-        """Start a process in a new session, so that Ctrl-C in the terminal reaches only the parent.
-
-        Raises:
-            OSError: The program cannot be started.
-        """
+        """Start a process in a new session, so Ctrl-C reaches only the parent. Raises OSError."""
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -62,15 +57,11 @@ class Children:
         return child
 
     def named(self, name: str) -> Child:
-        """The child of this name. Raises `KeyError` if there is none."""
+        """The child of this name. Raises KeyError."""
         return {child.name: child for child in self._children}[name]
 
     async def watch(self) -> NoReturn:
-        """Wait until a child ends unexpectedly.
-
-        Raises:
-            ChildFailed: For the first child that ended.
-        """
+        """Wait until a child ends. Raises ChildFailed."""
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -104,11 +95,7 @@ class Child:
     log: Path
 
     async def wait_until_ready(self, probe: Callable[[], Awaitable[T | None]], timeout_seconds: float) -> T:
-        """Call `probe` until its result is not None; returns the result.
-
-        Raises:
-            ChildFailed: The child ended first, or the timeout passed.
-        """
+        """Call `probe` until it returns a result. Raises ChildFailed if the child ends or the timeout passes."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_seconds
         while (result := await probe()) is None:
@@ -124,17 +111,17 @@ class Child:
         return self.log.read_text(errors="replace")
 
     def failure(self, what: str) -> ChildFailed:
-        """An error with the end of the child's log."""
+        """An error with the end of the log."""
         tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
         return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
 
 
 class ChildFailed(Exception):  # noqa: N818 - names the event
-    """A child ended or did not become ready; the message has the end of its log."""
+    """A child ended or did not become ready; the message ends with its log."""
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """Runs in the child: the kernel kills it when its parent dies; ends at once if the parent is dead."""
+    """Runs in the child: the kernel kills it when its parent dies; it ends at once if the parent is dead."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 

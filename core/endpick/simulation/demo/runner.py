@@ -1,4 +1,4 @@
-"""Runs the demo: the same load under two configurations, each with fresh processes and a live table."""
+"""Runs the demo: the same load under two configurations, each with fresh processes."""
 
 from __future__ import annotations
 
@@ -23,35 +23,25 @@ from endpick.simulation.demo.processes import Children
 from endpick.simulation.demo.stack import ENDPOINTS_FILE, Stack, start_stack
 
 PICKER = (sys.executable, "-m", "endpick", "serve")
-_LAST_ANSWERS_SECONDS = 1.0
-"""Time between the last request and the end of each half."""
+_LAST_ANSWERS_SECONDS = 1.0  # from the last request to the end of each half
 
-_GRACE_SECONDS = 10.0
-"""Extra time for late answers."""
+_GRACE_SECONDS = 10.0  # for late answers
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
     """Settings of the demo."""
 
-    envoy: Path
-    """Envoy's binary."""
-    duration_seconds: float = 30.0
-    """Duration of both loads together, without starting and stopping."""
+    envoy: Path  # the binary
+    duration_seconds: float = 30.0  # both loads, without starting and stopping
     requests_per_second: float = 20.0
     servers: int = 4
     seed: int = 1
-    tried: Configuration = field(default_factory=lambda: built_in("prefix-aware"))
-    """The configuration to compare with random picks."""
+    tried: Configuration = field(default_factory=lambda: built_in("prefix-aware"))  # compared with random picks
 
 
 async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
-    """Run both trials and print the comparison; True if no request failed.
-
-    Raises:
-        ChildFailed: A process did not start, or ended during the load.
-        OSError: A process cannot be started.
-    """
+    """Run both trials and print the comparison; True if no request failed. Raises ChildFailed, OSError."""
     configurations = (settings.tried, built_in("random-picker"))
     half_seconds = settings.duration_seconds / len(configurations)
     span = max(half_seconds - _LAST_ANSWERS_SECONDS, 1.0)
@@ -79,17 +69,13 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The results of one configuration."""
+    """One configuration's results."""
 
     requests: int
-    errors: tuple[tuple[str, int], ...]
-    """Each error with its count, most frequent first."""
-    ttft_seconds: tuple[float, ...]
-    """At each of `PERCENTILES`; NaN without answers."""
-    prefix_hit_ratio: float
-    """Cached / all prompt tokens of answered requests, 0 to 1."""
-    served: tuple[tuple[str, int], ...]
-    """Answered requests by model server, sorted by name."""
+    errors: tuple[tuple[str, int], ...]  # with counts, most frequent first
+    ttft_seconds: tuple[float, ...]  # at `PERCENTILES`; NaN without answers
+    prefix_hit_ratio: float  # cached / all prompt tokens of answered requests
+    served: tuple[tuple[str, int], ...]  # answered requests by server, sorted
 
     @property
     def failed(self) -> int:
@@ -98,7 +84,7 @@ class Summary:
 
 
 def summarize(outcomes: Sequence[ChatOutcome]) -> Summary:
-    """Percentiles and rates of a load; the time to first token counts even if the request failed later."""
+    """A load's results; the time to first token counts even if the request failed later."""
     ttft = [outcome.ttft_seconds for outcome in outcomes if outcome.ttft_seconds is not None]
     prompt_tokens = sum(outcome.prompt_tokens for outcome in outcomes)
     errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
@@ -153,12 +139,12 @@ def _errors(*results: tuple[str, Summary]) -> list[str]:
 MODEL = "sim-model"
 CONFIG_FILE = "config.yaml"
 _REFRESH_SECONDS = 0.5
+# the cache holds about seven conversations, so only some tenants fit
 _SERVER_OPTIONS = (
     *("--model", MODEL, "--max-num-seqs", "16", "--max-model-len", "8192"),
     *("--kv-blocks", "1024", "--block-size", "16"),
     *("--prefill-ms-per-token", "0.15", "--decode-ms", "8"),
 )
-"""The cache holds about seven conversations of the workload, so only some tenants fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +155,12 @@ class Trial:
     servers: int
     envoy: Path
     workload: Sequence[Chat]
-    limit_seconds: float
-    """End of the load, answered or not."""
-    picker: tuple[str, ...]
-    """Command that serves a configuration, without its arguments."""
+    limit_seconds: float  # end of the load
+    picker: tuple[str, ...]  # command that serves a configuration
 
 
 async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[ChatOutcome]:
-    """Run one trial in the empty `folder` and stop all processes.
-
-    Raises:
-        ChildFailed: A process did not start, or ended during the load.
-        OSError: A process cannot be started.
-    """
+    """Run one trial in the empty `folder`. Raises ChildFailed, OSError."""
     config = folder / CONFIG_FILE
     config.write_text(trial.config.text)
     async with Children(folder) as children:
@@ -234,19 +213,19 @@ async def _refresh(title: str, servers: Mapping[str, str], table: LiveTable) -> 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration for `endpick serve`, with its name in the report."""
+    """A configuration and its name in the report."""
 
     name: str
     text: str
 
 
 def built_in(name: str) -> Configuration:
-    """A configuration of the demo: `prefix-aware`, `random-picker` or `flow-control`."""
+    """A configuration of the demo, by name."""
     return Configuration(name, (resources.files("endpick.simulation.demo") / f"{name}.yaml").read_text())
 
 
 def why_unfit(plan: Plan) -> str | None:
-    """Why a plan cannot find the demo's model servers; None if it can."""
+    """Why a plan cannot find the demo's model servers."""
     discovery = None if plan.discovery is None else plan.by_name[plan.discovery]
     if discovery is not None and discovery.type == "file-discovery" and getattr(discovery.parameters, "path", "") == ENDPOINTS_FILE:
         return None
@@ -255,25 +234,22 @@ def why_unfit(plan: Plan) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """The metrics of one model server."""
+    """One server's metrics."""
 
-    requests: int
-    """Answered since its start."""
+    requests: int  # answered
     running: int
     waiting: int
     kv_cache_usage: float
-    prefix_hit_ratio: float
-    """0 to 1, since its start."""
+    prefix_hit_ratio: float  # 0 to 1
 
 
-Rows = Mapping[str, EndpointStats | None]
-"""Stats by endpoint name; None if it does not answer."""
+Rows = Mapping[str, EndpointStats | None]  # by endpoint name; None if it does not answer
 
 _CLEAR_LINE = "\x1b[2K"
 
 
 class LiveTable:
-    """Shows the state of the endpoints, in place on a terminal, else as lines."""
+    """The endpoints' state, in place on a terminal, else as lines."""
 
     def __init__(self, stream: TextIO, *, plain_interval_seconds: float = 5.0) -> None:
         self._stream = stream
@@ -314,7 +290,7 @@ def table_lines(title: str, elapsed_seconds: float, rows: Rows) -> list[str]:
 
 
 def plain_line(title: str, elapsed_seconds: float, rows: Rows) -> str:
-    """The state in one line, for logs."""
+    """The state in one line."""
     parts = [
         f"{name} down"
         if stats is None
@@ -338,7 +314,7 @@ _WANTED = frozenset(
 
 
 async def read_stats(client: aiohttp.ClientSession, url: str) -> EndpointStats | None:
-    """The stats of a server; None if it does not answer."""
+    """A server's stats; None if it does not answer."""
     try:
         async with client.get(f"{url}/metrics") as response:
             return parse_stats(await response.text())
@@ -347,7 +323,7 @@ async def read_stats(client: aiohttp.ClientSession, url: str) -> EndpointStats |
 
 
 def parse_stats(page: str) -> EndpointStats:
-    """The stats from a metrics page; missing metrics are 0."""
+    """Missing metrics are 0."""
     lines = (line for line in page.splitlines() if line.partition("{")[0] in _WANTED)
     values = dict.fromkeys(_WANTED, 0.0)
     for family in text_string_to_metric_families("\n".join((*lines, ""))):

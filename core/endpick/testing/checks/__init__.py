@@ -1,1 +1,1 @@
-"""The checks of the conformance kit, one module per part of a plugin."""
+"""The checks of the conformance kit."""

@@ -78,8 +78,7 @@ def _walked(subject: PluginUnderTest) -> Iterator[Bench]:
 
 
 MANY_ENDPOINTS = 10_000
-BUDGET_IN_LOOPS = 50
-"""Allowed time as a multiple of a plain Python loop over the endpoints; numpy takes a hundredth of one."""
+BUDGET_IN_LOOPS = 50  # plain Python loops over the endpoints; numpy takes a hundredth of one
 _ATTEMPTS = 3
 
 
@@ -158,8 +157,6 @@ def accepts_removal_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Findin
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A copy of a plugin's inputs."""
-
     facts: Mapping[str, object]
 
     @classmethod
@@ -167,12 +164,10 @@ class _Snapshot:
         return cls({name: _copied(fact) for name, fact in _facts(bench, scene)})
 
     def differs(self, bench: Bench, scene: Scene) -> str | None:
-        """The first input that has changed, or None."""
         return next((name for name, fact in _facts(bench, scene) if not _equal(fact, self.facts[name])), None)
 
 
 def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """Every mutable input of a plugin, with its name for findings."""
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     yield "the headers of the request", request.headers
     yield "the payload of the request", request.payload
@@ -190,7 +185,7 @@ def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
 
 
 def _copied(fact: object) -> object:
-    """A copy for comparison; the original if a copy would not equal it, to avoid false findings."""
+    """The original if a copy would not equal it, to avoid false findings."""
     try:
         copied = copy.deepcopy(dict(fact) if isinstance(fact, Mapping) else fact)
         return copied if _equal(fact, copied) else fact
@@ -199,7 +194,7 @@ def _copied(fact: object) -> object:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Equality that treats NaN as equal to itself."""
+    """Treats NaN as equal."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype == np.object_:
             return bool(one.tolist() == other.tolist())
@@ -208,7 +203,6 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _loop_seconds(endpoints: Endpoints) -> float:
-    """CPU time of one plain Python loop with two lookups and some arithmetic per endpoint."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()
@@ -220,7 +214,7 @@ def _loop_seconds(endpoints: Endpoints) -> float:
 
 
 def _best_of(bench: Bench, scene: Scene, budget: float) -> float:
-    """CPU time of the fastest attempt, which excludes cold caches and other load."""
+    """The fastest attempt excludes cold caches and other load."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()
@@ -312,7 +306,6 @@ async def _only_start(bench: Bench) -> None:
 
 
 async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised]:
-    """The methods of the second instance that raise after the first has started and stopped next to it."""
     try:
         if first is not None:
             await first.instance.plugin.start()
@@ -326,7 +319,6 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
 
 
 async def _settled(value: object) -> object:
-    """The answer of a method, awaited if necessary, or `Raised`."""
     if not inspect.isawaitable(value):
         await asyncio.sleep(0)
         return value

@@ -61,7 +61,6 @@ def has_an_entry_point(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _type_to_write(subject: PluginUnderTest) -> str:
-    """Its type, or one derived from the name of the class."""
     if any(offer.type == subject.name for offer in subject.offers):
         return subject.name
     return f"acme.{re.sub('(?<!^)(?=[A-Z])', '-', subject.plugin.__name__).lower()}"

@@ -21,8 +21,7 @@ from endpick.testing.factories import FakeBand, FakeFlow, make_endpoint, make_re
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
 MANY_FLOWS = 10_000
-BUDGET_IN_LOOPS = 10
-"""Allowed time of one choice as a multiple of a plain Python loop over the flows."""
+BUDGET_IN_LOOPS = 10  # plain Python loops over the flows
 _CHOICES = 5
 _MAX_EMPTY_CHOICES = 20
 _STEPS = 300
@@ -127,7 +126,6 @@ def _band(bench: Bench) -> FakeBand:
 
 
 def _run_random_history(bench: Bench) -> str | None:
-    """The first fault while random requests arrive, leave and are served until the band is empty."""
     draw, band, none = Random(1), _band(bench), 0  # noqa: S311 - made-up data
     for number in range(_STEPS):
         bench.clock.now += draw.random()
@@ -163,7 +161,6 @@ _KEY_HELP = "answer as many numbers for every request, float('inf') to put one l
 
 
 def _keys(answers: Sequence[object]) -> Iterator[Finding]:
-    """A finding for the first answer that is not a key of the common length."""
     length: int | None = None
     for answer in answers:
         if isinstance(answer, Raised):

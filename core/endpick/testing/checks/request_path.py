@@ -1,4 +1,4 @@
-"""Checks of profile handlers, parsers, candidate filters, producers, admitters, detectors and observers."""
+"""Checks of parsers, candidate filters, producers, admitters, detectors, observers and profile handlers."""
 
 from __future__ import annotations
 
@@ -139,7 +139,6 @@ def observer_copes_with_every_response(subject: PluginUnderTest) -> Iterator[Fin
 
 
 def _first(subject: PluginUnderTest, method: str, is_right: Callable[[object], bool], advice: str) -> Iterator[Finding]:
-    """A finding for the first wrong answer."""
     wrong = next((answer for answer in _answers(subject, method) if not is_right(answer.value)), None)
     if wrong is not None:
         said = f"raises {wrong.value}" if isinstance(wrong.value, Raised) else f"answers {type(wrong.value).__name__}"
@@ -207,7 +206,7 @@ def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:
 
 
 def _loop(bench: Bench, scene: Scene, failed: frozenset[str]) -> dict[str, ProfileRunResult] | str:
-    """The runs the handler asks for, run as by the scheduler; or the fault in its answers."""
+    """The runs the handler asks for, or the fault in its answers."""
     plugin = bench.instance.plugin
     assert isinstance(plugin, ProfileHandler)
     profiles = profiles_of(bench)

@@ -78,7 +78,6 @@ def filter_is_idempotent(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _filter_scenes(bench: Bench) -> Iterator[Scene]:
-    """Every kind of request and every amount of reported data, with eight endpoints and with one."""
     for request in varied_requests():
         for reported in Reported:
             yield bench.scene(reported, request=request)
@@ -86,7 +85,6 @@ def _filter_scenes(bench: Bench) -> Iterator[Scene]:
 
 
 def _narrowed_scenes(bench: Bench) -> Iterator[Scene]:
-    """Scenes with all endpoints, and after an earlier filter has dropped some."""
     for request in varied_requests():
         scene = bench.scene(request=request)
         yield scene
@@ -107,7 +105,7 @@ def _is_well_formed(answer: object, size: int) -> bool:
 
 
 def _kept(bench: Bench, scene: Scene) -> Endpoints | None:
-    """The kept endpoints; None for an invalid answer, which other checks report."""
+    """None for an invalid answer, which other checks report."""
     kept = as_view(scene.endpoints, _ask_filter(bench, scene))
     return kept if isinstance(kept, Endpoints) else None
 
@@ -179,7 +177,7 @@ def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
         picks = _picks(one, Reported.NOTHING)
         if len({*picks, *_picks(other, Reported.NOTHING)}) > 1:
             continue  # random or round robin
-        # Totals fall from the first candidate to the last, so names in order of rank are in order of score.
+        # Totals fall from first to last, so the order of rank is the order of score.
         ranks = [int(name.removeprefix("default/e")) for name in picks[0]]
         if ranks != sorted(ranks) or (ranks and ranks[0] != 0):
             yield Finding(
@@ -346,7 +344,6 @@ def _not_finite(answer: object) -> str | None:
 
 
 def _outside(answer: object) -> float | None:
-    """The finite score farthest outside 0 to 1, or None."""
     if not _is_scores(answer):
         return None
     finite = answer[np.isfinite(answer)]
