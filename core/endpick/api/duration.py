@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-MAX_SECONDS = (2**63 - 1) / 1e9  # the longest duration Go can hold, about 292 years
+MAX_SECONDS = (2**63 - 1) / 1e9  # Go's maximum, about 292 years
 
 _SECONDS_PER_UNIT = {
     "ns": Fraction(1, 10**9),
