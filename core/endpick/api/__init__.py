@@ -1,8 +1,7 @@
 """The plugin API: the only part of endpick that a plugin may import.
 
-Subclass a kind, name the class in an entry point of group `endpick.plugins.v1`. Plugins read columns of the endpoint table
-(`endpoints[KEY]`), the request, and data that producers left in `state`. Further names live in `endpick.api.keys` (data keys),
-`endpick.api.flow_control` (policies for waiting requests), `endpick.api.discovery` and `endpick.api.fast_metrics`.
+Subclass a kind, name the class in an entry point of group `endpick.plugins.v1`. Further names are in the modules `keys` (data keys),
+`flow_control` (policies for waiting requests), `discovery` and `fast_metrics`.
 """
 
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions

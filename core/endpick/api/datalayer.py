@@ -19,14 +19,13 @@ Payload = TypeVar("Payload", default=object)
 class DataSource(Plugin[P], Generic[P, Payload]):
     """Fetches or receives payloads for data collectors.
 
-    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`, with the type of the payload:
-    `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
+    Subclass one of its subclasses with the payload's type: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
     """
 
     kind: ClassVar[str] = "data-source"
 
     default_collectors: ClassVar[tuple[str, ...]] = ()
-    """Plugin types to add if the configuration names no collector."""
+    """Plugin types added if no collector is configured."""
 
 
 class PollingSource(DataSource[P, Payload]):
@@ -35,8 +34,7 @@ class PollingSource(DataSource[P, Payload]):
     interval_seconds: float | None = None
     """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`."""
     repeats_payload: ClassVar[bool] = False
-    """True if `poll` returns the same object while nothing changes. Idle endpoints are then polled less often, unless
-    `interval_seconds` is set."""
+    """True if `poll` returns the same object while nothing changes; idle endpoints are then polled less often unless an interval is set."""
     timeout_seconds: float = 1.0
     """A longer poll is cancelled and counted as an error."""
 
@@ -45,7 +43,7 @@ class PollingSource(DataSource[P, Payload]):
         """Fetch one payload from one endpoint.
 
         Raises:
-            Unavailable: no payload now; counted as a poll error, and the columns keep their values.
+            Unavailable: no payload now; counted as a poll error. Columns keep their values.
         """
 
 
@@ -61,7 +59,7 @@ class PollingPoolSource(DataSource[P, Payload]):
     """Polls data about the whole pool at an interval."""
 
     interval_seconds: float = 10.0
-    """Seconds from the start of one poll to the next."""
+    """Seconds between starts of polls."""
     timeout_seconds: float = 5.0
     """A longer poll is cancelled and counted as an error."""
 
@@ -70,7 +68,7 @@ class PollingPoolSource(DataSource[P, Payload]):
         """Fetch one payload. Called even if the pool is empty; after failures with growing delays.
 
         Raises:
-            Unavailable: no payload now; counted as a poll error, and the values stay.
+            Unavailable: no payload now; counted as a poll error. Values stay.
         """
 
 
@@ -88,7 +86,7 @@ class EndpointChange(enum.StrEnum):
     ADDED = "added"
     """It joined the pool. A reload announces every endpoint again."""
     UPDATED = "updated"
-    """Its labels changed. An endpoint with a new address is removed and added."""
+    """Its labels changed; an endpoint with a new address is removed and added."""
     REMOVED = "removed"
     """It left the pool; values written for it are dropped."""
 
@@ -124,12 +122,12 @@ class DataCollector(Plugin[P], Generic[P, Payload]):
     kind: ClassVar[str] = "data-collector"
 
     default_source: ClassVar[str | None] = None
-    """Plugin type to add if no source feeds the collector."""
+    """Plugin type added if no source feeds it."""
 
     @abstractmethod
     def collect(self, payload: Payload, writer: ColumnWriter) -> None:
         """Write the values of one payload. Leave missing values unwritten, so that their age grows.
 
         Raises:
-            Unavailable: the payload lacks required values; counted as a collect error, and logged once per interval.
+            Unavailable: required values are missing; counted as a collect error, and logged once per interval.
         """

@@ -21,7 +21,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class ModelRewrite:
-    """Replaces the models of requests, or any model if `models` is empty, by one of `targets`. Without targets it does nothing."""
+    """Replaces the models of requests, or any model if `models` is empty, by one of `targets`; without targets it does nothing."""
 
     models: tuple[str, ...]
     targets: tuple[ModelTarget, ...]
@@ -31,25 +31,22 @@ class EndpointRegistry(Protocol):
     """Accepts the reports of a discovery. Endpoints beyond the pool's maximum are left out."""
 
     def upsert(self, endpoint: Endpoint) -> None:
-        """Add an endpoint, or replace the one of the same name. It keeps its columns unless its address changed."""
+        """Add or replace an endpoint by name. It keeps its columns unless its address changed."""
 
     def remove(self, name: str) -> None:
         """Remove an endpoint; an unknown name is ignored."""
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
-        """Replace the whole pool. The last of two endpoints with the same name wins."""
+        """Replace the whole pool; the last endpoint of a name wins."""
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """Set the priorities of inference objectives by name; the configuration takes precedence."""
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the model rewrites; the configuration takes precedence.
-
-        A rule with the model precedes a rule for all models; among equals the first counts.
-        """
+        """Set model rewrites. The configuration takes precedence, then rules with the model, then those for all models; the first counts."""
 
     def ready(self) -> None:
-        """Report that the pool is complete. endpick serves only from then on."""
+        """Report that the pool is complete; endpick serves from then on."""
 
     def stand_by(self, reason: str) -> None:
         """Make this replica report NOT_SERVING; an empty reason makes it serve."""
@@ -71,5 +68,5 @@ class EndpointDiscovery(Plugin[P]):
         """Report endpoints until cancelled; return if nothing will change any more.
 
         Raises:
-            ConfigurationError: ends start-up before `registry.ready()`; later `run` is called again with back-off, as after any error.
+            ConfigurationError: ends start-up before `registry.ready()`; later, like any error, makes `run` start again with back-off.
         """

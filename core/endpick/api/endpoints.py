@@ -31,13 +31,14 @@ def _read_only(values: FloatArray) -> FloatArray:
 class Endpoints:
     """An immutable, ordered view of some endpoints and their columns.
 
-    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the same order; columns are read-only.
+    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the same order; columns are read-only. Under test, reading
+    a key that the plugin does not consume raises `UndeclaredAccess`.
     """
 
     __slots__ = ("_access", "_generation", "_members", "_pool_members", "_rows", "_size")
 
     def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
-        """Created by the host. `rows=None` means every row of the generation."""
+        """Created by the host. `rows=None`: every row."""
         self._generation = generation
         self._rows = rows
         self._access = Access() if access is None else access
@@ -67,10 +68,7 @@ class Endpoints:
 
     @property
     def pool_members(self) -> tuple[Endpoint, ...]:
-        """All endpoints of the pool; the same tuple until one joins, leaves or changes.
-
-        Cache results derived from labels or names by its identity; `gather` selects the entries of this view.
-        """
+        """All endpoints of the pool; the same tuple until one changes: cache by its identity, and select this view with `gather`."""
         return self._pool_members
 
     def gather(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -90,12 +88,7 @@ class Endpoints:
         return int(found[0]) if len(found) else None
 
     def __getitem__(self, key: DataKey[float]) -> FloatArray:
-        """A numeric column, read-only; NaN if not reported.
-
-        Raises:
-            UnknownKey: the key is not a number per endpoint.
-            UndeclaredAccess: under test, if the plugin does not consume the key.
-        """
+        """A numeric column, read-only; NaN if not reported. Raises UnknownKey if the key is not a number per endpoint."""
         column, limit = self._column(key), self._limit(key)
         if column is None:
             return _read_only(np.full(self._size, np.nan))
@@ -110,15 +103,8 @@ class Endpoints:
     def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
         """`work` applied to a numeric column; cached for the whole pool until a value of the column changes.
 
-        Args:
-            key: A numeric column.
-            work: A pure function of the column, and the key of the cache: pass a module function or a method.
-
-        Returns:
-            The result; arrays are read-only, because the next request may get the same one.
-
-        Raises:
-            UnknownKey, UndeclaredAccess: as `endpoints[key]`.
+        `work` is a pure function, and the key of the cache: pass a module function or a method. Array results are read-only. Raises as
+        `endpoints[key]`.
         """
         column = self._column(key)
         if column is None or self._rows is not None or self._limit(key) is not None:
@@ -132,10 +118,7 @@ class Endpoints:
     def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
         """`work` applied to the objects of `pool_members`, None if not reported; cached as by `derived`.
 
-        Use `gather` to select the entries of this view.
-
-        Raises:
-            UnknownKey, UndeclaredAccess: as `objects`.
+        Select this view's entries with `gather`. Raises as `objects`.
         """
         column = self._column(key)
         if column is None or self._limit(key) is not None:
@@ -146,12 +129,7 @@ class Endpoints:
         return column.derived[work]  # type: ignore[return-value]
 
     def objects(self, key: DataKey[T]) -> Sequence[T | None]:
-        """An object column; None if not reported.
-
-        Raises:
-            UnknownKey: the key's scope is not `ENDPOINT`.
-            UndeclaredAccess: under test, if the plugin does not consume the key.
-        """
+        """An object column; None if not reported. Raises UnknownKey if the scope is not `ENDPOINT`."""
         return self._objects(key)
 
     def _objects(self, key: DataKey[T]) -> list[Any]:
@@ -166,22 +144,14 @@ class Endpoints:
         return objects
 
     def age(self, key: DataKey[T]) -> FloatArray:
-        """Seconds since each value of the column was written; +inf if it never was.
-
-        Raises:
-            UnknownKey: the key's scope is not `ENDPOINT`.
-        """
+        """Seconds since each value was written; +inf if never. Raises UnknownKey if the scope is not `ENDPOINT`."""
         column = self._column(key)
         if column is None:
             return np.full(self._size, np.inf)
         return self._generation.clock() - self.gather(column.written_at)
 
     def pool(self, key: DataKey[T]) -> T | None:
-        """A pool-wide value; the key's default if it was never written or is too old.
-
-        Raises:
-            UnknownKey: the key's scope is not `POOL`.
-        """
+        """A pool-wide value; its default if never written or too old. Raises UnknownKey if the scope is not `POOL`."""
         if key.scope is not Scope.POOL:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
         scope = self._access.scope
@@ -194,27 +164,19 @@ class Endpoints:
         return value
 
     def pool_age(self, key: DataKey[T]) -> float:
-        """Seconds since a pool-wide value was written; +inf if it never was.
-
-        Raises:
-            UnknownKey: the key's scope is not `POOL`.
-        """
+        """Seconds since a pool-wide value was written; +inf if never. Raises UnknownKey if the scope is not `POOL`."""
         if key.scope is not Scope.POOL:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
         return self._generation.clock() - self._generation.pool_written_at.get(key.name, -np.inf)
 
     def where(self, mask: BoolArray) -> Endpoints:
-        """The endpoints with True in the mask, in the same order.
+        """The endpoints with True in the mask, in order.
 
-        Args:
-            mask: Boolean array of shape `(len(self),)`.
-
-        Raises:
-            ValueError: another shape or type.
+        The mask is boolean, of shape `(len(self),)`. Raises ValueError for another shape or type.
         """
         if mask.shape != (self._size,) or mask.dtype != np.bool_:
             raise ValueError(f"a mask for {len(self)} endpoints must be a boolean array of that length, not {mask.dtype} {mask.shape}")
-        # For small arrays, `count_nonzero` and `argmax` take a fifth of the time of `all` and `max`.
+        # On small arrays, `count_nonzero` takes a fifth of the time of `all`.
         if np.count_nonzero(mask) == len(mask):
             return self
         return Endpoints(self._generation, mask.nonzero()[0] if self._rows is None else self._rows[mask], self._access)
@@ -231,7 +193,6 @@ class Endpoints:
         return self.where(np.fromiter((keep(endpoint) for endpoint in self.members), dtype=np.bool_, count=self._size))
 
     def _accessed_by(self, access: Access) -> Endpoints:
-        """The same view under another `Access`, for plugins that run across an await."""
         return Endpoints(self._generation, self._rows, access)
 
     def each(self) -> Iterator[EndpointRow]:

@@ -1,15 +1,5 @@
 """Exceptions that plugins raise on purpose, or that the host raises at them.
 
-```
-EndpickError
-├── PluginError              raised by plugins
-│   ├── ConfigurationError   parameters that are valid by schema and still cannot work
-│   └── Unavailable          a source or producer has no data right now
-├── UndeclaredAccess         a plugin used a data key it did not declare
-├── UnknownKey               a view was asked for a key of another scope
-└── ReloadRejected           a hook object vetoes a new configuration
-```
-
 Expected outcomes are values. Every other exception is a *fault* of the plugin; its `onFault` decides the rest.
 """
 

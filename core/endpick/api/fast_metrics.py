@@ -1,6 +1,6 @@
 """Counters, gauges and histograms for the request path; not thread-safe.
 
-An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`; a request makes about twenty.
+An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Distribution:
         self.total += value
 
     def merge(self, other: Distribution) -> None:
-        """Add the counts of a distribution with the same bounds."""
+        """Add a distribution with the same bounds."""
         for position, count in enumerate(other.counts):
             self.counts[position] += count
         self.total += other.total
@@ -82,11 +82,11 @@ class _Labelled(Collector, Generic[Member, Family]):
         return self._members
 
     def describe(self) -> Iterator[Family]:
-        """The family without samples, for the registry."""
+        """The family without samples."""
         yield self._family(self._name, self._documentation, labels=self._label_names)
 
     def collect(self) -> Iterator[Family]:
-        """The family with its samples, for the registry."""
+        """The family with its samples."""
         family = self._family(self._name, self._documentation, labels=self._label_names)
         for values, member in self._members.items():
             if self._is_shown(member):

@@ -1,8 +1,7 @@
 """The kinds of flow control, used with the feature gate `flowControl`.
 
-A request waits in a *flow*, the requests of one fairness id. The flows of one priority form a *band*. Bands are served from the highest
-priority down. Within a band a `FairnessPolicy` chooses the flow; within a flow an `OrderingPolicy` sorts the requests. A
-`UsageLimitPolicy` sets the saturation up to which each band is served.
+A *flow* is the waiting requests of one fairness id; a *band* the flows of one priority. Bands are served from the highest priority down:
+a `UsageLimitPolicy` sets the saturation up to which a band is served, a `FairnessPolicy` chooses its flow, an `OrderingPolicy` sorts it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ class WaitingRequest:
     """One waiting request.
 
     Attributes:
-        request: The request.
         size_bytes: Its size for byte limits.
-        arrival: Sequence number of its arrival.
-        enqueued_at: When it began to wait, in seconds of `PluginContext.clock`.
-        ttl_seconds: How long it may wait while the pool has endpoints; 0 for no limit.
-        key: Its sort key from the ordering policy.
+        arrival: Sequence number.
+        enqueued_at: Seconds of `PluginContext.clock`.
+        ttl_seconds: Time limit while the pool has endpoints; 0 for none.
+        key: From the ordering policy.
     """
 
     request: InferenceRequest
@@ -50,7 +48,7 @@ class Flow(Protocol):
 
     @property
     def head(self) -> WaitingRequest | None:
-        """The next request of this flow; None if it is empty."""
+        """The next request; None if it is empty."""
 
     @property
     def size_bytes(self) -> int:
@@ -123,12 +121,8 @@ class UsageLimitPolicy(Plugin[P]):
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """One ceiling per priority: a band is served while the saturation is below it.
 
-        Args:
-            saturation: The pool's saturation; 0 is idle, 1 and above full.
-            priorities: The priorities of all bands, highest first.
-
-        Returns:
-            One number per priority, non-increasing. After a fault every ceiling is 1.
+        The saturation is 0 if idle, 1 and above if full; `priorities` are all bands, highest first. Ceilings do not increase. After a fault
+        every ceiling is 1.
         """
 
 

@@ -1,8 +1,8 @@
 """Host hooks (pluggy): start, reload, stop and the command line. Never on the request path.
 
-A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. It is loaded
-if a configuration names it under `hooks:`, and called in that order, for `endpick_shutdown` in reverse. Every object is called, even if
-another one fails. A reload creates new objects for its plan; the objects from the start keep watching.
+A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. Objects named
+under `hooks:` are called in that order, for `endpick_shutdown` in reverse, even if another one fails. A reload creates new objects for its
+plan; the objects from the start keep watching.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class HookSpecs:
         """Called after the instances started, before serving. May be `async def`; awaited under a deadline.
 
         Raises:
-            ConfigurationError: start-up ends with this message, as with any other exception.
+            ConfigurationError: ends start-up with this message, like any exception.
         """
 
     @hookspec
@@ -117,18 +117,11 @@ class HookSpecs:
 
     @hookspec
     def endpick_config_reload(self, old: Document, new: Document) -> Awaitable[None] | None:
-        """Called before a new configuration, already built, replaces the old one. May be `async def`.
-
-        Raises:
-            ReloadRejected: the old configuration keeps serving, and the message is logged.
-        """
+        """Called before a new configuration, already built, replaces the old one. May be `async def`. ReloadRejected vetoes it."""
 
     @hookspec
     def endpick_add_commands(self, group: click.Group) -> None:
-        """Add verbs to the command line with `group.add_command`.
-
-        Called for an unknown verb if `ENDPICK_CONFIG` names a configuration with this hook object.
-        """
+        """Add verbs with `group.add_command`. Called for an unknown verb if `ENDPICK_CONFIG` names a configuration with this object."""
 
     @hookspec
     def endpick_decision(self, record: Document) -> None:

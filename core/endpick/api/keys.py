@@ -97,9 +97,9 @@ class PrefixBlocks:
     """The blocks of a request's prompt, for prefix matching.
 
     Attributes:
-        total_blocks: Blocks of all prompts of the request.
+        total_blocks: Of all prompts.
         block_size_tokens: Tokens per block; the last one may have fewer.
-        hashes: A chained hash per block: equal hashes mean equal prompts up to that block.
+        hashes: Chained: equal hashes mean equal prompts up to that block.
     """
 
     total_blocks: int
@@ -141,12 +141,12 @@ PREFIX_MATCH_SHARE = DataKey(
 
 @dataclass(frozen=True, slots=True)
 class MediaPlace:
-    """The position of a media item among the tokens of a prompt.
+    """A media item among the tokens of a prompt.
 
     Attributes:
         identifier: Equal for equal content.
         offset: Index of its first token.
-        length: Number of its tokens.
+        length: In tokens.
     """
 
     modality: Modality

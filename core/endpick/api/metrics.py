@@ -21,7 +21,7 @@ class MetricSample(NamedTuple):
     value: float
     """As written; may be NaN or infinite."""
     timestamp_seconds: float | None
-    """None if the line has no timestamp, which is usual."""
+    """None without a timestamp, as is usual."""
 
 
 class MetricsPage:
@@ -38,11 +38,7 @@ class MetricsPage:
         self._samples: dict[str, tuple[MetricSample, ...]] = {}
 
     def samples(self, name: str) -> Sequence[MetricSample]:
-        """Return the samples of a metric in page order.
-
-        Args:
-            name: As on the page, with suffixes such as `_total` and `_sum`; no quoted (UTF-8) names.
-        """
+        """Samples in page order. `name` is as on the page, with suffixes such as `_total` and `_sum`; no quoted (UTF-8) names."""
         found = self._samples.get(name)
         if found is None:
             parsed = (_parse_sample(self.body, after) for after in self._ends_of(name.encode()))
@@ -50,14 +46,13 @@ class MetricsPage:
         return found
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
-        """Return the latest sample with at least these labels; the first among equals."""
+        """The latest sample with at least these labels; the first among equals."""
         samples = self.samples(name)
         if labels:
             samples = [sample for sample in samples if labels.items() <= sample.labels.items()]
         return max(samples, key=lambda sample: sample.timestamp_seconds or 0.0, default=None)
 
     def _ends_of(self, name: bytes) -> Iterator[int]:
-        """The end of the name on each line that begins with it."""
         body, size = self.body, len(name)
         at = body.find(name) if name else -1
         while at >= 0:
@@ -68,7 +63,6 @@ class MetricsPage:
 
 
 def _parse_sample(body: bytes, after: int) -> MetricSample | None:
-    """The sample after a name; None if its line is malformed."""
     end = body.find(b"\n", after)
     if end < 0:
         end = len(body)
@@ -101,7 +95,7 @@ def _labels_of_block(block: bytes) -> Mapping[str, str] | None:
 
 
 def _read_labels(text: bytes, at: int) -> tuple[Mapping[str, str] | None, int]:
-    """The labels in the braces that open at `at`, and their end; None if malformed."""
+    """Labels in the braces at `at`, and their end; None if malformed."""
     labels: dict[str, str] = {}
     at += 1
     while label := _LABEL.match(text, at):
@@ -125,12 +119,12 @@ def _number(word: bytes) -> float:
 
 
 MAX_LABEL_VALUES = 1000
-"""Distinct values of a label that clients choose; llm-d has the same limit."""
+"""Distinct values of a label, as in llm-d."""
 MAX_LABEL_BYTES = 128
 
 
 def as_label(text: str) -> str:
-    """Cut a client's text to 128 bytes of valid UTF-8, for a label."""
+    """Cut to 128 bytes of valid UTF-8."""
     if text.isascii():
         return text[:MAX_LABEL_BYTES]
     return text[:MAX_LABEL_BYTES].encode("utf-8", "replace")[:MAX_LABEL_BYTES].decode("utf-8", "ignore")

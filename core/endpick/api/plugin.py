@@ -85,13 +85,13 @@ class Parameters(BaseModel):
 
 
 HAS_NO_EFFECT = "x-no-effect"
-"""JSON Schema keyword for parameters that llm-d accepts and ignores; the value is the advice."""
+"""JSON Schema keyword for parameters without effect; the value is the advice."""
 
 
 def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's own `Field` returns
     """A `Parameters` field that llm-d accepts and ignores, in place of pydantic's `Field`.
 
-    The host warns if it is set, and refuses it under apiVersion endpick/v1alpha1. `instead` is a clause: "give it to `a-producer`".
+    Setting it is a warning, under apiVersion endpick/v1alpha1 an error. `instead` is a clause: "give it to `a-producer`".
     """
     return Field(alias=alias, description=f"No effect, as in llm-d: {instead}.", json_schema_extra={HAS_NO_EFFECT: instead})
 
@@ -100,8 +100,8 @@ def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's 
 class RefersTo:
     """Marks a parameter that names another instance: `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`.
 
-    Works on strings, optional strings and sequences of strings, also in nested models. The host reports unknown names, wrong kinds and
-    cycles, and builds the named instance first. Get it with `PluginContext.instance`. An empty name refers to nothing.
+    Works on strings, optional strings and sequences of strings, also in nested models; empty names refer to nothing. The host checks names,
+    kinds and cycles, and builds the named instance first. Get it with `PluginContext.instance`.
     """
 
     kind: type[Plugin[Any]]
@@ -128,8 +128,8 @@ class ColumnWriter(Protocol):
         Infinite numbers, and numbers beyond ±1e300, count as not reported.
 
         Raises:
-            UndeclaredAccess: under test, if the plugin does not produce the key.
-            ValueError: no endpoint was given and the payload has none.
+            UndeclaredAccess: under test, if the plugin does not produce it.
+            ValueError: there is no endpoint.
         """
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
@@ -146,11 +146,11 @@ class PluginContext:
     Attributes:
         random: The random generator to use; seeded in tests and simulations.
         clock: Monotonic seconds; virtual in simulations.
-        logger: A logger whose records carry instance, type and distribution.
+        logger: Its records carry instance, type and distribution.
         registry: For Prometheus metrics; None without a metrics server. `/metrics` adds `plugin_name` and `plugin_type`. Pass label values
             that clients choose through a `LabelLimit`.
         columns: Writes endpoint data from the request path; None without an endpoint table.
-        instances: The instances that `RefersTo` parameters name; see `instance`.
+        instances: Instances that `RefersTo` parameters name; see `instance`.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -161,11 +161,7 @@ class PluginContext:
     instances: Mapping[str, Plugin[Any]] = field(default_factory=dict)
 
     def instance(self, name: str, kind: Callable[..., K]) -> K:
-        """The instance named by a parameter marked `RefersTo(kind)`, for constructors.
-
-        Raises:
-            ConfigurationError: no marked parameter names it.
-        """
+        """The instance named by a parameter marked `RefersTo(kind)`. Raises ConfigurationError if none names it."""
         found = self.instances.get(name)
         if not isinstance(found, cast("type[Any]", kind)):
             raise ConfigurationError(f"'{name}' is not an instance that a parameter refers to as {kind}")
@@ -187,7 +183,7 @@ class Plugin(Generic[P]):
     """
 
     kind: ClassVar[str]
-    """The kind's name for operators, such as `scorer`. Set by `endpick.api`, never by a plugin."""
+    """The kind's name, such as `scorer`. Set by `endpick.api`, never by a plugin."""
 
     consumes: ClassVar[tuple[AnyKey, ...]] = ()
     """Required data keys; see `Subscriptions`."""
@@ -212,11 +208,7 @@ class Plugin(Generic[P]):
     """Age at which endpoint data is stale for the instance, or None. Idle endpoints are polled at least twice within it."""
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
-        """Keep the arguments. Subclasses call `super().__init__(name, parameters, context)` first.
-
-        Raises:
-            ConfigurationError: the parameters cannot work together.
-        """
+        """Subclasses call this first. Raises ConfigurationError if the parameters cannot work together."""
         self.name = name
         self.parameters = parameters
         self.context = context
@@ -230,7 +222,7 @@ class Plugin(Generic[P]):
         """Open sessions and files. Called once before traffic, in configuration order.
 
         Raises:
-            ConfigurationError: a resource does not work; start-up ends with this message.
+            ConfigurationError: ends start-up with this message.
         """
 
     async def stop(self) -> None:
@@ -241,10 +233,7 @@ class Plugin(Generic[P]):
 
 
 def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:
-    """The arguments a class gives to a generic base; defaults for those it leaves open.
-
-    `generic_arguments(QueueScorer, Plugin)` is `(QueueParameters,)`.
-    """
+    """`generic_arguments(QueueScorer, Plugin)` is `(QueueParameters,)`; arguments left open have their defaults."""
     return tuple(argument.__default__ if isinstance(argument, TypeVar) else argument for argument in _arguments(plugin, base))
 
 

@@ -14,17 +14,16 @@ _UNFIT_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def shown(value: object) -> str:
-    """A short form of a wrong value, for messages."""
+    """A wrong value, shortened for messages."""
     text = repr(value[:100]) if isinstance(value, str | bytes) else repr(value)
     return text if len(text) <= 410 else f"<{type(value).__name__}>"
 
 
-Fields = tuple[tuple[str, type | tuple[type, ...]], ...]
-"""Field names with the types of their values."""
+Fields = tuple[tuple[str, type | tuple[type, ...]], ...]  # names and types
 
 
 def check_types(record: object, fields: Fields) -> None:
-    """Raise TypeError for a field of another type: records are made by plugins without type checks."""
+    """Raise TypeError for a field of another type."""
     for name, kind in fields:
         if not isinstance(getattr(record, name), kind):
             kinds = " or ".join("None" if each is NoneType else each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
@@ -32,7 +31,7 @@ def check_types(record: object, fields: Fields) -> None:
 
 
 def check_headers(headers: Iterable[tuple[object, object]]) -> None:
-    """Raise TypeError for a header that is no string, ValueError for one that HTTP does not allow."""
+    """Raise TypeError for headers that are no strings, ValueError if HTTP does not allow them."""
     for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"header {shown(name)} is set to {shown(value)}; names and values must be strings")
@@ -108,12 +107,7 @@ class Prompt:
     def __init__(
         self, render: Callable[[], tuple[bytes, ...]], find_pieces: Callable[[], tuple[tuple[Piece, ...], ...]] | None = None
     ) -> None:
-        """Created by parsers.
-
-        Args:
-            render: Returns `texts`; called at most once.
-            find_pieces: Returns `pieces`; called at most once. None for text without media.
-        """
+        """`render` returns `texts`, `find_pieces` returns `pieces`; both are called at most once. None for text without media."""
         self._render = render
         self._find_pieces = find_pieces
         self._texts: tuple[bytes, ...] | None = None
@@ -156,15 +150,15 @@ class InferenceRequest:
 
     Attributes:
         id: `x-request-id`, generated if the client sent none.
-        model: Model for the server, after rewriting; empty if unknown.
-        incoming_model: Model the client asked for.
-        path: Path without query string.
+        model: For the server, after rewriting; empty if unknown.
+        incoming_model: As the client asked.
+        path: Without query string.
         headers: Lower-case names without pseudo headers; the last value of a repeated header.
         max_output_tokens: The client's limit, or None.
         priority: Higher is more important; negative requests may be shed.
         fairness_id: The tenant.
         cache_salt: Requests with different salts never share a prefix cache.
-        size_bytes: Length of the body as received.
+        size_bytes: Of the body as received.
         received_at: Monotonic seconds when the headers arrived.
         payload: The JSON object of the body, read-only; else None.
     """

@@ -45,9 +45,8 @@ class Parser(Plugin[P]):
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
         """Token counts in a response body, or None.
 
-        Args:
-            body: The whole body; if `streaming`, one or more complete server-sent events or gRPC frames.
-            streaming: Called for each piece as it passes. Later counts replace earlier ones; zeros and None do not.
+        If `streaming`, called for each piece: one or more complete server-sent events or gRPC frames. Later counts replace earlier ones;
+        zeros and None do not.
         """
         return None
 
@@ -111,22 +110,13 @@ class UpstreamHeaders(Protocol):
     """Changes the headers sent to the model server, and the metadata sent to the gateway."""
 
     def set(self, name: str, value: str) -> None:
-        """Set one header; the name is lower-cased.
-
-        Raises:
-            TypeError: name or value is no string.
-            ValueError: HTTP or endpick does not allow it (destination, content-length).
-        """
+        """Set one header; lower-cased. Raises TypeError for non-strings, ValueError if HTTP or endpick forbids it (content-length)."""
 
     def remove(self, name: str) -> None:
         """Remove a header, whoever set it; a later `set` restores it. Raises as `set`."""
 
     def set_metadata(self, namespace: str, key: str, value: MetadataValue) -> None:
-        """Set one entry of the gateway's dynamic metadata.
-
-        Raises:
-            TypeError: namespace or key is no string, or the value is neither string, number nor boolean.
-        """
+        """Set one entry of the gateway's dynamic metadata. Raises TypeError for values of another type."""
 
 
 class PreRequest(Plugin[P]):
@@ -155,7 +145,6 @@ class ResponseHead:
     """Response headers and the endpoint that served.
 
     Attributes:
-        status: HTTP status.
         headers: As the model server sent them.
         endpoint: As the gateway reported, else the first pick; None if it has left.
         served: `host:port` the gateway reported, or None.
@@ -172,9 +161,8 @@ class ResponseEnd:
     """The end of one request that was sent to a model server.
 
     Attributes:
-        cause: How it ended.
-        status: HTTP status; 0 without response headers.
-        usage: Token counts; None if there were none or the gateway does not send bodies.
+        status: 0 without response headers.
+        usage: None if there was none or the gateway does not send bodies.
         response_bytes: Body bytes seen.
         duration_seconds: Since the request headers.
         ttft_seconds: From the request headers to the first body byte; None without a body.

@@ -64,12 +64,12 @@ class SchedulingResult:
     """The decision: the primary profile's pick, and the picks of other profiles.
 
     Attributes:
-        primary: Name of the profile whose pick goes to the gateway.
+        primary: Name of the profile with the pick for the gateway.
         runs: All runs by profile name; `runs[primary]` succeeded.
         destinations: `host:port`, best first, at least one. Usually the primary's pick.
-        headers: Headers added to the request.
-        failure: Why there is no decision, as a sentence for the client. See `failed`.
-        removed_headers: Names of headers removed from the request; `headers` wins.
+        headers: Added to the request.
+        failure: A sentence for the client if there is no decision. See `failed`.
+        removed_headers: Removed from the request; `headers` wins.
 
     Raises:
         TypeError, ValueError: a field has the wrong type, or a header is not allowed in HTTP.
@@ -164,10 +164,7 @@ class Picker(Plugin[P]):
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, best first; the rest are fallbacks.
 
-        Called once per profile run, never with an empty view. Draw with `self.context.random`.
-
-        Returns:
-            A view made with `scored.take(positions)`.
+        Called once per profile run, never with an empty view. Draw with `self.context.random`; return `scored.take(positions)`.
         """
 
 
@@ -200,13 +197,7 @@ class ProfileHandler(Plugin[P]):
         """Name the profiles to run next; none ends the loop.
 
         Called repeatedly, first with empty `results`, until it names none or every profile has run. Naming a profile twice, or an unknown
-        one, is a fault.
-
-        Args:
-            request: The request.
-            profiles: All configured profiles, in order.
-            results: Finished runs by profile name.
-            state: Readable by the profiles that run next.
+        one, is a fault. `profiles` are all profiles, in order; `results` are by profile name; the next profiles can read `state`.
         """
 
     @abstractmethod
@@ -226,10 +217,5 @@ class DisaggregationDecider(Plugin[P]):
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         """True to run the stage on its own server.
 
-        Called after the decode stage has picked. A decider that fails counts as False.
-
-        Args:
-            request: The request.
-            endpoint: The decode endpoint, a view of length 1.
-            state: Data from producers.
+        Called after the decode stage has picked `endpoint`, a view of length 1. A decider that fails counts as False.
         """

@@ -18,7 +18,10 @@ _CANDIDATE: Final = Scope.CANDIDATE
 
 
 class ScoringState:
-    """Read access to the request's state, which lives until the end of the response."""
+    """Read access to the request's state, which lives until the end of the response.
+
+    Under test, keys that the plugin does not declare raise `UndeclaredAccess`.
+    """
 
     __slots__ = ("_access", "_columns", "_private", "_profile_private", "_values")
 
@@ -31,12 +34,7 @@ class ScoringState:
         self._profile_private: dict[str, dict[str, object]] = {}
 
     def get(self, key: DataKey[T]) -> T | None:
-        """The request's value under `key`, or the key's default.
-
-        Raises:
-            UnknownKey: the key's scope is not `REQUEST`.
-            UndeclaredAccess: under test, if the plugin does not consume the key.
-        """
+        """The request's value under `key`, or the key's default. Raises UnknownKey if the scope is not `REQUEST`."""
         if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         self._check_read(key.name)
@@ -44,12 +42,7 @@ class ScoringState:
         return value
 
     def column(self, key: DataKey[float], endpoints: Endpoints) -> FloatArray:
-        """The request's number for each endpoint, shape `(len(endpoints),)`; NaN if none was written.
-
-        Raises:
-            UnknownKey: the key's scope is not `CANDIDATE`.
-            UndeclaredAccess: under test, if the plugin does not consume the key.
-        """
+        """A number for each endpoint, shape `(len(endpoints),)`; NaN if not written. Raises UnknownKey if the scope is not `CANDIDATE`."""
         if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
         self._check_read(key.name)
@@ -83,12 +76,7 @@ class CycleState(ScoringState):
     __slots__ = ()
 
     def put(self, key: DataKey[T], value: T) -> None:
-        """Leave a value for the rest of the request.
-
-        Raises:
-            UnknownKey: the key's scope is not `REQUEST`.
-            UndeclaredAccess: under test, if the plugin does not produce the key.
-        """
+        """Leave a value for the rest of the request. Raises UnknownKey if the scope is not `REQUEST`."""
         if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         own_name = self._check_write(key.name)
@@ -99,15 +87,8 @@ class CycleState(ScoringState):
     def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
         """Leave a number for each endpoint for the rest of the request.
 
-        Args:
-            key: A key of scope `CANDIDATE`.
-            endpoints: The candidates that were passed to `produce`.
-            values: Shape `(len(endpoints),)`; copied.
-
-        Raises:
-            UnknownKey: the key's scope is not `CANDIDATE`.
-            ValueError: the shape does not fit.
-            UndeclaredAccess: under test, if the plugin does not produce the key.
+        `endpoints` are the candidates passed to `produce`; `values` have shape `(len(endpoints),)`, and are copied. Raises UnknownKey if
+        the scope is not `CANDIDATE`, ValueError if the shape does not fit.
         """
         if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
@@ -124,7 +105,7 @@ class CycleState(ScoringState):
             self._columns[own_name] = endpoints, full
 
     def _check_write(self, name: str) -> str | None:
-        """The name under which consumers of this very producer find the key."""
+        """The key's name for consumers of this producer only."""
         scope = self._access.scope
         if scope is None:
             return None
@@ -133,7 +114,6 @@ class CycleState(ScoringState):
         return scope.own_names.get(name)
 
     def _accessed_by(self, access: Access) -> CycleState:
-        """The same state under another `Access`, for plugins that run across an await."""
         other = CycleState(access)
         other._values, other._columns = self._values, self._columns
         other._private, other._profile_private = self._private, self._profile_private

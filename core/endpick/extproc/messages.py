@@ -1,4 +1,4 @@
-"""Headers, metadata and body modes of ext_proc messages, to and from protobuf."""
+"""Headers, metadata and body modes of ext_proc messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from endpick.requests.model import EVERYTHING_SENT, BodyMode, BodyModes
 
 DESTINATION_HEADER: Final = "x-gateway-destination-endpoint"
 DESTINATION_NAMESPACE: Final = "envoy.lb"
-SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
-"""The endpoint that the gateway used."""
+SERVED_KEY: Final = "x-gateway-destination-endpoint-served"  # the endpoint that the gateway used
 SCORES_KEY: Final = "x-gateway-destination-endpoint-scores"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
@@ -35,8 +34,7 @@ HOP_BY_HOP: Final = frozenset(
         "transfer-encoding",
         "upgrade",
     }
-)
-"""Repeating `transfer-encoding` has truncated responses."""
+)  # repeating `transfer-encoding` has truncated responses
 NEVER_SET: Final = HOP_BY_HOP | {DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "content-length"}
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -57,7 +55,7 @@ def option(name: str, value: str) -> HeaderValueOption:
 
 
 def mutation(own: Mapping[str, str], further: Mapping[str, str], removed: Sequence[str] = ()) -> HeaderMutation:
-    """Set `own` headers and the allowed `further` ones, and remove others."""
+    """Set `own` headers and the allowed `further` ones."""
     options = [option(name, value) for name, value in own.items()]
     options += [option(name.lower(), value) for name, value in further.items() if _may_change(name.lower())]
     gone = [name for name in map(str.lower, removed) if name not in further and _may_change(name)] if removed else ()
@@ -69,7 +67,7 @@ def _may_change(name: str) -> bool:
 
 
 def destination_metadata(destination: str, further: Metadata, scores: Mapping[str, float] | None = None) -> Struct:
-    """The destination and the plugins' metadata, which cannot replace it."""
+    """Plugins' metadata cannot replace the destination."""
     struct = as_struct(further)
     own = struct.fields[DESTINATION_NAMESPACE].struct_value.fields
     own[DESTINATION_HEADER].string_value = destination
@@ -101,7 +99,7 @@ _GRPC_MODE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """The context of a message; `subset` None allows all."""
+    """`subset` None allows all."""
 
     modes: BodyModes = EVERYTHING_SENT
     subset: tuple[str, ...] | None = None
@@ -112,7 +110,7 @@ NO_CONTEXT: Final = MessageContext()
 
 
 def context_of(message: ProcessingRequest) -> MessageContext:
-    """Read the context. Raises ProtocolError for an unsupported gateway."""
+    """Raises ProtocolError for an unsupported gateway."""
     modes = body_modes_of(message)
     if not message.HasField("metadata_context"):
         return MessageContext(modes)
@@ -121,7 +119,7 @@ def context_of(message: ProcessingRequest) -> MessageContext:
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
-    """The body modes. Raises ProtocolError."""
+    """Raises ProtocolError."""
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
@@ -151,7 +149,7 @@ def _mode(value: int, option: str) -> BodyMode:
 
 
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
-    """The allowed endpoints; strings may hold several, separated by commas."""
+    """Allowed endpoints; a string may hold several, separated by commas."""
     hint = _value(message, SUBSET_NAMESPACE, SUBSET_KEY)
     kind = hint.WhichOneof("kind") if hint is not None else None
     if hint is None or kind not in ("list_value", "string_value"):

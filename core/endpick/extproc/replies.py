@@ -26,12 +26,11 @@ from endpick.extproc.wire import NO_HEAD, response_piece_head, varint
 from endpick.requests.model import Refused
 
 _MAX_CACHED: Final = 512
-MAX_CHUNK_BYTES: Final = 62_000
-"""Some gateways limit a message to 64 KiB."""
+MAX_CHUNK_BYTES: Final = 62_000  # some gateways limit a message to 64 KiB
 
 
 class Direction(bytes, Enum):
-    """The value is the tag of the field in `ProcessingResponse`; bytes hash fastest."""
+    """Tags in `ProcessingResponse`; bytes hash fastest."""
 
     REQUEST = b"\x1a"
     RESPONSE = b"\x22"
@@ -56,7 +55,7 @@ def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
 
 
 def destination_only(destination: str) -> bytes:
-    """Answer the request headers with a destination only."""
+    """A destination without further changes."""
     return _cached_destination(destination) if len(destination) <= _MAX_CACHED else _destination(destination)
 
 
@@ -74,12 +73,12 @@ def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: bytes
 
 
 def replaced_request_body(body: bytes) -> bytes:
-    """Replace the body of one request message."""
+    """Replace one request message."""
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
 def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
-    """Change response headers; None removes one."""
+    """None removes a header."""
     if not changes:
         return CONTINUE_RESPONSE_HEADERS
     size = sum([len(name) + len(value or "") for name, value in changes])
@@ -96,20 +95,20 @@ _cached_response_headers: Final = lru_cache(maxsize=1024)(_response_headers)
 
 
 def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes:
-    """Replace the body of one response message."""
+    """Replace one response message."""
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body))
     return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
 
 def replacement(body: bytes | None) -> BodyMutation | None:
-    """A body mutation; an empty `body` field would change nothing."""
+    """An empty `body` field would change nothing."""
     if body is None:
         return None
     return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
 
 
 def with_metadata(reply: bytes, metadata: Struct) -> bytes:
-    """The reply with dynamic metadata appended."""
+    """Append dynamic metadata."""
     return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
 
 
@@ -150,7 +149,7 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 @lru_cache(maxsize=4096)
 def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
-    """The bytes before a chunk; the lengths of tokens nearly always hit the cache."""
+    """The bytes before a chunk; token lengths nearly always hit the cache."""
     head = b"\x0a" + varint(length)
     size = len(head) + length + (len(_END) if end else 0)
     for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
@@ -162,7 +161,7 @@ def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
 
 @lru_cache(maxsize=4096)
 def passage(length: int) -> tuple[bytes, int, bytes]:
-    """The bytes before a response chunk in a message of this length, their number, and the reply's; empty if not applicable."""
+    """The bytes before a response chunk in a message, their number, and the reply's; empty if not applicable."""
     before = response_piece_head(length)
     size = length - len(before)
     if before == NO_HEAD or size > MAX_CHUNK_BYTES:

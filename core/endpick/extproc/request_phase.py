@@ -11,12 +11,10 @@ from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageStat
 from endpick.requests.memory import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
 
-LARGE_BODY_BYTES: Final = 1024 * 1024
-"""Memory is measured before parsing larger bodies."""
-_JOINED_CHUNKS: Final = 1024
-"""Chunks are joined, because an object has 40 bytes of overhead."""
+LARGE_BODY_BYTES: Final = 1024 * 1024  # memory is measured before parsing larger bodies
+_JOINED_CHUNKS: Final = 1024  # an object has 40 bytes of overhead
 
-# Enum members as globals: a lookup in the class is several times slower.
+# Globals: an enum lookup is several times slower.
 _HEADERS: Final = MessagePart.HEADERS
 _LAST_HEADERS: Final = MessagePart.LAST_HEADERS
 _BODY_PART: Final = MessagePart.BODY
@@ -30,7 +28,7 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class RequestPhase:
-    """One request; `route` answers it once `ready`, and `pass_body` and `pass_trailers` handle the rest."""
+    """`route` answers once `ready`; `pass_body` and `pass_trailers` handle the rest."""
 
     __slots__ = (
         "_buffered",
@@ -57,11 +55,9 @@ class RequestPhase:
         self._chunks: list[bytes] = []
         self._joined = 0
         self._messages = 0
-        self._buffered = False
-        """The decision answers the body, not the headers."""
+        self._buffered = False  # the decision answers the body, not the headers
         self.headers: dict[str, str] = {}
-        self.body: bytes | None = None
-        """The whole body, once `ready`."""
+        self.body: bytes | None = None  # the whole body, once `ready`
         self.state = MessageState.IDLE
         self.ready = False
 
@@ -73,7 +69,7 @@ class RequestPhase:
         self.body = None
 
     def on_headers(self, headers: dict[str, str], end: bool) -> list[bytes]:
-        """Take the headers; returns replies. Raises ProtocolError, RequestRefused."""
+        """Returns replies. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _LAST_HEADERS if end else _HEADERS)
         self._refuse_if_short_of_memory()
         self.headers = headers
@@ -85,7 +81,7 @@ class RequestPhase:
         return []
 
     def on_body(self, chunk: bytes, end: bool) -> bool:
-        """Take a chunk; returns `ready`. Raises ProtocolError, RequestRefused."""
+        """Returns `ready`. Raises ProtocolError, RequestRefused."""
         last = end or self._mode in ONE_MESSAGE_MODES
         part = _LAST_BODY if last else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))
@@ -111,7 +107,7 @@ class RequestPhase:
         return last
 
     def on_trailers(self) -> None:
-        """Take trailers, which end the body. Raises ProtocolError, RequestRefused."""
+        """Trailers end the body. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _TRAILERS)
         if self._buffered:
             raise RequestRefused(Refused(400, CODE_OF[400], "a request has trailers but no body"))
@@ -141,14 +137,14 @@ class RequestPhase:
         return answers
 
     def pass_body(self, end: bool) -> list[bytes]:
-        """Let a chunk pass after `route`. Raises ProtocolError."""
+        """A chunk after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _LAST_BODY if end or self._mode in ONE_MESSAGE_MODES else _BODY_PART)
         if self._mode is _NONE:
             raise out_of_order("a request body came although request_body_mode is NONE")
         return [replies.CONTINUE_REQUEST_BODY]
 
     def pass_trailers(self) -> list[bytes]:
-        """Let trailers pass after `route`. Raises ProtocolError."""
+        """Trailers after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _TRAILERS)
         return [replies.CONTINUE_REQUEST_TRAILERS]
 

@@ -25,7 +25,7 @@ from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)
 
-# Enum members as globals: a lookup in the class is several times slower.
+# Globals: an enum lookup is several times slower.
 _BODY: Final = MessageState.BODY
 _DONE: Final = MessageState.DONE
 _HEADERS: Final = MessagePart.HEADERS
@@ -39,7 +39,7 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class ResponsePhase(PassingBody):
-    """One response; without an exchange it passes unchanged."""
+    """Without an exchange, the response passes unchanged."""
 
     __slots__ = (
         "_asked",
@@ -61,20 +61,17 @@ class ResponsePhase(PassingBody):
         self._counters = counters
         self._let_pass = let_pass
         self.exchange: Exchange | None = None
-        self._asked: Exchange | None = None
-        """The exchange, until it has raised."""
-        self._seen_by: Callable[[bytes, bool], bytes | None] | None = None
-        """`Exchange.response_chunk`, if wanted."""
+        self._asked: Exchange | None = None  # None once it has raised
+        self._seen_by: Callable[[bytes, bool], bytes | None] | None = None  # `Exchange.response_chunk`, if wanted
         self._rewrites = False
         self._replaced = False
         self._has_length = False
         self._passes = False
         self.state = MessageState.IDLE
-        self.streams = False
-        """True while chunks may go to `on_streamed`."""
+        self.streams = False  # chunks may go to `on_streamed`
 
     def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[bytes]:
-        """Take the response headers. Raises ProtocolError."""
+        """Raises ProtocolError."""
         self.state = next_state("response", self.state, _LAST_HEADERS if end else _HEADERS)
         exchange = self._asked = self.exchange
         answer = replies.CONTINUE_RESPONSE_HEADERS
@@ -101,7 +98,7 @@ class ResponsePhase(PassingBody):
         return [answer]
 
     def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
-        """Take a chunk of a streamed body; `head + chunk` is the reply that leaves it unchanged. Raises ProtocolError."""
+        """`head + chunk` is the reply that leaves it unchanged. Raises ProtocolError."""
         instead = None
         if self._seen_by is not None:
             try:
@@ -114,7 +111,7 @@ class ResponsePhase(PassingBody):
         return replies.streamed(_TO_CLIENT, instead, end=False)
 
     def let_pass(self, piece: bytes) -> None:
-        """See `PassingBody.let_pass`."""
+        """See `PassingBody`."""
         if self._seen_by is not None:
             try:
                 self._seen_by(piece, False)
@@ -122,9 +119,9 @@ class ResponsePhase(PassingBody):
                 self._fault("response_chunk", error)
 
     def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
-        """Take a chunk of the body. Raises ProtocolError."""
+        """Raises ProtocolError."""
         end = end or self._mode in ONE_MESSAGE_MODES
-        if end or self.state is not _BODY:  # nearly every chunk leaves the state as it is
+        if end or self.state is not _BODY:  # nearly every chunk
             self.state = next_state("response", self.state, _LAST_BODY if end else _BODY_PART)
             self.streams = False
         if self._mode is _NONE:
@@ -141,7 +138,7 @@ class ResponsePhase(PassingBody):
         return answers
 
     def on_trailers(self) -> list[bytes]:
-        """Take trailers, which end the body. Raises ProtocolError."""
+        """Trailers end the body. Raises ProtocolError."""
         before = self.state
         self.state = next_state("response", before, _TRAILERS)
         self.streams = False
@@ -154,7 +151,7 @@ class ResponsePhase(PassingBody):
         return [*answers, self._ended(replies.CONTINUE_RESPONSE_TRAILERS)]
 
     def finish(self, cause: CloseCause) -> None:
-        """Finish the exchange, unless it is finished."""
+        """Finish the exchange; idempotent."""
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
@@ -183,7 +180,6 @@ class ResponsePhase(PassingBody):
         return None
 
     def _ended(self, reply: bytes) -> bytes:
-        """Add metadata to the last reply and finish the exchange."""
         self.streams = False
         if self._passes and self._let_pass is not None:
             self._passes = False

@@ -1,4 +1,4 @@
-"""One ext_proc stream, which is one HTTP request: a state machine fed with serialised messages."""
+"""One ext_proc stream: a state machine fed with serialised messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _message_of: Final = ProcessingRequest.FromString
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Larger request bodies get 413; `respects_subset` lets the gateway restrict the candidates by its subset hint."""
+    """Larger bodies get 413; `respects_subset` lets the gateway restrict the candidates."""
 
     max_request_body_bytes: int = 32 * 1024 * 1024
     respects_subset: bool = True
@@ -58,10 +58,9 @@ class SessionSettings:
 
 DEFAULT_SETTINGS: Final = SessionSettings()
 COMPLAINT_INTERVAL_SECONDS: Final = 30.0
-MAX_EARLY_MESSAGES: Final = 64
-"""Queued while the decision is awaited; only trailers are expected then."""
+MAX_EARLY_MESSAGES: Final = 64  # while the decision is awaited; only trailers are expected then
 
-# Enum members as globals: a lookup in the class is several times slower.
+# Globals: an enum lookup is several times slower.
 _RECEIVING: Final = SessionState.RECEIVING
 _BYPASSED: Final = SessionState.BYPASSED
 _DECIDING: Final = SessionState.DECIDING
@@ -71,7 +70,7 @@ _DONE: Final = MessageState.DONE
 
 
 class Session:
-    """One stream; see `StreamSession` for the transport's side and `Decider` for the decision."""
+    """The `StreamSession` of one HTTP request."""
 
     __slots__ = (
         "_clock",
@@ -119,26 +118,24 @@ class Session:
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
         self._close_cause: CloseCause | None = None
-        self.body_modes: BodyModes | None = None
-        """None before the first message."""
-        self._streaming: ResponsePhase | None = None
-        """The response, after its headers."""
+        self.body_modes: BodyModes | None = None  # None before the first message
+        self._streaming: ResponsePhase | None = None  # the response, after its headers
         self.state = SessionState.RECEIVING
         self.waiting: Awaitable[object] | None = None
         self.finished = False
 
     def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None) -> None:
-        """Set the transport's callbacks: `interrupt` makes it call `resume` while nothing is awaited."""
+        """`interrupt` makes the transport call `resume` while nothing is awaited."""
         self._interrupt = interrupt
         self._let_pass = let_pass
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """See `StreamSession.receive`."""
+        """See `StreamSession`."""
         if self.finished:
             return ()
         streaming = self._streaming
         try:
-            if streaming is not None and streaming.streams:  # nearly all messages of a streamed response
+            if streaming is not None and streaming.streams:  # nearly all messages
                 before, size, instead = passage(len(message))
                 if instead and message.startswith(before):
                     return streaming.on_streamed(message[size:], instead)
@@ -172,7 +169,7 @@ class Session:
             raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from malformed
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """See `StreamSession.resume`."""
+        """See `StreamSession`."""
         self.waiting = None
         if self._close_cause is not None:
             if isinstance(result, Routed):
@@ -190,12 +187,12 @@ class Session:
         return answers
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """See `StreamSession.fail`."""
+        """See `StreamSession`."""
         self.waiting = None
         return () if self.state is _CLOSED else self._internal_error(exception)
 
     def close(self, cause: CloseCause) -> None:
-        """See `StreamSession.close`."""
+        """See `StreamSession`."""
         if self.state is _CLOSED:
             return
         self._close_cause = cause
@@ -297,7 +294,6 @@ class Session:
             return self._internal_error(error)
 
     def _evicted(self, result: object) -> Sequence[bytes]:
-        """Refuse a routed request, unless its response is complete; the gateway aborts a partial one."""
         if not isinstance(result, Refused) or self._response.state >= _DONE:
             return ()
         return self._refuse(result)
@@ -320,7 +316,7 @@ class Session:
         self.finished = state >= SessionState.ANSWERED
 
     def _keep(self, message: bytes) -> Sequence[bytes]:
-        _message_of(message)  # raises for an invalid message
+        _message_of(message)  # raises if invalid
         if len(self._queue) >= MAX_EARLY_MESSAGES:
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages came while the decision was being awaited")
         self._queue.append(message)
@@ -344,7 +340,7 @@ class Session:
 def session_factory(
     director: Decider, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None, memory: Memory | None = None
 ) -> SessionFactory:
-    """Make sessions that share counters and memory."""
+    """Sessions share counters and memory."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
     return partial(Session, director, settings, shared, complaints=complaints, memory=Memory() if memory is None else memory)

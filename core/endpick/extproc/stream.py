@@ -11,7 +11,7 @@ from endpick.requests.model import CloseCause
 
 
 class GrpcStatus(IntEnum):
-    """gRPC status codes that endpick uses."""
+    """Status codes that endpick uses."""
 
     OK = 0
     UNKNOWN = 2
@@ -40,11 +40,10 @@ class PassingBody:
     __slots__ = ()
 
     def let_pass(self, piece: bytes) -> None:
-        """See a chunk that passes."""
+        """A chunk passes."""
 
 
-LetPass = Callable[[PassingBody | None], None]
-"""Called with None to stop."""
+LetPass = Callable[[PassingBody | None], None]  # None stops it
 
 
 class StreamSession(Protocol):
@@ -52,20 +51,20 @@ class StreamSession(Protocol):
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """A decision to await; then call `resume` or `fail`."""
+        """Awaited; then call `resume` or `fail`."""
 
     @property
     def finished(self) -> bool:
         """True if the stream should be closed with OK."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """Return the replies to a message. Raises ProtocolError."""
+        """Returns the replies. Raises ProtocolError."""
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """Return the replies once `waiting` has a result. Raises ProtocolError."""
+        """Continue with the result of `waiting`. Raises ProtocolError."""
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """Return the replies once `waiting` has raised."""
+        """Continue with the exception of `waiting`."""
 
     def close(self, cause: CloseCause) -> None:
         """End the stream; idempotent."""
@@ -78,26 +77,19 @@ _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, 
 
 @dataclass(slots=True)
 class SessionCounters:
-    """Counters shared by all sessions of a listener.
-
-    Attributes:
-        unroutable: Refused before the director saw them.
-        buffer_exhaustions: Refused because the memory budget was used up.
-        exchange_faults: Exceptions from exchanges.
-        protocol_errors: Streams ended with an error.
-    """
+    """Counters shared by all sessions of a listener."""
 
     requests: int = 0
-    unroutable: int = 0
+    unroutable: int = 0  # before the director saw them
     bodies_too_large: int = 0
     names_too_long: int = 0
-    buffer_exhaustions: int = 0
+    buffer_exhaustions: int = 0  # the memory budget was used up
     decision_faults: int = 0
     exchange_faults: int = 0
     protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))
 
     def snapshot(self) -> dict[str, int]:
-        """Every count by name."""
+        """By name."""
         counts = asdict(self)
         del counts["protocol_errors"]
         return counts | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
@@ -107,12 +99,10 @@ class SessionState(IntEnum):
     """The state of a stream."""
 
     RECEIVING = 0
-    BYPASSED = 1
-    """The gateway answers itself; the rest of the request is ignored."""
+    BYPASSED = 1  # the gateway answers itself; the rest of the request is ignored
     DECIDING = 2
     ROUTED = 3
-    ANSWERED = 4
-    """The gateway got an error for the client."""
+    ANSWERED = 4  # the gateway got an error for the client
     CLOSED = 5
 
 
@@ -129,18 +119,16 @@ SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
 
 
 class MessageState(IntEnum):
-    """The part of a request or response that has arrived."""
+    """How much of a request or response has arrived."""
 
     IDLE = 0
-    BODY = 1
-    """Body or trailers follow."""
-    DONE = 2
-    """Only trailers may follow."""
+    BODY = 1  # body or trailers follow
+    DONE = 2  # only trailers may follow
     TRAILED = 3
 
 
 class MessagePart(IntEnum):
-    """A part of a request or response; LAST_… ends the body."""
+    """LAST_… ends the body."""
 
     HEADERS = 0
     LAST_HEADERS = 1
@@ -163,7 +151,7 @@ _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "hea
 
 
 def next_state(message: str, state: MessageState, part: MessagePart) -> MessageState:
-    """The state after this part. Raises ProtocolError."""
+    """Raises ProtocolError."""
     following = MESSAGE_TRANSITIONS.get((state, part))
     if following is None:
         raise misplaced(message, state, part)

@@ -9,23 +9,18 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.messages import NO_CONTEXT, MessageContext, context_of
 
 REQUEST_HEADERS: Final = 0x12
-RESPONSE_HEADERS: Final = 0x1A
-"""Tags in `ProcessingRequest`."""
+RESPONSE_HEADERS: Final = 0x1A  # tags in `ProcessingRequest`
 
 _HEADERS: Final = 0x0A
-_HEADERS_END: Final = b"\x18\x01"
-"""`end_of_stream: true` of an `HttpHeaders`."""
+_HEADERS_END: Final = b"\x18\x01"  # `end_of_stream: true` of an `HttpHeaders`
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
-_LONGEST: Final = 3 + 0x3FFF
-"""Longer lengths take three bytes."""
-_SETTINGS_BYTES: Final = 32
-"""Shorter contexts are settings shared by all requests."""
+_LONGEST: Final = 3 + 0x3FFF  # longer lengths take three bytes
+_SETTINGS_BYTES: Final = 32  # shorter contexts are settings shared by all requests
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-_names: Final[dict[bytes, str]] = {}
-"""Header names by encoding; bounded, because clients choose them."""
+_names: Final[dict[bytes, str]] = {}  # bounded, because clients choose names
 _message_of: Final = ProcessingRequest.FromString
 
 
@@ -33,7 +28,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
     """Headers, end of stream and context; None to leave the message to protobuf. Raises DecodeError or ProtocolError."""
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
-    # Lengths of up to two bytes are read in place; longer ones read as more than `_LONGEST`.
+    # Lengths of up to two bytes are read in place; longer ones exceed `_LONGEST`.
     headers: dict[str, str] = {}
     try:
         size = message[1]
@@ -52,7 +47,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
         end = position + size
         if end > stop:
             return None
-        while position < end:  # nearly every header has a known name and one-byte lengths
+        while position < end:  # nearly every header
             size = message[position + 1]
             at = position + 5 + message[position + 3]
             name = _names.get(message[position + 2 : at])
@@ -86,7 +81,6 @@ _cached_context: Final = lru_cache(maxsize=64)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:
-    """Name, value and end of an unusual header."""
     size = message[position + 1]
     start = position + 2
     if size > 0x7F:
@@ -119,11 +113,9 @@ def _remembered(encoded: bytes) -> str:
 
 
 REQUEST_BODY: Final = 0x22
-RESPONSE_BODY: Final = 0x2A
-"""Tags in `ProcessingRequest`."""
+RESPONSE_BODY: Final = 0x2A  # tags in `ProcessingRequest`
 
-_BODY_END: Final = b"\x10\x01"
-"""`end_of_stream: true` of an `HttpBody`."""
+_BODY_END: Final = b"\x10\x01"  # `end_of_stream: true` of an `HttpBody`
 _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
@@ -141,7 +133,7 @@ def body_piece(message: bytes) -> tuple[int, int, bool] | None:
 
 
 def response_piece_head(length: int) -> bytes:
-    """The bytes before the chunk in a response message of this length."""
+    """The bytes before the chunk in a message of this length."""
     return _heads(RESPONSE_BODY, length)[0]
 
 
@@ -152,7 +144,7 @@ def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
 
 
 def _head(tag: int, rest: int, after: int) -> bytes:
-    """Tags and lengths before a body; `rest` bytes follow the tag, `after` bytes the body."""
+    """`rest` bytes follow the tag, `after` bytes the body."""
     whole = _announced(rest)
     size = _announced(whole - 1 - after)
     return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else NO_HEAD
@@ -170,7 +162,7 @@ def _announced(total: int) -> int:
 
 
 def varint(number: int) -> bytes:
-    """Protobuf encoding of a number."""
+    """Encode a number."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

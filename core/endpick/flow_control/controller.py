@@ -1,4 +1,4 @@
-"""Flow control without an event loop: queues, dispatches and expires requests, and evicts requests in flight."""
+"""Flow control without an event loop: queues, dispatches, expires and evicts requests."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from endpick.host.boundary import Step
 
 MOST_AT_ONCE = 2
 CONFIRMATION_SECONDS = 10.0
-COUNTED_GRACE_SECONDS = 0.01
-"""Pause after an eviction if the detector counts requests itself; else model servers report the freed capacity later."""
-REPORTED_GRACE_SECONDS = 0.5
+COUNTED_GRACE_SECONDS = 0.01  # pause after an eviction if the detector counts requests itself
+REPORTED_GRACE_SECONDS = 0.5  # model servers report freed capacity later
 
 
 class FlightState(Enum):
@@ -45,7 +44,7 @@ class FlightState(Enum):
 
 
 class Flight:
-    """A request in flight to a model server."""
+    """A request sent to a model server."""
 
     __slots__ = ("_reclaimer", "dispatched", "place", "revoke", "revoked_at", "state")
 
@@ -71,10 +70,10 @@ _place = attrgetter("place")
 
 
 class Report(Protocol):
-    """Receives the events of the queues, for metrics."""
+    """Receives events of the queues, for metrics."""
 
     def passed(self, request: InferenceRequest) -> None:
-        """A request went on without waiting."""
+        """A request did not wait."""
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
         """A request was queued."""
@@ -89,18 +88,18 @@ class Report(Protocol):
         """A dispatch cycle ended."""
 
     def read(self, reading: Reading) -> None:
-        """The saturation of the pool was measured."""
+        """The saturation was measured."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """A request was evicted to free `target`; unconfirmed evictions free `pending` (both in saturation)."""
+        """A request was evicted to free `target`; unconfirmed evictions free `pending` (in saturation)."""
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """`outcome` is `confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
+        """`confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A pool in which the bands from position `blocked` on are closed."""
+    """The bands from position `blocked` on are closed."""
 
     saturation: float
     ceilings: Sequence[float]
@@ -108,7 +107,7 @@ class Demand:
     blocked: int
 
     def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
-        """The first closed band above the victim with a waiting request, and its ceiling. Ceiling 0 is never served."""
+        """The first closed band above the victim with a request, and its ceiling; ceiling 0 is never served."""
         for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
             if band.priority <= victim_priority:
                 return None
@@ -118,7 +117,7 @@ class Demand:
 
 
 class Reclaimer:
-    """Tracks requests in flight, and evicts a few at a time."""
+    """Evicts a few requests in flight at a time."""
 
     def __init__(
         self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: Report, *, is_counted_here: bool
@@ -135,7 +134,7 @@ class Reclaimer:
         self.reconfigure(policies, is_counted_here=is_counted_here)
 
     def reconfigure(self, policies: BoundEviction, *, is_counted_here: bool) -> None:
-        """Use other policies for new requests."""
+        """Applies to new requests."""
         self._policies = policies
         self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
 
@@ -146,7 +145,7 @@ class Reclaimer:
         return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
 
     def connected(self, flight: Flight) -> None:
-        """See `Flight.connect`."""
+        """See `Flight`."""
         is_evictable, sort_key = self._policies.is_evictable, self._policies.sort_key
         if flight.state is FlightState.BARRED and checked_evictable(is_evictable, is_evictable.run(self._access, flight.dispatched)):
             flight.place = checked_key(sort_key, sort_key.run(self._access, flight.dispatched)), flight.place[1]
@@ -154,7 +153,7 @@ class Reclaimer:
             insort(self._evictable, flight, key=_place)
 
     def ended(self, flight: Flight) -> None:
-        """See `Flight.ended`."""
+        """See `Flight`."""
         if flight.state is FlightState.OVER:
             return
         self.in_flight -= 1
@@ -166,7 +165,7 @@ class Reclaimer:
         flight.revoke = None
 
     def reclaim(self, demand: Demand) -> None:
-        """Evict for the highest closed band with a waiting request, unless evictions are unconfirmed."""
+        """Evict for the highest closed band, unless evictions are unconfirmed."""
         now = self._clock()
         for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
             self._confirm(flight, "unconfirmed")
@@ -208,7 +207,7 @@ def _victims(missing: float, freed_by_each: float) -> int:
 
 
 class FlowController:
-    """The queues of a process. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
+    """The queues. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
     def __init__(
         self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
@@ -234,7 +233,7 @@ class FlowController:
         return self.bands.requests
 
     def may_pass(self, request: InferenceRequest) -> bool:
-        """True if no request of this priority or above waits, and the band is open; then counts the request."""
+        """True, and counted, if the band is open and no request of this priority or above waits."""
         bands, now = self.bands, self._clock()
         band = bands.band(request.priority, now)
         highest = bands.highest_waiting()
@@ -250,7 +249,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request, or return the reason for refusing it. `on_end` is called when the wait ends, unless by `leave`."""
+        """Queue a request, or return the reason for refusing it. `on_end` is called at the end of the wait, unless by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)
@@ -265,12 +264,12 @@ class FlowController:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """Remove an entry, if it still waits."""
+        """Idempotent."""
         if entry.band is not None:
             self._remove(entry, WaitEnd.CLIENT_LEFT)
 
     def dispatch(self) -> bool:
-        """Dispatch one request if the pool has capacity; returns True if so."""
+        """Dispatch one request if the pool has capacity."""
         if not self.bands.requests:
             return False
         started = perf_counter()
@@ -285,7 +284,7 @@ class FlowController:
         return True
 
     def expire(self) -> int:
-        """End waits at their time limit, and drop idle bands; returns the number expired."""
+        """End overdue waits and drop idle bands; returns the number expired."""
         now = self._clock()
         is_empty = self.pool_is_empty()
         settings = self.bands.rules.settings
@@ -312,7 +311,7 @@ class FlowController:
         return len(entries)
 
     def end_all(self, end: WaitEnd) -> int:
-        """End every wait, by priority and arrival; returns their number."""
+        """By priority and arrival; returns their number."""
         entries = [entry for band in self.bands for entry in band.entries]
         for entry in entries:
             self._end(entry, end)
@@ -324,7 +323,7 @@ class FlowController:
         return self.end_all(WaitEnd.SHUT_DOWN)
 
     def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
-        """Use other rules; refuse the newest requests of the lowest bands until the rest fits."""
+        """Refuse the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
         self._make_reclaimer()
@@ -333,7 +332,7 @@ class FlowController:
                 self._end(entry, WaitEnd.NO_ROOM)
 
     def pool_is_empty(self) -> bool:
-        """True without endpoints. A change restarts the time limit of every wait."""
+        """A change restarts the time limit of every wait."""
         is_empty = not self._pool.generation.endpoints
         if is_empty is not self._pool_was_empty:
             self._pool_was_empty, self._pool_changed_at = is_empty, self._clock()

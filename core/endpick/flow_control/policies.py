@@ -21,13 +21,12 @@ from endpick.host.instance import Instance
 from endpick.host.planning.plan import BandSettings, FlowControlSettings
 from endpick.host.telemetry import Telemetry
 
-_LAST: SortKey = (inf,)
-"""The key after a fault."""
+_LAST: SortKey = (inf,)  # after a fault
 
 
 @dataclass(frozen=True, slots=True)
 class BoundFairness:
-    """A fairness policy; None for a method it does not override."""
+    """None for methods that are not overridden."""
 
     choose: Step
     flow_changed: Step | None
@@ -53,7 +52,7 @@ class BandRules:
 
 @dataclass(frozen=True, slots=True)
 class BoundEviction:
-    """The policies that select requests in flight for eviction."""
+    """Select requests for eviction."""
 
     is_evictable: Step
     sort_key: Step
@@ -61,7 +60,7 @@ class BoundEviction:
 
 @dataclass(frozen=True, slots=True)
 class BoundFlowControl:
-    """The flow control of one configuration. Unlisted priorities use `default_band`, or `negative_band` below 0."""
+    """Unlisted priorities use `default_band`, or `negative_band` below 0."""
 
     settings: FlowControlSettings
     bands: Mapping[int, BandRules]
@@ -76,7 +75,7 @@ class BoundFlowControl:
 
 
 def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl:
-    """Bind the policies that the settings name."""
+    """Bind the policies of the settings."""
 
     def band(of: BandSettings) -> BandRules:
         return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering])
@@ -107,7 +106,7 @@ def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
 
 
 def checked_key(step: Step, answer: object) -> SortKey:
-    """The sort key of an ordering policy; after a fault, the last."""
+    """The sort key; after a fault, the last."""
     if isinstance(answer, tuple) and all(isinstance(part, Real) and part == part for part in answer):  # not NaN
         return answer
     if not isinstance(answer, Fault):
@@ -116,7 +115,7 @@ def checked_key(step: Step, answer: object) -> SortKey:
 
 
 def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
-    """One ceiling per priority, in descending order; all 1 after a fault."""
+    """One ceiling per priority, descending; all 1 after a fault."""
     if isinstance(answer, Fault):
         return [1.0] * count
     if not isinstance(answer, list | tuple) or len(answer) != count or not all(isinstance(ceiling, Real) for ceiling in answer):
@@ -129,7 +128,7 @@ def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
 
 
 def checked_saturation(step: Step, answer: object) -> float:
-    """The saturation, at least 0. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
+    """At least 0. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
     if isinstance(answer, Real) and answer == answer:  # not NaN
         return max(0.0, float(answer))
     fault = answer if isinstance(answer, Fault) else step.fault(f"answered {answer!r:.80}, not a number")
@@ -146,9 +145,8 @@ def checked_evictable(step: Step, answer: object) -> bool:
 ROLE_LABEL = "llm-d.ai/role"
 PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
 DECODE_ROLES = frozenset({None, "", "decode", "prefill-decode", "both", "encode-prefill-decode"})
-"""Other roles, such as `encode`, count for neither stage."""
-FRESH_SECONDS = 0.01
-"""Maximum age of a reading, because values also become stale."""
+# Other roles, such as `encode`, count for neither stage.
+FRESH_SECONDS = 0.01  # maximum age of a reading: values also become stale
 _COUNTED_HERE = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 
 
@@ -160,12 +158,12 @@ class Pool(Protocol):
         """The current rows."""
 
     def view(self, access: Access) -> Endpoints:
-        """Every endpoint of the pool."""
+        """Every endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The saturation, 1 for full. `effective` is the maximum of both stages, or that of a pool without roles."""
+    """Saturation; 1 is full. `effective` is the maximum of both stages, or that of a pool without roles."""
 
     effective: float
     prefill: float | None
@@ -177,7 +175,7 @@ _EMPTY = Reading(1.0, None, None, is_empty=True)
 
 
 class PoolSaturation:
-    """Calls the saturation detector, and caches its answer."""
+    """Caches the detector's saturation."""
 
     def __init__(self, detector: Step, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
         self._detector = detector
@@ -188,15 +186,14 @@ class PoolSaturation:
         self._reading = _EMPTY
         self._generation: Generation | None = None
         self._read_at = 0.0
-        self._marked: tuple[dict[object, object], ...] = ()
-        """`Column.derived` of the detector's columns; a changed value clears it, and our mark."""
+        self._marked: tuple[dict[object, object], ...] = ()  # `Column.derived`; a changed value clears it, and our mark
         self._members: tuple[Endpoint, ...] = ()
         self._stages: tuple[BoolArray, BoolArray] = _stages_of(())
         declared = detector.instance.subscriptions
         names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
         self._columns = {*names, *(name.partition("@")[0] for name in names)}
         self.is_counted_here = bool(names) and all(name.partition("@")[0] in _COUNTED_HERE for name in names)
-        """True if the detector reads only in-flight counts, which fall as soon as a request ends."""
+        # In-flight counts fall as soon as a request ends.
 
     def read(self) -> Reading:
         """The current saturation."""
@@ -238,6 +235,5 @@ class PoolSaturation:
 
 
 def _stages_of(members: tuple[Endpoint, ...]) -> tuple[BoolArray, BoolArray]:
-    """Masks of the prefill and the decode endpoints."""
     roles = [member.labels.get(ROLE_LABEL) for member in members]
     return np.array([role in PREFILL_ROLES for role in roles], np.bool_), np.array([role in DECODE_ROLES for role in roles], np.bool_)

@@ -14,12 +14,11 @@ from endpick.api.flow_control import SortKey, WaitingRequest
 from endpick.flow_control.policies import BandRules, BoundFlowControl, checked_key
 from endpick.host.boundary import Fault, Step
 
-BAND_IDLE_SECONDS = 600.0
-"""Unlisted bands that were unused this long are dropped."""
+BAND_IDLE_SECONDS = 600.0  # for unlisted bands
 
 
 class Outcome(StrEnum):
-    """llm-d's metric labels for the end of a wait."""
+    """llm-d's metric labels."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
@@ -32,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class WaitEnd(Enum):
-    """The reason for the end of a wait, or for refusing it."""
+    """Why a wait ended, or was refused."""
 
     DISPATCHED = auto()
     NO_ROOM = auto()
@@ -61,7 +60,7 @@ _WITHOUT_ENDPOINTS = {WaitEnd.NO_ROOM: Outcome.REJECTED_NO_ENDPOINTS, WaitEnd.EX
 
 
 class Entry:
-    """A request for the queues."""
+    """A request in the queues."""
 
     __slots__ = ("band", "flow", "on_end", "place", "waiting")
 
@@ -77,7 +76,7 @@ _place = attrgetter("place")
 
 
 class FlowQueue:
-    """The waiting requests of one fairness id, in order; the `Flow` of policies."""
+    """The `Flow` of policies."""
 
     __slots__ = ("_entries", "id", "size_bytes")
 
@@ -91,7 +90,7 @@ class FlowQueue:
 
     @property
     def head(self) -> WaitingRequest | None:
-        """See `Flow.head`."""
+        """See `Flow`."""
         return self._entries[0].waiting if self._entries else None
 
     @property
@@ -114,7 +113,7 @@ class FlowQueue:
 
 
 class BandQueue:
-    """The non-empty flows of one priority; the `Band` of policies."""
+    """The `Band` of policies; holds non-empty flows."""
 
     __slots__ = ("_access", "_entries", "_flows", "_missed_changes", "priority", "private", "rules", "size_bytes", "used_at")
 
@@ -134,11 +133,11 @@ class BandQueue:
 
     @property
     def flows(self) -> Collection[FlowQueue]:
-        """See `Band.flows`."""
+        """See `Band`."""
         return self._flows.values()
 
     def flow(self, flow_id: str) -> FlowQueue | None:
-        """See `Band.flow`."""
+        """See `Band`."""
         return self._flows.get(flow_id)
 
     @property
@@ -182,7 +181,7 @@ class BandQueue:
             self._notify(self.rules.fairness.flow_changed, flow)
 
     def remove(self, entry: Entry) -> FlowQueue:
-        """Remove an entry; returns its flow."""
+        """Returns the entry's flow."""
         flow = entry.flow
         assert flow is not None
         entry.flow = entry.band = None
@@ -196,7 +195,7 @@ class BandQueue:
         return flow
 
     def dispatched(self, flow: FlowQueue, waiting: WaitingRequest) -> None:
-        """Notify the fairness policy of a dispatched request."""
+        """Notify the fairness policy."""
         self._notify(self.rules.fairness.dispatched, flow, waiting)
 
     def choose(self) -> Entry | None:
@@ -232,8 +231,7 @@ class Bands:
         self.requests = 0
         self._access = access
         self._by_priority: dict[int, BandQueue] = {}
-        self.priorities: tuple[int, ...] = ()
-        """In descending order."""
+        self.priorities: tuple[int, ...] = ()  # descending
         self._make_listed(now)
 
     def __iter__(self) -> Iterator[BandQueue]:
@@ -248,7 +246,7 @@ class Bands:
         return band
 
     def highest_waiting(self) -> int | None:
-        """The highest priority with waiting requests."""
+        """Highest priority with waiting requests."""
         return next((band.priority for band in self if band), None) if self.requests else None
 
     @property
@@ -258,7 +256,7 @@ class Bands:
         return self.size_bytes > settings.max_bytes > 0 or self.requests > settings.max_requests > 0
 
     def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
-        """True if the request fits the limits of the band and of all bands."""
+        """True if the request fits all limits."""
         settings = self.rules.settings
         if settings.max_bytes and self.size_bytes + size_bytes > settings.max_bytes:
             return False
@@ -273,7 +271,7 @@ class Bands:
         self.requests += 1
 
     def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
-        """Remove an entry; returns its band and flow."""
+        """Returns the entry's band and flow."""
         band = entry.band
         assert band is not None
         flow = band.remove(entry)
@@ -291,7 +289,7 @@ class Bands:
         self._sort()
 
     def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
-        """Use other rules. Bands with the same policies and time limit keep their order."""
+        """Bands with the same policies and time limit keep their order."""
         ttl_seconds = rules.settings.ttl_seconds
         keeps_ttl = ttl_seconds == self.rules.settings.ttl_seconds
         self.rules = rules

@@ -102,10 +102,7 @@ class Director:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
-
-        Returns the decision, or an awaitable when flow control or an asynchronous producer has to wait.
-        """
+        """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request."""
         pipeline, access = self._pipeline, self.access
         if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
             self._report_body_modes(incoming.body_modes, pipeline)
@@ -129,10 +126,7 @@ class Director:
             return self.refuse(refusal.refused, built, incoming)
 
     def prepare(self, job: Job) -> bool:
-        """Find the candidates and run the synchronous producers.
-
-        Returns True when producers are left to await before `conclude`. Raises RequestRefused.
-        """
+        """Find candidates and run synchronous producers. True if others must be awaited. Raises RequestRefused."""
         pipeline = job.pipeline = self._pipeline
         built, access = job.built, self.access
         if self._view._generation is not self._pool.generation:
@@ -173,7 +167,7 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
-        # Built after the pre-request plugins, so that it skips observers whose circuit they opened.
+        # After the pre-request plugins, which may open circuits of observers.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:
@@ -199,7 +193,7 @@ class Director:
         return refusal
 
     def _route_bodiless(self, incoming: IncomingRequest) -> Routed:
-        """As in llm-d, a request such as `GET /v1/models` goes to a random endpoint without scheduling."""
+        """As in llm-d, requests such as `GET /v1/models` go to a random endpoint."""
         candidates = within(incoming.subset, self._pool.view(self.access)).members
         if not candidates:
             raise RequestRefused(NO_CANDIDATES)

@@ -25,7 +25,7 @@ LARGE_BODY_BYTES: Final = 256 * 1024
 
 
 class PatientStep(Step):
-    """A step without a time budget, because the time depends on the body."""
+    """Has no time budget: the time depends on the body."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class PatientStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class CompiledParser:
-    """A parser's methods; `usage` is None when it reads none."""
+    """`usage` is None if it reads none."""
 
     claims: tuple[str, ...]
     parse: Step
@@ -47,7 +47,7 @@ class CompiledParser:
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """The parsers of a plan: longest suffix first, exact usual paths, and a fallback."""
+    """Longest suffix first, exact usual paths, and a fallback."""
 
     by_suffix: tuple[tuple[str, CompiledParser], ...]
     fallback: CompiledParser | None
@@ -68,7 +68,7 @@ class Parsers:
 
 
 def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
-    """Bind the parsers; as in llm-d, those after a fallback are unused."""
+    """As in llm-d, parsers after a fallback are unused."""
     claims: dict[str, CompiledParser] = {}
     fallback: CompiledParser | None = None
     for instance in instances:
@@ -106,13 +106,11 @@ OWNED: Final = CONTROLS | {
     "x-gateway-destination-endpoint-subset",
     "content-length",
 }
-"""Plugins may not change these."""
-UNREAD: Final = ParsedRequest(needs_model=False)
-"""For bodies that the gateway keeps, or that a skipped parser failed to read."""
+UNREAD: Final = ParsedRequest(needs_model=False)  # the gateway kept the body, or a skipped parser failed
 
 
 def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The first of these headers that is not empty."""
+    """The first non-empty header."""
     for name in names:
         value = headers.get(name)
         if value:
@@ -136,18 +134,18 @@ class HeadersForUpstream:
         self._metadata: dict[str, dict[str, MetadataValue]] = {}
 
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
-        """See `UpstreamHeaders.set_metadata`."""
+        """See `UpstreamHeaders`."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {shown(namespace)}, {shown(key)} is set to {shown(value)}; it takes strings, numbers and booleans")
         self._metadata.setdefault(namespace, {})[key] = value
 
     def set(self, name: str, value: str) -> None:
-        """See `UpstreamHeaders.set`."""
+        """See `UpstreamHeaders`."""
         check_headers(((name, value),))
         self._values[_allowed(name)] = value
 
     def remove(self, name: str) -> None:
-        """See `UpstreamHeaders.remove`."""
+        """See `UpstreamHeaders`."""
         check_headers(((name, ""),))
         lowered = _allowed(name)
         self._values.pop(lowered, None)
@@ -163,27 +161,18 @@ def _allowed(name: str) -> str:
 
 @dataclass(slots=True)
 class BuiltRequest:
-    """A parsed request.
-
-    Attributes:
-        parser: Also reads the response; None to leave it alone.
-        body: Replaces the original.
-        unread: Why a skipped parser read nothing.
-    """
+    """A parsed request."""
 
     request: InferenceRequest
-    parser: CompiledParser | None
-    body: bytes | None
-    unread: str = ""
+    parser: CompiledParser | None  # also reads the response, unless None
+    body: bytes | None  # replaces the original
+    unread: str = ""  # why a skipped parser read nothing
 
 
 def build_request(
     incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], rules: ModelRules, random: Random, access: Access
 ) -> BuiltRequest:
-    """Parse the body and resolve model, priority and fairness id. Raises RequestRefused.
-
-    As in llm-d, a rewrite rule overrides the client's header, configured objectives override discovered ones, and unknown ones are 0.
-    """
+    """As in llm-d, rules override headers, and configured objectives discovered ones (unknown: 0). Raises RequestRefused."""
     headers, came = incoming.headers, incoming.body
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
     rewrite = objective = fairness_id = None
@@ -212,7 +201,7 @@ def build_request(
     body = None
     if parser is not None and came is not None and target != parsed.model:
         body = _renamed(parser, came, parsed, target, access)
-    # Positional arguments: with keywords, Python builds a dictionary first.
+    # Positional: with keywords, Python builds a dictionary first.
     request = InferenceRequest(
         headers.get(REQUEST_ID) or new_id(),
         target,
@@ -243,7 +232,6 @@ def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body:
 
 
 def _refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
-    """Refuse, unless the parser may be skipped and the model stays."""
     if fault.refuses:
         raise RequestRefused(refused(fault))
     if changes_model:
@@ -261,7 +249,7 @@ def _renamed(parser: CompiledParser, body: bytes, parsed: ParsedRequest, model: 
 
 
 def within(subset: Iterable[str] | None, endpoints: Endpoints) -> Endpoints:
-    """The endpoints allowed by entries `host:port`, or `host` for all its ports; None allows all."""
+    """Entries are `host:port`, or `host` for all ports; None allows all."""
     if subset is None:
         return endpoints
     allowed = frozenset(entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry for entry in subset)

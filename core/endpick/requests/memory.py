@@ -29,8 +29,7 @@ class OverloadStage(IntEnum):
     REFUSING = 2
 
 
-_BEGINS: Final = {OverloadStage.SHEDDING: 0.8, OverloadStage.REFUSING: 0.9}
-"""Shares of the limit; a stage ends `_HYSTERESIS` below."""
+_BEGINS: Final = {OverloadStage.SHEDDING: 0.8, OverloadStage.REFUSING: 0.9}  # shares of the limit
 
 
 def resident_bytes() -> int:
@@ -57,7 +56,7 @@ class Memory:
         self.shed = 0
 
     def hold(self, size: int) -> bool:
-        """Add bytes; False beyond the budget. They have to be released anyway."""
+        """Add bytes; False beyond the budget. Release them anyway."""
         self.held_bytes += size
         return self.held_bytes <= self.budget_bytes
 

@@ -29,8 +29,7 @@ class BodyModes:
 
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
-    early_request_body: bool = False
-    """STREAMED only: the body comes before the headers are answered."""
+    early_request_body: bool = False  # STREAMED only: the body precedes the answer to the headers
 
     sees_request_body: bool = field(init=False, default=True)
     sees_response_body: bool = field(init=False, default=True)
@@ -47,7 +46,7 @@ EVERYTHING_SENT: Final = BodyModes()
 class IncomingRequest:
     """A request as the gateway sent it."""
 
-    # No dataclasses here and in `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
+    # No dataclass, nor is `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
     __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
 
     def __init__(
@@ -58,7 +57,7 @@ class IncomingRequest:
         received_at: float,
         body_modes: BodyModes = EVERYTHING_SENT,
     ) -> None:
-        """`headers` have lower-case names. `body` is None if absent or kept by the gateway. `subset` None allows all endpoints."""
+        """Header names are lower-case. `body` is None if absent or kept by the gateway. `subset` None allows all endpoints."""
         self.headers = headers
         self.body = body
         self.subset = subset
@@ -73,15 +72,14 @@ class CloseCause(StrEnum):
     """Why an exchange ended."""
 
     END = "end"
-    RESET = "reset"
-    """The client left early."""
+    RESET = "reset"  # the client left early
     DISCONNECT = "disconnect"
     ERROR = "error"
     DRAIN = "drain"
 
 
 class Exchange(Protocol):
-    """Follows a routed request. The session calls the methods in this order; none may block."""
+    """Follows a routed request. Methods are called in this order; none may block."""
 
     @property
     def wants_chunks(self) -> bool:
@@ -96,16 +94,16 @@ class Exchange(Protocol):
         """If False, `response_metadata` is not called."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
-        """Returns headers to set, or to remove if None; `served` is the `ip:port` used, if reported."""
+        """Returns headers to set, or to remove if None; `served` is the reported `ip:port`."""
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """Returns bytes to send in place of the chunk, or None; `end` is True for the last chunk."""
+        """Returns a replacement for the chunk, or None; `end` marks the last."""
 
     def response_metadata(self) -> Metadata:
-        """Dynamic metadata for the last message of the response."""
+        """Dynamic metadata for the last message."""
 
     def finish(self, cause: CloseCause) -> None:
-        """End the exchange; called once, last."""
+        """Called once, last."""
 
 
 class Revocable(Protocol):
@@ -116,7 +114,7 @@ class Revocable(Protocol):
 
 
 class Routed:
-    """The decision to send a request to a model server."""
+    """Send the request to a model server."""
 
     __slots__ = ("body", "destinations", "dynamic_metadata", "exchange", "flight", "remove_headers", "scores", "set_headers")
 
@@ -131,7 +129,7 @@ class Routed:
         scores: Mapping[str, float] | None = None,
         flight: Revocable | None = None,
     ) -> None:
-        """`destinations` are `ip:port`, best first. `body` replaces the original. `flight` is set if the request may be evicted."""
+        """`destinations` are `ip:port`, best first. `body` replaces the original."""
         self.destinations = destinations
         self.exchange = exchange
         self.set_headers = set_headers
@@ -144,7 +142,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The decision to answer with an error; `code` and `reason` are llm-d's names."""
+    """Answer with an error; `code` and `reason` are llm-d's names."""
 
     status: int
     code: str
@@ -178,8 +176,7 @@ NO_CANDIDATES: Final = Refused(
     503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints"
 )
 SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
-MAX_NAME_CHARACTERS: Final = 1024
-"""For models, cache salts and fairness ids, which plugins store."""
+MAX_NAME_CHARACTERS: Final = 1024  # of names that plugins store
 LONG_NAME: Final = Refused(
     400, CODE_OF[400], f"the model, the cache salt or the fairness id is longer than {MAX_NAME_CHARACTERS} characters"
 )
@@ -189,7 +186,7 @@ EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", r
 
 
 def refused(why: Rejection | Fault) -> Refused:
-    """The answer for a plugin's rejection or fault."""
+    """From a plugin's rejection or fault."""
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
     return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)

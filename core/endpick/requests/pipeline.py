@@ -38,7 +38,7 @@ from endpick.scheduling.scheduler import Scheduler, as_view
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The plugins of a plan; `producers_later` begin with the first asynchronous one."""
+    """`producers_later` begin with the first asynchronous one."""
 
     parsers: Parsers
     detector: Step | None
@@ -60,7 +60,7 @@ class Pipeline:
 
 
 class Job:
-    """One request on its way through a pipeline."""
+    """One request in a pipeline."""
 
     __slots__ = ("built", "endpoints", "incoming", "pipeline", "state")
 
@@ -106,7 +106,7 @@ def compile_pipeline(
 
 
 def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
-    """Consequences of bodies that the gateway keeps."""
+    """Consequences of unseen bodies."""
     lost: list[str] = []
     if not modes.sees_request_body:
         lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each]
@@ -115,7 +115,7 @@ def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...
         lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]
         observers = pipeline.observers
         lost += [f"{step.instance.name} does not learn when a response begins" for step in observers.first_chunk]
-        # Only trailers, if the gateway sends them, then mark the end of a response.
+        # Then only trailers mark the end of a response.
         lost += [
             f"{step.instance.name} takes responses for over at their headers unless the gateway has response_trailer_mode: SEND"
             for step in observers.ended
@@ -137,7 +137,7 @@ def refusal_in(step: Step, answer: object) -> RequestRefused | None:
 
 
 def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
-    """Run the processors; an identity they find becomes the fairness id, unless the client sent one."""
+    """An identity they find becomes the fairness id, unless the client sent one."""
     for step in steps:
         refusal = refusal_in(step, step.run(access, request, state))
         if refusal is not None:
@@ -184,7 +184,7 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
 
 @dataclass(frozen=True, slots=True)
 class CompiledProducer:
-    """A producer; `awaits` is True for an `async def`."""
+    """`awaits` is True for an `async def`."""
 
     step: Step
     awaits: bool
@@ -248,13 +248,13 @@ def wants_cached_only(headers: Mapping[str, str]) -> bool:
 
 
 def was_cached(result: SchedulingResult, state: CycleState) -> bool:
-    """True when the first pick probably has the prompt's prefix."""
+    """True if the first pick probably has the prefix."""
     picked = result.runs[result.primary].picked
     return picked is not None and bool(state.column(PREFIX_MATCH_BLOCKS, picked)[0] > 0)
 
 
 def scores_of(result: SchedulingResult) -> dict[str, float] | None:
-    """Scores of the candidates by address; None for replaced destinations."""
+    """By address; None if destinations were replaced."""
     run = result.runs[result.primary]
     if run.scored is None or run.picked is None or run.picked.members[0].address != result.destinations[0]:
         return None

@@ -31,7 +31,7 @@ _OPEN: Final = BreakerState.OPEN
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """The observer methods of a plan that plugins override."""
+    """Overridden observer methods."""
 
     breakers: tuple[Breaker, ...] = ()
     started: tuple[Step, ...] = ()
@@ -123,7 +123,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A handler may have replaced the `destinations` of the `picked` endpoints."""
+        """A handler may have replaced the `destinations` of `picked`."""
         request = built.request
         self._host = host
         self._clock = host.clock
@@ -168,7 +168,7 @@ class TrackedExchange:
         self.streaming = "text/event-stream" in content_type
         parser = self._parser
         if parser is not None and parser.usage is not None:
-            # Binds nothing of this exchange: a reference cycle would keep it until the next collection.
+            # Does not bind `self`: a reference cycle would keep it until the next collection.
             read = partial(read_usage, parser.usage, self._host.access)
             if self.streaming:
                 self._usage = StreamedUsage(read, parser.usage_mark)
@@ -190,7 +190,7 @@ class TrackedExchange:
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
         arrived = self._clock()
-        # Counted chunks are not timed: reading the clock takes as long as counting.
+        # Reading the clock takes as long as counting.
         is_timed = end or self._restorer is not None or self._ttft is None
         if chunk:
             if self._ttft is None:
@@ -240,7 +240,7 @@ class TrackedExchange:
             host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
 
     def abandon(self) -> None:
-        """End the exchange of a request that was refused last."""
+        """The request was refused after all."""
         self._is_sent = False
         self.finish(CloseCause.ERROR)
 
@@ -282,7 +282,6 @@ class BodilessExchange:
 
 
 def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> None:
-    """Add valid headers; others are faults."""
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not headers or None")
         return
@@ -296,7 +295,6 @@ def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> No
 
 
 def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], step: Step) -> None:
-    """Add valid metadata; other entries are faults."""
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not metadata or None")
         return
@@ -312,7 +310,7 @@ def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], st
 
 
 def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
-    """The endpoint that served; picked ones first, because sidecars share a destination."""
+    """Picked ones first, because sidecars share a destination."""
     if served in destinations:
         position = destinations.index(served)
         if position < len(picked):

@@ -14,7 +14,7 @@ from endpick.host.boundary import Fault, Step
 
 
 class ModelNameRestorer:
-    """Replaces the model server's name of the model by the client's."""
+    """Restores the client's model name."""
 
     __slots__ = ("_held", "_longest", "_replacements")
 
@@ -28,7 +28,7 @@ class ModelNameRestorer:
         """The changed chunk, without a possible start of a match; None when unchanged."""
         data = self._held + chunk if self._held else chunk
         for found, replacement in self._replacements:
-            if data.find(found) >= 0:  # ten times faster than `in`, which tries the bytes as an integer first
+            if data.find(found) >= 0:  # ten times faster than `in`
                 data = data.replace(found, replacement)
         held = b"" if end else self._possible_start(data)
         unchanged = data is chunk and not held
@@ -47,15 +47,13 @@ class ModelNameRestorer:
         return b""
 
 
-ReadUsage = Callable[[bytes, bool], Usage | None]
-"""Takes the bytes, and True for server-sent events."""
+ReadUsage = Callable[[bytes, bool], Usage | None]  # the bytes; True for server-sent events
 
-_MAX_TOKENS: Final = 1 << 64
-"""More could not be added to a metric."""
+_MAX_TOKENS: Final = 1 << 64  # more could not be added to a metric
 
 
 def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
-    """The usage in a body; an invalid answer is a fault of the parser."""
+    """An invalid answer is a fault of the parser."""
     usage = step.run(access, body, streaming)
     if usage is None or isinstance(usage, Fault):
         return None
@@ -76,17 +74,15 @@ def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
     return Usage(later.prompt_tokens or earlier.prompt_tokens, later.completion_tokens or earlier.completion_tokens, cached)
 
 
-MAX_EVENT_BYTES: Final = 1 << 20
-"""Longer events are skipped."""
-MAX_BODY_BYTES: Final = 1 << 18
-"""Of a longer body only the end is kept; usage comes last."""
+MAX_EVENT_BYTES: Final = 1 << 20  # longer events are skipped
+MAX_BODY_BYTES: Final = 1 << 18  # of longer ones the end is kept: usage comes last
 KEPT_TAIL_BYTES: Final = 1 << 14
 MAX_FRAME_BYTES: Final = 1 << 18
 _SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
 class UsageReader:
-    """Finds the usage in a response body; this one finds none."""
+    """Finds no usage."""
 
     __slots__ = ()
 

@@ -21,10 +21,8 @@ from endpick.requests.model import CODE_OF, Decision, Refused, RequestRefused, r
 from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited
 
-PACE_SECONDS = 0.001
-"""Pause until the detector sees a dispatched request; as in llm-d."""
-TICK_SECONDS = 0.005
-"""Interval of dispatch attempts, unless `something_changed`."""
+PACE_SECONDS = 0.001  # pause until the detector sees a dispatched request; as in llm-d
+TICK_SECONDS = 0.005  # between dispatch attempts, unless `something_changed`
 EXPIRY_SECONDS = 1.0
 
 _log = logging.getLogger("endpick.flow_control")
@@ -65,7 +63,7 @@ class FlowGate:
         return self._controller
 
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
-        """Returns None to go on at once, or an awaitable until the dispatch. Both raise RequestRefused; `state` gets the wait."""
+        """None to go on, or an awaitable for the dispatch; both raise RequestRefused."""
         controller = self.controller
         if controller.may_pass(built.request):
             return None
@@ -93,7 +91,7 @@ class FlowGate:
             self.something_changed()
 
     def something_changed(self, _change: object = None) -> None:
-        """Run soon: a request ended, or an endpoint joined or reported."""
+        """A request ended, or an endpoint joined or reported."""
         if self._controller is not None and self._controller.waiting:
             self._run_soon()
 
@@ -115,7 +113,7 @@ class FlowGate:
         self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One request per loop iteration: it is scheduled, and counted by the detector, before the next."""
+        """One per loop iteration: the detector counts it before the next."""
         self._runs_soon = False
         delay = TICK_SECONDS
         try:
@@ -127,7 +125,7 @@ class FlowGate:
             self._handle = loop.call_later(delay, self._run) if delay else loop.call_soon(self._run)
 
     def _dispatch(self, controller: FlowController) -> float:
-        """Dispatch at most one request; returns the seconds until the next run."""
+        """Returns seconds until the next run."""
         if self._memory.stage >= OverloadStage.SHEDDING:
             self._memory.shed += controller.shed()
         now = self._clock()
@@ -146,8 +144,6 @@ def _refused(controller: FlowController, end: WaitEnd) -> RequestRefused:
 
 
 class _Wait:
-    """Waits for a dispatch; leaves the queues when cancelled."""
-
     __slots__ = ("_clock", "_controller", "_entry", "_future", "_saturation", "_state")
 
     def __init__(
@@ -180,7 +176,7 @@ class _Wait:
 
 
 class SynchronousSteps(Protocol):
-    """The synchronous part of the director."""
+    """Part of the director."""
 
     @property
     def access(self) -> Access:
@@ -197,7 +193,7 @@ class SynchronousSteps(Protocol):
 
 
 async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
-    """Finish a decision that waits for flow control or, with `waiting` None, for producers."""
+    """`waiting` is None without flow control."""
     try:
         if waiting is not None:
             await waiting
@@ -214,7 +210,7 @@ async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[
 
 
 async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:
-    """Await a producer under its own `Access`, because other requests run meanwhile."""
+    """Under its own `Access`, because other requests run meanwhile."""
     access = Access(None, host.on_violation)
     endpoints, state = job.endpoints._accessed_by(access), job.state._accessed_by(access)
     answer = await producer.step.run_async(access, producer.timeout_seconds, job.built.request, endpoints, state)

@@ -20,7 +20,7 @@ from endpick.scheduling.scheduler import NUMBERS, Profile, Scheduler, as_view
 
 @dataclass(frozen=True, slots=True)
 class FilterRecord:
-    """Names of the endpoints a filter was given and kept; `problem` if it failed."""
+    """Names of endpoints; `problem` if it failed."""
 
     instance: str
     type: str
@@ -30,14 +30,14 @@ class FilterRecord:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The names given but not kept, in the order given."""
+        """Given but not kept, in the order given."""
         kept = set(self.kept)
         return tuple(name for name in self.given if name not in kept)
 
 
 @dataclass(frozen=True, slots=True)
 class ScorerRecord:
-    """The scores of one scorer, one per candidate: as returned, and as added to the totals."""
+    """One score per candidate: as returned, and as added to the totals."""
 
     instance: str
     type: str
@@ -49,7 +49,7 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """One profile run; `totals` has a number per candidate, `picked` is best first."""
+    """One profile run; one total per candidate; `picked` is best first."""
 
     profile: str
     filters: tuple[FilterRecord, ...]
@@ -63,7 +63,7 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The wait in flow control, and the saturation on arrival (1 is full)."""
+    """Time in flow control, and saturation on arrival (1 is full)."""
 
     seconds: float
     saturation: float

@@ -28,7 +28,7 @@ _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
-_LARGEST = 2**31 - 2  # maximum of an option; grpcio aborts the process above it
+_LARGEST = 2**31 - 2  # grpcio aborts above it
 
 
 class GrpcioServer(grpc.GenericRpcHandler):
@@ -60,7 +60,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         try:
             port = self._bind(server, address)
         except RuntimeError as error:
-            listening_socket(self._settings).close()  # raises with the reason, which grpcio does not give
+            listening_socket(self._settings).close()  # raises with the reason
             raise ListenError(f"cannot listen on {address}: {error}") from error
         await server.start()
         PORTS.add(port)
@@ -81,7 +81,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         await self._stop(None)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """The handler of a method, called by grpc.aio."""
+        """Called by grpc.aio."""
         handler = self._handlers.get(handler_call_details.method)
         self.counters.unknown_methods += handler is None
         return handler
@@ -95,7 +95,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         return server.add_secure_port(address, credentials)
 
     def _changed_certificate(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by grpcio for each handshake; None keeps the current certificate."""
+        """For each handshake; None keeps the certificate."""
         assert self._certificate is not None
         return _configuration(self._certificate.files) if self._certificate.refresh(self.counters) else None
 
@@ -103,7 +103,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         if self._server is not None:
             await self._server.stop(grace_seconds)
             self._server = None
-        if self._streams:  # grpc.aio cancels the tasks without waiting for them
+        if self._streams:  # grpc.aio does not wait for cancelled tasks
             await asyncio.wait(tuple(self._streams), timeout=_CLOSE_SECONDS)
 
     def _handler(self, method: Method) -> Callable[[object, _Context], Awaitable[None]]:
@@ -143,8 +143,6 @@ class GrpcioServer(grpc.GenericRpcHandler):
 
 
 class _Conversation:
-    """Passes the messages of one stream to its session, and the replies back."""
-
     def __init__(self, session: StreamSession, context: _Context, counters: TransportCounters) -> None:
         self._session = session
         self._context = context
@@ -164,7 +162,7 @@ class _Conversation:
                 if self._decision is None and session.waiting is not None:
                     self._decision = asyncio.ensure_future(session.waiting)
                 if self._reading is None and self._decision is None:
-                    # grpcio reports a cancelled stream as the end of its input first, and cancels this task a moment later.
+                    # grpcio reports cancellation as the end of input, and cancels this task a moment later.
                     await asyncio.sleep(_CANCEL_SECONDS)
                     return
                 pending = [future for future in (self._interrupted, self._decision, self._reading) if future is not None]
@@ -190,11 +188,11 @@ class _Conversation:
                 self._read()
                 self._counters.messages_received += 1
                 return session.receive(message)
-            self._reading = None  # the client has half-closed the stream
+            self._reading = None  # half-closed
         return ()
 
     def _read(self) -> None:
-        # Never cancelled: grpcio frees an operation only when its awaiter sees it end, at the latest with the stream.
+        # Never cancelled: grpcio frees an operation only when its awaiter sees it end.
         reading: asyncio.Future[Any] = asyncio.ensure_future(self._context.read())
         self._reading = reading
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -208,7 +206,7 @@ class _Conversation:
             self._counters.messages_sent += 1
             try:
                 await self._context.write(reply)
-            except grpc.aio.InternalError as failure:  # the client has reset the stream
+            except grpc.aio.InternalError as failure:  # reset by the client
                 raise asyncio.CancelledError from failure
 
 

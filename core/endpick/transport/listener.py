@@ -18,10 +18,10 @@ from endpick.transport.tls import CertificateWatch, TlsSettings
 class ListenSettings:
     """One listening port."""
 
-    host: str = ""  # IPv4 or IPv6 address; empty: all interfaces of both families
-    port: int = 9002  # 0: any free port; `Server.start` returns it
-    tls: TlsSettings | None = None  # None: plain text (HTTP/2 with prior knowledge)
-    reuse_port: bool = False  # share the port with other processes (SO_REUSEPORT)
+    host: str = ""  # IPv4 or IPv6 address; empty: all interfaces
+    port: int = 9002  # 0: any free port
+    tls: TlsSettings | None = None  # None: plain text
+    reuse_port: bool = False  # SO_REUSEPORT
     limits: Limits = field(default_factory=Limits)
 
 
@@ -42,7 +42,7 @@ _OTHER_ADVICE = "choose another address or port"
 
 
 class ListenError(Exception):
-    """The address cannot be bound; `advice` is the diagnostic's help."""
+    """The address cannot be bound."""
 
     advice = _OTHER_ADVICE
 
@@ -70,7 +70,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listening_socket(settings: ListenSettings) -> socket.socket:
-    """A bound socket that listens; raises `ListenError`."""
+    """Raises `ListenError`."""
     host = settings.host or "::"
     try:
         return _bound(settings, host, both_families=not settings.host)
@@ -106,7 +106,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class AcceptCounters(Protocol):
-    """The events that a listener counts."""
+    """Events of a listener."""
 
     connections_accepted: int
     connections_refused: int
@@ -115,7 +115,7 @@ class AcceptCounters(Protocol):
 
 
 class Listener:
-    """The accept loop of one port. asyncio's own server reports no failed TLS handshakes."""
+    """The accept loop; asyncio's own server reports no failed TLS handshakes."""
 
     def __init__(
         self,
@@ -126,7 +126,6 @@ class Listener:
         new_protocol: Callable[[], Any],
         certificate: CertificateWatch | None = None,
     ) -> None:
-        """Take over a listening socket; without a certificate, connections are plain text."""
         self._socket = bound
         self._max_connections = max_connections
         self._handshake_seconds = handshake_seconds
@@ -138,7 +137,7 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting."""
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
@@ -150,7 +149,7 @@ class Listener:
         self._socket.close()
 
     def connection_closed(self) -> None:
-        """Must be called when a connection has ended."""
+        """Call when a connection has ended."""
         self._connections -= 1
 
     async def _accept(self) -> None:

@@ -35,7 +35,7 @@ def health_methods(board: HealthBoard) -> dict[str, Method]:
 
 
 class HealthStatus(IntEnum):
-    """The statuses of grpc.health.v1."""
+    """Statuses of grpc.health.v1."""
 
     UNKNOWN = 0
     SERVING = 1
@@ -44,7 +44,7 @@ class HealthStatus(IntEnum):
 
 
 class HealthBoard:
-    """The status of each service name; initially live and not ready."""
+    """Status by service name; initially live and not ready."""
 
     def __init__(self) -> None:
         self._statuses = dict.fromkeys(SERVICE_NAMES, HealthStatus.NOT_SERVING)
@@ -52,16 +52,16 @@ class HealthBoard:
         self._watchers: set[Callable[[], None]] = set()
 
     def __call__(self, service: str) -> HealthStatus:
-        """The status of a name; unknown names follow readiness, as probes may ask for any."""
+        """The status of a name."""
         return self._statuses[self.name_for(service)]
 
     def name_for(self, service: str) -> str:
-        """The known name whose status a requested name has."""
+        """Unknown names follow readiness, as probes may ask for any."""
         return service if service in self._statuses else READINESS
 
     @property
     def statuses(self) -> dict[str, HealthStatus]:
-        """A copy of all statuses by name."""
+        """A copy, by name."""
         return dict(self._statuses)
 
     @property
@@ -70,7 +70,7 @@ class HealthBoard:
         return bool(self._watchers)
 
     def set(self, service: str, status: HealthStatus) -> None:
-        """Change one name and notify watchers."""
+        """Set one status."""
         if self._statuses.get(service) is not status:
             self._statuses[service] = status
             self._notify()
@@ -84,7 +84,7 @@ class HealthBoard:
         self._notify()
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` after each change; returns the function that ends the watch."""
+        """Call `watcher` after each change; returns a function to stop."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
@@ -94,7 +94,7 @@ class HealthBoard:
 
 
 class WatchSession:
-    """Sends the status of one name now and after each change."""
+    """Sends the status of one name, and its changes."""
 
     finished = False
 
@@ -111,7 +111,7 @@ class WatchSession:
         return self._changed
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """The current status; raises `ProtocolError` for a second request."""
+        """See `StreamSession`."""
         if self._end_watch is not None:
             raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a health watch takes one request")
         self._service = self._board.name_for(_requested_service(message))
@@ -119,7 +119,7 @@ class WatchSession:
         return self.resume(None)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """The status if it differs from the last one sent."""
+        """The status, if changed."""
         self._changed = asyncio.get_running_loop().create_future()
         status = self._board(self._service)
         if status is self._sent:
@@ -181,7 +181,7 @@ _REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.
 
 
 def reflection_methods(methods: Methods) -> dict[str, Method]:
-    """The reflection service for `methods` and itself."""
+    """The reflection service."""
     services = tuple(sorted({path.split("/")[1] for path in methods} | set(_REFLECTION_SERVICES)))
     method = Method(lambda: ReplySession(lambda message: _answer(services, message), unary=False), holds_drain=False)
     return {f"/{service}/ServerReflectionInfo": method for service in _REFLECTION_SERVICES}
@@ -202,7 +202,6 @@ def _answer(services: tuple[str, ...], message: bytes) -> bytes:
 
 @cache
 def _descriptors() -> DescriptorPool:
-    """The files that describe the services of a port."""
     from grpc_health.v1 import health_pb2  # noqa: PLC0415
     from grpc_reflection.v1alpha import reflection_pb2  # noqa: PLC0415
 
@@ -222,10 +221,7 @@ def _add(pool: DescriptorPool, file: FileDescriptor) -> None:
 
 
 def _ext_proc_file(ours: FileDescriptor) -> FileDescriptorProto:
-    """The ext_proc messages under their public package, with the service.
-
-    endpick compiles them under a private package, with only the fields it uses; on the wire they are the same.
-    """
+    """The ext_proc service under its public package; endpick compiles a subset of the messages under a private one."""
     file = FileDescriptorProto()
     ours.CopyToProto(file)
     private, file.package = f".{file.package}.", EXT_PROC_SERVICE.rpartition(".")[0]

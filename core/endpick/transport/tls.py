@@ -30,20 +30,20 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable in containers with a 
 
 
 class TlsError(Exception):
-    """The certificate, its key or the client CA is not usable; the message names the file."""
+    """A certificate, key or client CA is not usable; the message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The files of the certificate; without them the port has a self-signed one."""
+    """The certificate's files; none for a self-signed one."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
-    client_ca_file: Path | None = None  # clients must show a certificate signed by this authority
+    client_ca_file: Path | None = None  # must sign client certificates
     modern_only: bool = False  # TLS 1.3 only
-    ciphers: str = ""  # TLS 1.2 suites in OpenSSL's format, from `cipher_list`; empty: OpenSSL's defaults
+    ciphers: str = ""  # TLS 1.2 suites from `cipher_list`; empty: OpenSSL's defaults
     reload: bool = True
-    protocol: str = "h2"  # the ALPN protocol
+    protocol: str = "h2"  # ALPN
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
@@ -51,7 +51,7 @@ class TlsSettings:
 
 
 class CertificateCounters(Protocol):
-    """The events that a watch counts."""
+    """Events of a watch."""
 
     certificate_reloads: int
     certificate_reload_failures: int
@@ -59,7 +59,7 @@ class CertificateCounters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """The contents of the files, PEM."""
+    """PEM contents."""
 
     certificate: bytes
     key: bytes
@@ -70,20 +70,19 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateWatch:
-    """A TLS context that follows its files; files that are not usable are reported and the last good ones stay."""
+    """A TLS context that follows its files; unusable files are reported, and the last good ones stay."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Load the files; raises `TlsError`."""
+        """Raises `TlsError`."""
         self._settings = settings
         self._paths = [path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None]
         self._stamp = self._look()
         self._refused: tuple[_Stamp, str] | None = None
         self.files = read_certificate(settings)
-        self.context = server_context(self.files, settings)
-        """For new connections. Certificates are renewed in place; a new client CA needs a new context, as trust cannot be revoked."""
+        self.context = server_context(self.files, settings)  # renewed in place, except for a new client CA: trust cannot be revoked
 
     def refresh(self, counters: CertificateCounters) -> bool:
-        """Load the files again if they changed; True if new connections use others. Called about once a second."""
+        """Reload changed files; True if new ones are in use. Called about once a second."""
         stamp = self._look() if self._settings.reload else self._stamp
         if stamp == self._stamp:
             return False
@@ -121,7 +120,7 @@ class CertificateWatch:
 
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
-    """Read the files, or make a self-signed certificate; raises `TlsError`."""
+    """Files, or a self-signed certificate. Raises `TlsError`."""
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
         certificate, key = make_self_signed()
@@ -137,7 +136,7 @@ def _read(path: Path) -> bytes:
 
 
 def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:
-    """A server context with these files; raises `TlsError`."""
+    """Raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.modern_only else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -152,10 +151,10 @@ def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLCon
 
 
 def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Load files into a context; raises `TlsError`."""
+    """Raises `TlsError`."""
     try:
         with _temporary_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
-            context.load_cert_chain(pair, password="")  # otherwise OpenSSL asks for the password of an encrypted key on the terminal
+            context.load_cert_chain(pair, password="")  # otherwise OpenSSL prompts for an encrypted key's password
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             with _temporary_file(files.client_ca) as authorities:
@@ -201,7 +200,7 @@ _ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_
 
 
 def cipher_list(given: Sequence[str]) -> str:
-    """OpenSSL's cipher string for comma-separated IANA names; raises `TlsError` for names unknown to Go."""
+    """OpenSSL's cipher string for comma-separated IANA names. Raises `TlsError` for unknown ones."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     for name in names:
         if name not in _SUITES and name not in _ALWAYS_ON:
@@ -210,7 +209,7 @@ def cipher_list(given: Sequence[str]) -> str:
 
 
 def make_self_signed(valid_days: int = 3650) -> tuple[bytes, bytes]:
-    """A self-signed certificate and its key, PEM: it encrypts, but does not authenticate the server."""
+    """Certificate and key, PEM; they encrypt, but do not authenticate."""
     from cryptography import x509  # noqa: PLC0415 - most servers have a certificate or no TLS
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415

@@ -42,11 +42,7 @@ _STREAM_ERRORS_PER_SECOND: Final = 100
 
 
 class Connection:
-    """The server side of one connection.
-
-    `SocketConnection` calls `receive`, `tick` (once a second) and `lost`. After each call it writes the outbox, and closes the socket if
-    `lifetime.closing` is set. Client errors end the connection; they do not raise.
-    """
+    """The server side. After each call the caller writes `outbox`, and closes if `lifetime.closing`. Client errors do not raise."""
 
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, spawn: Spawn, now: float) -> None:
         self._counters = counters
@@ -63,7 +59,7 @@ class Connection:
         self._requests.send_window_update()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Handle bytes from the client."""
+        """Handle client bytes."""
         lifetime = self.lifetime
         if lifetime.closing:
             return
@@ -83,7 +79,7 @@ class Connection:
                 lifetime.close_after_last_stream()
 
     def tick(self, now: float) -> None:
-        """Apply timeouts."""
+        """Called once a second."""
         lifetime = self.lifetime
         if lifetime.closing:
             return
@@ -109,7 +105,7 @@ class Connection:
             self.lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
-        """Close with a GOAWAY because of a client error."""
+        """Close with a GOAWAY."""
         if not self.lifetime.closing:
             self.lifetime.enter(CLOSING)
             error.count(self._counters)
@@ -117,7 +113,7 @@ class Connection:
             self.streams.close_all()
 
     def set_writable(self, writable: bool) -> None:
-        """The socket accepts, or stops accepting, writes."""
+        """Set if the socket accepts writes."""
         self.outbox.writable = writable
         if writable:
             self.outbox.push_ready()
@@ -201,10 +197,7 @@ class ConnectionOwner(Protocol):
 
 
 class SocketConnection:
-    """An asyncio protocol.
-
-    It does not inherit from `asyncio.Protocol`: an interpreted base slows attributes down in mypyc.
-    """
+    """An asyncio protocol without the base class, which slows attributes down in mypyc."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
@@ -296,7 +289,6 @@ class SocketConnection:
             self._hang_up()
 
     def _flush_soon(self) -> None:
-        """Flush once per iteration of the event loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_now)
@@ -306,7 +298,7 @@ class SocketConnection:
         self._flush()
 
     def _hang_up(self) -> None:
-        # Close after the client: with unread input, the kernel would discard the GOAWAY that was written last.
+        # Half-close: with unread input, the kernel would discard the last GOAWAY.
         self._closed = True
         self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         if self._transport.can_write_eof():

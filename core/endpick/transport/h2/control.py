@@ -25,14 +25,14 @@ from endpick.transport.limits import Limits, TransportCounters
 
 
 class ConnectionState(IntEnum):
-    """The states of a connection, in order."""
+    """In order."""
 
     WAITING_FOR_PREFACE = 0
     WAITING_FOR_SETTINGS = 1
     OPEN = 2
-    DRAINING = 3  # the first GOAWAY has been sent; new streams are still served
-    LAST_CALL = 4  # the GOAWAY with the last stream id has been sent; later streams are refused
-    CLOSING = 5  # the rest is written; nothing more is read
+    DRAINING = 3  # first GOAWAY sent; new streams are served
+    LAST_CALL = 4  # last GOAWAY sent; new streams are refused
+    CLOSING = 5  # nothing more is read
     CLOSED = 6
 
 
@@ -62,7 +62,7 @@ MAX_IDLE_SECONDS: Final = 3600.0
 
 
 class Lifetime:
-    """The state of one connection and its timers."""
+    """State and timers of one connection."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, now: float) -> None:
         self._limits = limits
@@ -90,7 +90,7 @@ class Lifetime:
         self.closing = state >= CLOSING
 
     def settings_received(self) -> None:
-        """Handle SETTINGS; the first opens the connection."""
+        """The first SETTINGS open the connection."""
         if self.state is WAITING_FOR_SETTINGS:
             self.enter(OPEN if self._drain_started_at is None else DRAINING)
 
@@ -107,7 +107,7 @@ class Lifetime:
         self._streams.end_all("the server is draining", endless_only=True)
 
     def ping_answered(self, payload: bytes) -> None:
-        """Handle a PING acknowledgement; that of the drain PING follows the first GOAWAY."""
+        """The answer to the drain PING ends DRAINING."""
         if self.state is DRAINING and payload == _DRAIN_PING:
             self._call_last()
 
@@ -123,7 +123,7 @@ class Lifetime:
             self.enter(CLOSING)
 
     def is_idle(self, stream_id: int) -> bool:
-        """True for a stream that was never opened; such streams are ignored after the last GOAWAY."""
+        """True if never opened; always False after the last GOAWAY."""
         return stream_id > self._streams.last_id and self.state < LAST_CALL
 
     def tick(self, now: float) -> None:
@@ -170,7 +170,7 @@ _FRAMES_PER_SECOND: Final = 20_000
 _PING_COST: Final = 20.0
 _SETTINGS_COST: Final = 200.0  # a change of the initial window visits every stream
 _EMPTY_DATA_COST: Final = 200.0
-# More is a rapid-reset attack (CVE-2023-44487); gateways reset streams whose clients are gone.
+# Bounds rapid resets (CVE-2023-44487); gateways reset streams of disconnected clients.
 _UNANSWERED_RESET_BURST: Final = 8192
 _UNANSWERED_RESETS_PER_SECOND: Final = 500
 
@@ -196,7 +196,7 @@ class ControlFrames:
         )
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle any frame but RST_STREAM; unknown types are ignored (RFC 9113 section 4.1)."""
+        """Any frame but RST_STREAM; ignores unknown types (RFC 9113 section 4.1)."""
         if self._lifetime.state <= WAITING_FOR_SETTINGS and kind != _SETTINGS:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind == _WINDOW_UPDATE:
@@ -218,7 +218,7 @@ class ControlFrames:
                 raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "clients may not push")
 
     def receive_reset(self, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle RST_STREAM, with which Envoy ends nearly every stream."""
+        """Envoy resets nearly every stream."""
         if not stream_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
         _require_length(payload, 4, "RST_STREAM")

@@ -10,7 +10,7 @@ from endpick.transport.limits import Limits, TransportCounters
 
 
 class ErrorCode(IntEnum):
-    """The error codes of RFC 9113 section 7."""
+    """RFC 9113 section 7."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -29,7 +29,7 @@ class ErrorCode(IntEnum):
 
 
 class H2ConnectionError(Exception):
-    """The client broke a rule of the connection: answer GOAWAY, then close. `counter` names a field of `TransportCounters`."""
+    """Answer GOAWAY, then close. `counter` is a field of `TransportCounters`."""
 
     def __init__(self, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -38,13 +38,13 @@ class H2ConnectionError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Increment the counters of this error."""
+        """Increment the counters."""
         counters.connection_errors += 1
         _increment(counters, self.counter)
 
 
 class H2StreamError(Exception):
-    """The client broke a rule of one stream: answer RST_STREAM."""
+    """Answer RST_STREAM."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class H2StreamError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Increment the counters of this error."""
+        """Increment the counters."""
         counters.stream_errors += 1
         _increment(counters, self.counter)
 
@@ -64,11 +64,11 @@ def _increment(counters: TransportCounters, name: str | None) -> None:
 
 
 class InvalidTransitionError(Exception):
-    """A bug in endpick: a state machine got an event that its state does not allow."""
+    """A bug in endpick: an event does not fit the state."""
 
 
 class RateBudget:
-    """A token bucket that refills only when empty, which is cheap; at worst it lets two bursts pass."""
+    """A token bucket that refills only when empty; at worst two bursts pass."""
 
     def __init__(self, burst: int, per_second: int, subject: str, counter: str, now: float) -> None:
         self._burst = float(burst)
@@ -95,7 +95,7 @@ DEFAULT_WINDOW_BYTES: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
 _LARGEST_FRAME_BYTES: Final = 2**24 - 1
 
-MAX_FRAME_BYTES: Final = 65_536  # largest frame payload accepted, as announced to clients
+MAX_FRAME_BYTES: Final = 65_536  # largest payload accepted
 STREAM_WINDOW_BYTES: Final = 1_048_576
 CONNECTION_WINDOW_BYTES: Final = 16_777_216
 
@@ -115,7 +115,7 @@ _SETTING: Final = Struct(">HI")
 
 
 class FrameType(IntEnum):
-    """The frame types of RFC 9113."""
+    """RFC 9113 section 6."""
 
     DATA = 0x0
     HEADERS = 0x1
@@ -138,7 +138,7 @@ CONTINUATION: Final = 0x9
 
 
 class PartialFrame:
-    """The beginning of a frame whose end has not arrived."""
+    """The beginning of an incomplete frame."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -147,11 +147,11 @@ class PartialFrame:
         return len(self._bytes)
 
     def start(self, data: bytes, position: int) -> None:
-        """Keep `data[position:]`, which is less than a frame."""
+        """Keep `data[position:]`."""
         self._bytes += memoryview(data)[position:]
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """The frame, empty if still incomplete, and the position in `data` after it."""
+        """The frame, empty if incomplete, and the position after it."""
         partial = self._bytes
         position = max(0, FRAME_HEAD_BYTES - len(partial))
         partial += data[:position]
@@ -184,7 +184,7 @@ SETTINGS_ACK: Final = FRAME_HEAD.pack(0, 0, FrameType.SETTINGS, ACK, 0)
 
 
 def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:
-    """A HEADERS frame with a whole header block."""
+    """A HEADERS frame."""
     flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, flags, stream_id) + block
 
@@ -200,7 +200,7 @@ def ping(data: bytes, *, ack: bool) -> bytes:
 
 
 def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
-    """A GOAWAY frame with `reason` as its debug data."""
+    """A GOAWAY frame."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + reason.encode()[:200]
     return FRAME_HEAD.pack(0, len(payload), FrameType.GOAWAY, 0, 0) + payload
 
@@ -211,7 +211,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 class Setting(IntEnum):
-    """The settings of RFC 9113."""
+    """RFC 9113 section 6.5.2."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -232,7 +232,7 @@ def announced_settings(limits: Limits) -> dict[int, int]:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifiers and values; the last value of a repeated setting wins."""
+    """The last value of a repeated setting wins."""
     if len(payload) % _SETTING.size:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     values = list(_SETTING.iter_unpack(payload))
@@ -243,5 +243,5 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
             raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
         if setting == Setting.MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value <= _LARGEST_FRAME_BYTES:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
-    # Each change of the initial window visits every open stream, and one frame holds up to ten thousand changes.
+    # Each change of the initial window visits every open stream, and a frame holds ten thousand.
     return list(dict(values).items())

@@ -21,13 +21,13 @@ from endpick.transport.h2.frames import (
 )
 from endpick.transport.limits import Limits
 
-Fields = list[tuple[bytes, bytes, bool]]  # name, value, and whether the value is never indexed
+Fields = list[tuple[bytes, bytes, bool]]  # name, value, never indexed
 
 CodedString = tuple[int, int, int, int]  # field number, 0 for a name or 1 for a value, end position, encoded length
 
-EMPTY_TABLE: Final = b"\x20"  # sets the size of our dynamic table to zero; sent once, in the first block
+EMPTY_TABLE: Final = b"\x20"  # sets our dynamic table to zero, in the first block
 
-_LONGEST_REPEATED_BYTES: Final = 1024  # every connection keeps its last block, up to this length
+_LONGEST_REPEATED_BYTES: Final = 1024  # kept per connection
 _MAX_INTEGER_SHIFT: Final = 28
 _CODE_BITS: Final = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
@@ -45,7 +45,7 @@ class MalformedBlockError(Exception):
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection: all, in order, because later ones refer to them."""
+    """Decodes all blocks of a connection, in order: later ones refer to earlier ones."""
 
     def __init__(self, max_list_bytes: int) -> None:
         self._decoder = Decoder(max_list_bytes)
@@ -53,7 +53,7 @@ class HeaderDecoder:
         self.repeated: Fields = []
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of one block. Callers compare it with `repeatable` first, as gateways repeat one block."""
+        """Compare with `repeatable` first: gateways repeat one block."""
         try:
             # jh2 panics on cut literals, and accepts late table resizes and zero padding.
             coded, keeps_table = scan(block)
@@ -71,7 +71,7 @@ class HeaderDecoder:
 
 
 def scan(block: bytes) -> tuple[list[CodedString], bool]:
-    """The Huffman-coded strings of a block, and whether it leaves the dynamic table unchanged."""
+    """Huffman-coded strings, and True if the dynamic table stays unchanged."""
     coded: list[CodedString] = []
     keeps_table = True
     position = field = 0
@@ -128,7 +128,7 @@ def _check_padding(block: bytes, coded: list[CodedString], fields: Fields) -> No
 
 
 def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
-    """The rest of an integer, and its end: beyond the block if it is cut or too large."""
+    """Value and end: beyond the block if cut or too large."""
     value = shift = 0
     while position < len(block) and shift <= _MAX_INTEGER_SHIFT:
         byte = block[position]
@@ -141,7 +141,7 @@ def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
 
 
 def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of literals without indexing, valid on every connection."""
+    """Literals without indexing, valid on every connection."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
 
 
@@ -164,7 +164,7 @@ _BLOCK_SECONDS: Final = 10.0
 
 
 class HeaderBlocks:
-    """Assembles header blocks from HEADERS and CONTINUATION frames."""
+    """Assembles HEADERS and CONTINUATION frames."""
 
     def __init__(self, limits: Limits) -> None:
         self._max_bytes = limits.max_header_bytes
@@ -177,7 +177,7 @@ class HeaderBlocks:
         self._started_at = 0.0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
-        """The fields, once the block is complete; for a repeated block the same list."""
+        """The fields, once the block is complete; the same list if repeated."""
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
         if kind == HEADERS:
@@ -214,7 +214,7 @@ class HeaderBlocks:
         return self._decoder.decode(bytes(self._block))
 
     def require_end(self, now: float) -> None:
-        """Raise `H2ConnectionError` if an incomplete header block is overdue."""
+        """Raise H2ConnectionError if a block is overdue."""
         if self.stream_id and now - self._started_at > _BLOCK_SECONDS:
             raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")
 
@@ -230,7 +230,7 @@ def _too_long() -> H2ConnectionError:
 
 
 def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
-    """The bounds of a padded payload without its padding."""
+    """Bounds without the padding."""
     if start == stop:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a pad length")
     padding = buffer[start]
@@ -245,23 +245,23 @@ _CONNECTION_SPECIFIC: Final = frozenset((b"connection", b"keep-alive", b"proxy-c
 
 
 class MalformedError(Exception):
-    """The header fields are not a valid request; the stream is reset with PROTOCOL_ERROR."""
+    """Not a valid request; reset the stream with PROTOCOL_ERROR."""
 
 
 @dataclass(slots=True)
 class RequestHead:
-    """A request without its body, shared by requests with equal headers."""
+    """Shared by requests with equal headers."""
 
     method: bytes = b""
     path: str = ""
     is_grpc: bool = False
     timeout_seconds: float | None = None
     content_length: int | None = None
-    refusal: tuple[bytes, bytes] | None = None  # header block and body of the answer to a request that is not gRPC
+    refusal: tuple[bytes, bytes] | None = None  # header block and body for a request that is not gRPC
 
 
 def read_head(fields: Fields) -> RequestHead:
-    """Read and validate the header fields of a request; raises `MalformedError`."""
+    """Raises `MalformedError`."""
     head = RequestHead()
     pseudo: dict[bytes, bytes] = {}
     regular = False
@@ -302,7 +302,7 @@ def read_head(fields: Fields) -> RequestHead:
 
 
 def check_trailers(fields: Fields) -> None:
-    """Validate the trailers of a request; raises `MalformedError`."""
+    """Raises `MalformedError`."""
     for name, _, _ in fields:
         _check_name(name)
     _check_values(fields)
@@ -349,6 +349,6 @@ _UNIT_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1
 
 
 def parse_timeout(value: bytes) -> float | None:
-    """Seconds in a `grpc-timeout` header; None if it is malformed."""
+    """Seconds; None if malformed."""
     match = _TIMEOUT.fullmatch(value)
     return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -1,4 +1,4 @@
-"""Handles the frames of requests: HEADERS, CONTINUATION and DATA."""
+"""Handles HEADERS, CONTINUATION and DATA."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _message_head: Final = MESSAGE_HEAD.unpack_from
 
 
 class RequestFrames:
-    """Handles HEADERS, CONTINUATION and DATA. Raises `H2ConnectionError` and `H2StreamError`."""
+    """Raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, control: ControlFrames) -> None:
         self._limits = limits
@@ -55,7 +55,7 @@ class RequestFrames:
         self.blocks = HeaderBlocks(limits)
 
     def receive_data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
-        """Handle a DATA frame whose payload is `buffer[start:stop]`."""
+        """The payload is `buffer[start:stop]`."""
         length = stop - start
         self._receive_window -= length
         if self._receive_window <= CONNECTION_WINDOW_BYTES >> 1:
@@ -93,7 +93,7 @@ class RequestFrames:
             self._streams.send_window_update(stream)
 
     def receive_headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle a HEADERS or CONTINUATION frame."""
+        """Handle HEADERS or CONTINUATION."""
         blocks = self.blocks
         fields = blocks.add(kind, flags, stream_id, payload, now)
         if fields is None:
@@ -113,7 +113,7 @@ class RequestFrames:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
 
     def send_window_update(self) -> None:
-        """Reopen the connection's window, unless the client does not read."""
+        """Reopen the connection's window if the client reads."""
         increment = CONNECTION_WINDOW_BYTES - self._receive_window
         if increment > 0 and self._outbox.writable:
             self._outbox.put(frames.window_update(0, increment))
@@ -133,7 +133,6 @@ class RequestFrames:
             self._streams.deliver(stream, session, messages)
 
     def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """The messages that a payload completes; an unacceptable one ends the stream."""
         assembler = stream.assembler or MessageAssembler(self._max_message_bytes)
         try:
             messages = assembler.feed(buffer, start, stop)

@@ -1,4 +1,4 @@
-"""The output of one connection, as far as the client's windows and the socket allow."""
+"""The output of one connection, as its windows and the socket allow."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from endpick.transport.h2.stream import AWAITED, COMPLETE, MESSAGE_HEAD, MESSAGE
 
 MAX_PENDING_BYTES: Final = 32 * 2**20  # per stream
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
-_LONG_BYTES: Final = 4096  # longer frames are cheaper to write separately than to copy
+_LONG_BYTES: Final = 4096  # longer frames are not copied
 _SHORT_BYTES: Final = 2048  # joined while pending: a memoryview takes 200 bytes
 
 
 class SocketWriter(Protocol):
-    """The methods of `asyncio.WriteTransport` that an outbox needs."""
+    """Part of `asyncio.WriteTransport`."""
 
     def write(self, data: bytes) -> None: ...  # noqa: D102
 
@@ -38,18 +38,14 @@ class SocketWriter(Protocol):
 
 
 class Outbox:
-    """Frames for one client.
-
-    A message that fits into all windows is sent at once. Others wait at their stream for WINDOW_UPDATE, SETTINGS or a writable socket.
-    """
+    """Frames for one client. Messages beyond a window wait at their stream for WINDOW_UPDATE, SETTINGS or a writable socket."""
 
     def __init__(self, on_sent: Callable[[Stream], None]) -> None:
-        """`on_sent` is called when nothing of a stream waits any more."""
+        """`on_sent` is called when a stream has sent everything."""
         self._frames: list[bytes | memoryview] = []
         self._has_long = False
         self._on_sent = on_sent
-        self._ready: dict[int, Stream] = {}
-        """Held back by the connection window or the socket, least recently served first."""
+        self._ready: dict[int, Stream] = {}  # held back, least recently served first
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
@@ -64,7 +60,7 @@ class Outbox:
         return data
 
     def write_to(self, socket: SocketWriter) -> None:
-        """Write all frames so far; long ones are not copied."""
+        """Write all frames."""
         if not self._frames:
             return
         if self._has_long:
@@ -79,7 +75,7 @@ class Outbox:
         self._frames.append(frame)
 
     def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
-        """Send gRPC messages, at first with the response headers."""
+        """Send gRPC messages, headers first."""
         if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
@@ -102,7 +98,7 @@ class Outbox:
                 raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
 
     def pass_on(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Answer a piece of a response body; False, without effect, if it does not qualify."""
+        """Answer a piece of a body; False, without effect, if unsuitable."""
         passage = passage_of(stop - start)
         size = passage.size
         if not size or stream.assembler is not None or stream.content_left is not None:
@@ -124,7 +120,7 @@ class Outbox:
         return True
 
     def finish(self, stream: Stream, trailers: bytes) -> bool:
-        """Complete the response. False if the trailers wait for pending messages."""
+        """Complete the response; False if the trailers have to wait."""
         block = RESPONSE_HEADERS + trailers if stream.response is AWAITED else trailers
         stream.response = COMPLETE
         if stream.pending:
@@ -134,7 +130,7 @@ class Outbox:
         return True
 
     def refuse(self, stream: Stream, block: bytes, body: bytes) -> None:
-        """Answer a request that is not gRPC with a plain HTTP response."""
+        """Send a plain HTTP response."""
         stream.response = COMPLETE
         self._put_headers(stream, block, end_stream=not body)
         if body:
@@ -150,7 +146,7 @@ class Outbox:
         stream.pending.clear()
 
     def apply_settings(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
-        """Apply the client's SETTINGS to this connection and its open streams."""
+        """Apply the client's SETTINGS."""
         for setting, value in settings:
             if setting == Setting.MAX_FRAME_SIZE:
                 self.max_frame_bytes = value
@@ -180,7 +176,7 @@ class Outbox:
             self._push(stream)
 
     def push_ready(self) -> None:
-        """Send pending bytes, stream by stream, as far as the connection window allows."""
+        """Send pending bytes while the connection window allows."""
         while self._ready and self.window > 0 and self.writable:
             self._push(self._ready.pop(next(iter(self._ready))))
 

@@ -91,7 +91,7 @@ class H2Server:
         self._empty.clear()
 
     def closed(self, connection: SocketConnection) -> None:
-        """Called by a connection whose socket is closed."""
+        """Called when its socket is closed."""
         self._connections.discard(connection)
         if self._listener is not None:
             self._listener.connection_closed()

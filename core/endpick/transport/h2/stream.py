@@ -28,12 +28,12 @@ class CompressedMessageError(Exception):
 
 
 class MessageAssembler:
-    """Assembles messages that are cut by DATA frames, or too long for the fast path."""
+    """Assembles messages cut by DATA frames, or too long for the fast path."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
         self._head = b""
-        self._missing = -1  # bytes that the current message lacks; -1 between messages
+        self._missing = -1  # -1 between messages
         self._message = bytearray()
 
     @property
@@ -42,7 +42,7 @@ class MessageAssembler:
         return self._missing < 0 and not self._head
 
     def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """The messages that `buffer[start:stop]` completes. Raises `MessageTooLargeError` and `CompressedMessageError`."""
+        """Messages completed by `buffer[start:stop]`. Raises `MessageTooLargeError`, `CompressedMessageError`."""
         messages: list[bytes] = []
         position = start
         while position < stop:
@@ -78,7 +78,7 @@ class MessageAssembler:
 
 
 def trailers(status: int, message: str = "") -> bytes:
-    """The header block that ends a stream with a gRPC status."""
+    """Header block with a gRPC status."""
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
         # The gRPC protocol percent-encodes everything but printable ASCII.
@@ -90,23 +90,18 @@ def trailers(status: int, message: str = "") -> bytes:
 OK_TRAILERS: Final = trailers(GrpcStatus.OK)
 
 
-MAX_PAYLOAD_BYTES: Final = 4096  # longer payloads are rare and take the usual path
+MAX_PAYLOAD_BYTES: Final = 4096  # longer ones take the usual path
 
 
 class Passage:
-    """The fast path for pieces of a streamed response body: the reply is derived from the DATA payload without parsing it.
-
-    Nearly all pieces pass unchanged. The bytes around one depend on its length only, so they are computed once per length. Other payloads
-    take the usual path, with the same result.
-    """
+    """The fast path of streamed response bodies: the bytes around a piece depend on its length only, so nothing is parsed."""
 
     def __init__(self, payload_bytes: int) -> None:
         before, before_bytes, instead = passage(payload_bytes - MESSAGE_HEAD_BYTES)
         message_bytes = len(instead) + payload_bytes - MESSAGE_HEAD_BYTES - before_bytes
         self.before = MESSAGE_HEAD.pack(0, payload_bytes - MESSAGE_HEAD_BYTES) + before
         self.before_bytes = len(self.before)
-        self.size = MESSAGE_HEAD_BYTES + message_bytes if instead else 0
-        """Payload size of the reply; 0 if no piece has this length."""
+        self.size = MESSAGE_HEAD_BYTES + message_bytes if instead else 0  # of the reply's payload; 0 if no piece has this length
         self.frame_head = FRAME_HEAD.pack(self.size >> 8, self.size & 0xFF, DATA, 0, 0)[:5]
         self.instead = MESSAGE_HEAD.pack(0, message_bytes) + instead
 
@@ -115,7 +110,7 @@ _PASSAGES: Final[list[Passage | None]] = [None] * (MAX_PAYLOAD_BYTES + 1)
 
 
 def passage_of(payload_bytes: int) -> Passage:
-    """The passage for payloads of this length, at most `MAX_PAYLOAD_BYTES`."""
+    """At most `MAX_PAYLOAD_BYTES`."""
     found = _PASSAGES[payload_bytes]
     if found is None:
         found = _PASSAGES[payload_bytes] = Passage(payload_bytes)
@@ -132,7 +127,7 @@ class StreamState(IntEnum):
 
 
 class StreamEvent(IntEnum):
-    """The events that move a stream to another state."""
+    """The events of a stream."""
 
     RECV_END_STREAM = 1
     SEND_END_STREAM = 2
@@ -170,11 +165,11 @@ _TRANSITIONS: Final = {
 
 
 class ResponseState(IntEnum):
-    """Progress of the response; some of it may still wait for a flow-control window."""
+    """Progress of the response."""
 
     AWAITED = 0
     STARTED = 1
-    COMPLETE = 2  # nothing more is added: END_STREAM follows once `Stream.pending` is empty
+    COMPLETE = 2  # messages may still be pending; END_STREAM follows
 
 
 AWAITED: Final = ResponseState.AWAITED
@@ -183,28 +178,26 @@ COMPLETE: Final = ResponseState.COMPLETE
 
 
 class Stream:
-    """One stream, from its HEADERS until it is closed."""
+    """One stream."""
 
     def __init__(self, stream_id: int, receive_window: int, send_window: int) -> None:
         self.id = stream_id
         self.wire_id = stream_id.to_bytes(4, "big")
         self.state: StreamState = OPEN
         self.response: ResponseState = AWAITED
-        self.session: StreamSession | None = None
-        """None if the request is not gRPC, the response is complete or the stream closed."""
-        self.passing: PassingBody | None = None  # set while pieces of the response body pass unchanged
+        self.session: StreamSession | None = None  # None if not gRPC, complete or closed
+        self.passing: PassingBody | None = None  # set while pieces pass unchanged
         self.task: asyncio.Future[Any] | None = None
         self.deadline: float | None = None
-        self.holds_drain = True  # see `Method.holds_drain`
+        self.holds_drain = True
         self.receive_window = receive_window
         self.send_window = send_window
-        self.content_left: int | None = None  # bytes of the body that `content-length` still promises
+        self.content_left: int | None = None  # left of `content-length`
         self.assembler: MessageAssembler | None = None  # set while a message is incomplete
         self.pending: list[memoryview] = []
         self.pending_bytes = 0
-        self.trailers: bytes | None = None  # header block that ends the response once `pending` is empty
-        self.refusal: tuple[bytes, bytes] | None = None
-        """Header block and body that answer a request that is not gRPC, once it has ended."""
+        self.trailers: bytes | None = None  # sent once `pending` is empty
+        self.refusal: tuple[bytes, bytes] | None = None  # sent at the end of a request that is not gRPC
 
     def move(self, event: StreamEvent) -> None:
         """Change the state."""

@@ -41,7 +41,7 @@ _FORGOTTEN_AT_ONCE: Final = 256
 
 
 class Streams:
-    """The streams of one connection, by id."""
+    """Streams by id."""
 
     def __init__(self, methods: Methods, counters: TransportCounters, spawn: Spawn) -> None:
         self._methods = methods
@@ -49,7 +49,7 @@ class Streams:
         self._spawn = spawn
         self.outbox = Outbox(self._all_sent)
         self.open: dict[int, Stream] = {}
-        self.closed: dict[int, bool] = {}  # closed last; True if reset by us, which the client may not know
+        self.closed: dict[int, bool] = {}  # True if reset by us, which the client may not know
         self.forgotten_id = 0  # streams up to this id may be missing from `closed`
         self.last_id = 0
 
@@ -100,11 +100,11 @@ class Streams:
                 self._end_or_wait(stream, session)
 
     def resume(self, stream: Stream, result: object) -> None:
-        """Continue a session with the result it waited for."""
+        """Continue with a result."""
         self._continue(stream, lambda session: session.resume(result))
 
     def fail(self, stream: Stream, exception: BaseException) -> None:
-        """Continue a session with the exception it waited for."""
+        """Continue with an exception."""
         self._continue(stream, lambda session: session.fail(exception))
 
     def end_request(self, stream: Stream) -> None:
@@ -121,13 +121,13 @@ class Streams:
             self._all_sent(stream)
 
     def end_all(self, message: str, *, endless_only: bool = False) -> None:
-        """End streams with UNAVAILABLE: all, or those that never end by themselves."""
+        """End streams with UNAVAILABLE."""
         for stream in list(self.open.values()):
             if stream.response is not COMPLETE and not (endless_only and stream.holds_drain):
                 self.end(stream, CloseCause.DRAIN, GrpcStatus.UNAVAILABLE, message)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """Send RST_STREAM for a stream, open or not."""
+        """Send RST_STREAM, even after the stream closed."""
         self.outbox.put(rst_stream(stream_id, code))
         stream = self.open.get(stream_id)
         if stream is None:
@@ -147,7 +147,7 @@ class Streams:
         self._remember_closed(stream.id, by_reset=event is SEND_RST_STREAM)
 
     def close_all(self) -> None:
-        """Close every stream because the connection is closed."""
+        """The connection is closed."""
         for stream in list(self.open.values()):
             self.close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
 
@@ -159,14 +159,13 @@ class Streams:
             stream.receive_window = STREAM_WINDOW_BYTES
 
     def expire(self, now: float) -> None:
-        """End the streams whose `grpc-timeout` has passed."""
+        """End streams past their `grpc-timeout`."""
         for stream in list(self.open.values()):
             if stream.deadline is not None and stream.deadline <= now and stream.session is not None:
                 self._counters.deadlines_exceeded += 1
                 self.end(stream, CloseCause.RESET, GrpcStatus.DEADLINE_EXCEEDED, "the client's deadline has passed")
 
     def _interrupt(self, stream: Stream, result: object) -> None:
-        """Resume a session that waits for nothing, in the next loop iteration."""
         if stream.session is not None and stream.task is None:
             known: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             known.set_result(result)
@@ -194,7 +193,6 @@ class Streams:
             self.reset(stream.id, violation.code)
 
     def _answer_whole_request(self, stream: Stream) -> None:
-        """Complete the response, unless a decision is outstanding."""
         if stream.response is COMPLETE:
             return
         if stream.refusal is not None:
@@ -238,7 +236,6 @@ class Streams:
                 logger.exception("a stream session failed while being closed")
 
     def _all_sent(self, stream: Stream) -> None:
-        """Close the stream if its response is complete."""
         if stream.response is not COMPLETE:
             self.send_window_update(stream)
         elif stream.state is OPEN:
