@@ -1,15 +1,17 @@
-"""The base class of all plugins, their parameters, and the context they are built with."""
+"""The base class of all plugins, their parameters and durations, and the context they are built with."""
 
 from __future__ import annotations
 
 import enum
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, get_args, get_origin
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeAlias, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, DataKey, Subscriptions
@@ -19,12 +21,6 @@ from endpick.api.errors import ConfigurationError
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
-
-import re
-from fractions import Fraction
-from typing import Annotated, TypeAlias
-
-from pydantic import BeforeValidator, WithJsonSchema
 
 MAX_SECONDS = (2**63 - 1) / 1e9  # the longest duration Go can hold, about 292 years
 
