@@ -1,4 +1,4 @@
-"""Response observers: usage attributes for the gateway, and the serving endpoint for conformance tests."""
+"""Response observers: usage attributes, and the serving endpoint for conformance tests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
     CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, if reported,
     `usage.prompt_tokens_details.cached_tokens`, also in llm-d's spelling `prompt_token_details`. Fractions are truncated; 0, -1 and
-    anything that is not a number are not reported. Needs `pip install 'endpick[cel]'` and takes 0.15 ms per expression.
+    non-numbers are not reported. Needs `pip install 'endpick[cel]'` and takes 0.15 ms per expression.
     """
 
     def __init__(self, name: str, parameters: AttributeReporterParameters, context: PluginContext) -> None:
@@ -91,10 +91,10 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
             if self._condition is not None and not self._condition.evaluate(seen):
                 return None
             value = self._expression.evaluate(seen)
-        except Exception as problem:  # celpy raises its own errors and some of Python's
+        except Exception as problem:  # celpy raises its own errors and Python's
             self._log(problem)
             return None
-        # celpy's numbers are Python's, and so is its own boolean type
+        # celpy has its own boolean type
         if not isinstance(value, int | float) or "Bool" in type(value).__name__ or isinstance(value, bool):
             return None
         try:
@@ -111,17 +111,16 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
 
 class Expressions:
-    """The CEL library, an optional dependency that takes 0.1 s to import."""
+    """The CEL library, which takes 0.1 s to import."""
 
     def __init__(self) -> None:
-        """Raises ConfigurationError if celpy is not installed."""
         try:
             self._celpy: Any = import_module("celpy")
         except ImportError as missing:
             raise ConfigurationError("CEL expressions need the package 'cel-python': pip install 'endpick[cel]'") from missing
 
     def compiled(self, expression: str) -> Program:
-        """Compile an expression. Raises ConfigurationError if it is not valid CEL."""
+        """Raises ConfigurationError for invalid CEL."""
         environment = self._celpy.Environment()
         try:
             program: Program = environment.program(environment.compile(expression))

@@ -1,4 +1,4 @@
-"""`endpoint-load-observer`: reads the load of model servers from response headers (ORCA)."""
+"""`endpoint-load-observer`: reads load from response headers (ORCA)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 class LoadObserverParameters(Parameters):
-    """The format of the reports and the metric names in them."""
+    """Format and metric names of the reports."""
 
     format: Annotated[LoadFormat, Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])] = (
         LoadFormat.JSON
@@ -71,11 +71,10 @@ class LoadObserverParameters(Parameters):
 class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
     """Asks model servers for their load with each request, and reads it from the response headers.
 
-    Requests get the header `endpoint-load-metrics-format`; answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics": {…}}`
-    or `TEXT named_metrics.num_requests_waiting=0, …`. vLLM answers so for requests that are not streamed. The values update the columns
-    of the metrics page. While answers report every key that plugins require, that page is polled at `--idle-metrics-interval` only.
-
-    Missing, negative and non-finite values leave their columns unchanged. The response header is removed unless the client asked for it.
+    Requests get the header `endpoint-load-metrics-format`; answers carry `endpoint-load-metrics` (ORCA): `JSON {"named_metrics": {…}}` or
+    `TEXT named_metrics.num_requests_waiting=0, …`. vLLM sends it for requests that are not streamed. Values update the metrics page's
+    columns; while answers report every required key, the page is polled only at `--idle-metrics-interval`. Missing, negative and non-finite
+    values are ignored. The response header is removed unless the client asked for it.
     """
 
     produces = (_WAITING, _RUNNING, _KV_USAGE)
@@ -89,12 +88,10 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Add the header, unless the client sent it."""
         if FORMAT_HEADER not in request.headers:
             headers.set(FORMAT_HEADER, self.parameters.format.value)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
-        """Write the reported load."""
         report = head.headers.get(LOAD_HEADER)
         if report is None:
             self._counts[Outcome.NONE].inc()
@@ -111,7 +108,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
 
 
 def read_load(text: str) -> Mapping[str, float]:
-    """The named metrics of a load report; empty if it is malformed."""
+    """The named metrics; empty if malformed."""
     form, _, report = text.strip().partition(" ")
     match form.upper():
         case LoadFormat.JSON:

@@ -1,4 +1,4 @@
-"""`pd-profile-handler` and `disagg-headers-handler`, the predecessors of `disagg-profile-handler`."""
+"""`pd-profile-handler` and `disagg-headers-handler`, predecessors of `disagg-profile-handler`."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class PdParameters(Parameters):
 class PdProfileHandler(ProfileHandler[PdParameters]):
     """Runs decode, then prefill if the decider agrees. Needs `disagg-headers-handler` to set the headers.
 
-    Without a pick of decode the request is refused with 429; without one of prefill, the decode server does its work. Counts decisions in
-    `llm_d_epp_pd_decision_total`.
+    Without a pick of decode the request gets 429; without one of prefill, the decode server does its work. `llm_d_epp_pd_decision_total`
+    counts decisions.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -115,7 +115,7 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 
 
 class DisaggHeadersParameters(Parameters):
-    """The profiles whose picks become headers."""
+    """Profiles that become headers."""
 
     prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
         "prefill"
@@ -128,8 +128,8 @@ class DisaggHeadersParameters(Parameters):
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
     """Sets the headers that name the other stages, for handlers that do not set them.
 
-    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`; removed if a stage
-    did not run.
+    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`; removed without a
+    pick.
     """
 
     aliases = ("prefill-header-handler",)

@@ -61,8 +61,8 @@ class DataParallelParameters(Parameters):
 class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
     """Runs the only profile and sends the request to the sidecar on the host of the picked rank.
 
-    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = address of the first pick, which selects the rank.
-    Not needed if the gateway can route to several ports of a host.
+    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = the first pick, which selects the rank. Not needed if the
+    gateway can route to several ports of a host.
     """
 
     most_profiles = 1
@@ -102,7 +102,7 @@ class HeaderProfileParameters(Parameters):
 class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
     """Runs the profile named by a header, or `defaultProfile` without the header.
 
-    A configuration with one profile always runs it. An unknown name is refused with 429, as in llm-d.
+    A single profile always runs. An unknown name is refused with 429, as in llm-d.
     """
 
     stability = Stability.EXPERIMENTAL

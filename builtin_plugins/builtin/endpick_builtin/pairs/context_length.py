@@ -1,4 +1,4 @@
-"""`context-length-aware`: matches prompts to endpoints by length, as a filter and a scorer."""
+"""`context-length-aware`: matches prompts to endpoints by length."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def range_of(text: str) -> tuple[int, int] | None:
 
 
 class ContextLengthParameters(Parameters):
-    """The label with the range, and whether it is binding."""
+    """The label, and whether it is binding."""
 
     label: Annotated[str, Field(min_length=1, description="Label with the range of tokens an endpoint is meant for, such as `0-8192`.")] = (
         "llm-d.ai/context-length-range"
@@ -69,9 +69,9 @@ class ContextLengthParameters(Parameters):
 class ContextLengthAware(Filter[ContextLengthParameters], Scorer[ContextLengthParameters]):
     """Prefers endpoints meant for prompts of this length, narrowest range first.
 
-    For L tokens and a label `min-max` with width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max - L) /
-    width), or 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5, with an
-    invalid one 0. A request without tokens has length 0. With `enableFiltering` the filter drops endpoints out of range, possibly all.
+    For L tokens (0 if unknown), label `min-max` and width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max
+    - L) / width), 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). It is 0.5 without the label, 0 for an invalid
+    one. With `enableFiltering` the filter drops endpoints out of range, possibly all.
     """
 
     consumes = (TOKENIZED_PROMPT,)

@@ -1,4 +1,4 @@
-"""`topology-affinity-filter` and `topology-affinity-scorer`: prefer endpoints near that of an earlier stage."""
+"""`topology-affinity-filter` and `topology-affinity-scorer`: prefer endpoints near an earlier stage's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Distance(IntEnum):
 
 
 class Places:
-    """Places of the whole pool, with names replaced by numbers."""
+    """Places of the pool as numbers."""
 
     def __init__(self, topologies: Sequence[Topology | None]) -> None:
         known = [topology or Topology() for topology in topologies]
@@ -49,7 +49,7 @@ class Places:
         self._distances: dict[int, npt.NDArray[np.int8]] = {}
 
     def distances(self, position: int) -> npt.NDArray[np.int8]:
-        """`Distance` of every endpoint from the one at this position. Cached: requests share few peers."""
+        """Cached: requests share few peers."""
         found = self._distances.get(position)
         if found is None:
             found = np.full(len(self._numbers[0]), Distance.NOTHING_SHARED, dtype=np.int8)
@@ -89,7 +89,6 @@ class _NearPeer(Plugin[P]):
         self._topology = TOPOLOGY.from_producer(parameters.topology_producer_name)
 
     def _distances(self, endpoints: Endpoints, state: ScoringState) -> npt.NDArray[np.int8] | None:
-        """`Distance` of each endpoint from the peer; None without a peer in the pool."""
         places = endpoints.derived_from_objects(self._topology, Places)
         peer = state.get(PEER_ENDPOINT)
         position = None if peer is None else endpoints.pool_position(peer.name)
@@ -127,7 +126,7 @@ class TopologyFilterParameters(TopologyParameters):
 class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
     """Keeps endpoints that share `minAffinity`, or a smaller place, with the endpoint of an earlier stage of the request.
 
-    Unknown places are not shared. All are kept if there is no such peer, if its place is unknown, or if no endpoint is near enough.
+    Unknown places are not shared. All are kept without such a peer, if its place is unknown, or if none is near enough.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -151,7 +150,7 @@ _SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SA
 class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
     """Prefers endpoints near that of an earlier stage of the request.
 
-    score = 1 on its host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region; else 0, also without such a peer.
+    score = 1 on its host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region; else 0, also without a peer.
     """
 
     category = Category.AFFINITY

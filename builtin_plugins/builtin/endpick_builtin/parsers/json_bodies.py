@@ -1,4 +1,4 @@
-"""Parses JSON bodies, leniently if necessary, and limits their structure."""
+"""Parses JSON bodies and limits their structure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Rejection
 
 CHECKED_BYTES: Final = 1 << 20
 LENIENT_BYTES: Final = 4 << 20  # larger bodies must be valid Unicode
-MAX_STRUCTURE: Final = 1 << 20  # A million token ids, or 200,000 fields
+MAX_STRUCTURE: Final = 1 << 20  # a million token ids, or 200,000 fields
 MAX_QUOTES: Final = 1 << 19
 _WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))  # relative costs of structure, once parsed
 _TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
@@ -25,7 +25,6 @@ class JSONParser(Parser):
     """Base of parsers for JSON objects."""
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Parse the object."""
         if is_too_complex(body):
             return _TOO_COMPLEX
         try:
@@ -46,12 +45,12 @@ class JSONParser(Parser):
         raise NotImplementedError
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """The object with another model, serialised again as in llm-d."""
+        """Serialises again, as in llm-d."""
         return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
 
 
 def is_too_complex(body: bytes) -> bool:
-    """True when parsing would hold up other requests. JSON within strings does not count."""
+    """True when parsing would hold up other requests. JSON in strings does not count."""
     if len(body) <= CHECKED_BYTES or _structure_of(body) <= MAX_STRUCTURE:
         return False
     if body.count(b'"') > MAX_QUOTES:
@@ -66,7 +65,7 @@ def _structure_of(text: bytes) -> int:
 
 
 def read_leniently(body: bytes) -> JSONValue:
-    """Parse invalid Unicode, which llm-d accepts, as U+FFFD; None for invalid JSON."""
+    """Invalid Unicode becomes U+FFFD, which llm-d accepts; None for invalid JSON."""
     if len(body) > LENIENT_BYTES:
         return None
     try:
@@ -88,7 +87,7 @@ def text_of(payload: JSONObject, name: str) -> str:
 
 
 def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first of these fields with a whole number."""
+    """The first whole number in these fields."""
     for name in names:
         value = payload.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

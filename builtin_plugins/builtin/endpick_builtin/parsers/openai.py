@@ -52,15 +52,14 @@ _TOO_MANY_PROMPTS: Final = Rejection(f"the request body has more than {MAX_PROMP
 class OpenAIParser(JSONParser):
     """Reads OpenAI requests, and token counts from the responses.
 
-    For chat the prompt is the tools, then role and text of each message; otherwise the text itself. A batch stays several prompts; token
-    ids become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
+    For chat the prompt is the tools, then role and text of each message; otherwise the text. A batch stays several prompts; token ids
+    become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
     """
 
     claims = tuple(API_OF)
     reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See `JSONParser.parsed`."""
         api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > MAX_PROMPTS:
             return _TOO_MANY_PROMPTS
@@ -68,7 +67,7 @@ class OpenAIParser(JSONParser):
         if complaint is not None:
             return Rejection(complaint, status=400)
         model, salt = payload.get("model"), payload.get("cache_salt")
-        # Positional arguments: with keywords, Python builds a dictionary first.
+        # Positional: keywords build a dictionary.
         return ParsedRequest(
             model if isinstance(model, str) else "",
             Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
@@ -79,7 +78,6 @@ class OpenAIParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         return from_events(body) if streaming else from_body(body)
 
 
@@ -98,5 +96,4 @@ class PassthroughParser(Parser):
     """
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Accept the body unread."""
         return ParsedRequest(needs_model=False)

@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-producer`: estimates encoder caches from the media that were sent there."""
+"""`mm-embeddings-cache-producer`: estimates encoder caches from the media sent there."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class _EncoderCacheMetrics:
 class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCacheParameters]):
     """Counts the distinct media of the request that were sent to each candidate before and should still be cached there.
 
-    The endpoint that a request is sent to holds its media, up to the last cacheSizeInMBPerServer / 2. Media are identified by the
-    token-producer, or by xxh64 of link or content.
+    An endpoint holds the media sent to it, up to the last cacheSizeInMBPerServer / 2, by the token-producer's identifier or xxh64 of link
+    or content.
     """
 
     consumes_optional = (TOKENIZED_PROMPT,)
@@ -100,8 +100,7 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
 
     def __init__(self, name: str, parameters: MediaCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._held: dict[str, OrderedDict[int, None]] = {}
-        """Items of each endpoint, the most recent last."""
+        self._held: dict[str, OrderedDict[int, None]] = {}  # by endpoint, the most recent last
         self._capacity = parameters.capacity
         self._metrics = _EncoderCacheMetrics(context.registry)
         self._pool: object = None

@@ -33,7 +33,7 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Order in which endpoints last got a request with an uncached prompt."""
+    """Order of the endpoints' last uncached prompts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -42,11 +42,10 @@ class ColdPicks:
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """Sequence number of each endpoint's last cold request; 0 if none."""
+        """Sequence numbers; 0 without a cold request."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
     def touch(self, picked: Endpoints) -> None:
-        """Record a cold request for the first endpoint."""
         name = picked.take([0]).members[0].name
         self._count += 1
         self._counts.use(name, self._count)
@@ -67,7 +66,7 @@ class ColdPicks:
 
 
 class NoHitLRUParameters(Parameters):
-    """Capacity of the memory, and the producer of prefix matches."""
+    """Capacity of the memory, and the producer of matches."""
 
     lru_size: Annotated[
         int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
@@ -88,9 +87,9 @@ class NoHitLRUParameters(Parameters):
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
     """For a prompt that no candidate has cached, prefers the endpoint that got such a prompt least recently.
 
-    A request is cold if no candidate is known to have a block of its prompt. Candidates that never got a cold request rank first, in pool
-    order, then the others, least recent first: score = 1 - rank / (candidates - 1), 1 for a single candidate. Other requests score 0.5. A
-    request that was cold in every profile marks the first pick of each profile as used.
+    A request is cold if no candidate is known to have a block of its prompt; others score 0.5. Candidates that never got one rank first, in
+    pool order, then the least recent: score = 1 - rank / (candidates - 1), 1 for a single one. A request that was cold in every profile
+    counts for each profile's first pick.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS,)
