@@ -29,7 +29,7 @@ from endpick_builtin.producers.latency_ledger import TTFT_HEADERS
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MAX_MILLISECONDS = 2**63 - 1
-_DIGITS = 6  # sums of floats that should be equal differ behind them
+_DIGITS = 6  # hides rounding errors of equal sums
 
 
 class FirstComeFirstServed(OrderingPolicy[Parameters]):
@@ -42,8 +42,7 @@ class FirstComeFirstServed(OrderingPolicy[Parameters]):
 class EarliestDeadlineFirst(OrderingPolicy[Parameters]):
     """Serves the earliest deadline first: deadline = enqueue time + time limit.
 
-    Requests without a time limit come last, equal deadlines in order of arrival. While all requests share `defaultRequestTTL`, this is the
-    order of `fcfs-ordering-policy`.
+    Requests without a time limit come last, ties in order of arrival. While all share `defaultRequestTTL`, this is `fcfs-ordering-policy`.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
@@ -53,8 +52,8 @@ class EarliestDeadlineFirst(OrderingPolicy[Parameters]):
 class SloDeadline(OrderingPolicy[Parameters]):
     """Serves the earliest TTFT deadline first: deadline = arrival time + objective for the first token.
 
-    The objective is the header `x-llm-d-slo-ttft-ms`, or else `x-slo-ttft-ms`, a non-negative 64-bit integer. Requests without one come
-    last, equal deadlines in order of arrival.
+    The objective is the header `x-llm-d-slo-ttft-ms`, or else `x-slo-ttft-ms`, a non-negative 64-bit integer. Requests without it come
+    last, ties in order of arrival.
     """
 
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
@@ -64,7 +63,7 @@ class SloDeadline(OrderingPolicy[Parameters]):
 
 
 def _seconds(text: str) -> float:
-    """Seconds from a text of milliseconds; infinite if invalid."""
+    """From milliseconds; infinite if invalid."""
     stripped = text.strip()
     if _WHOLE_NUMBER.fullmatch(stripped) is None:
         return math.inf
@@ -95,7 +94,7 @@ _SLACK = 64
 
 
 class _Heads:
-    """The heads of all flows in a heap; stale entries are skipped at the top."""
+    """A heap; stale entries are skipped at the top."""
 
     __slots__ = ("_number", "heap")
 
@@ -125,7 +124,7 @@ class _Heads:
 class GlobalStrictFairness(FairnessPolicy[Parameters]):
     """Serves the request of a band that its ordering policy puts first, whichever flow it is in.
 
-    With `fcfs-ordering-policy` the band is a single queue, so a flow with many requests is served more often.
+    With `fcfs-ordering-policy` the band is a single queue: a flow with many requests is served more often.
     """
 
     def choose(self, band: Band) -> Flow | None:
@@ -146,8 +145,6 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
 
 
 class _Ring:
-    """The ids of a band's flows in order, and the last one served."""
-
     __slots__ = ("ids", "known", "last")
 
     def __init__(self, band: Band) -> None:
@@ -166,7 +163,7 @@ class _Ring:
             del self.ids[bisect_left(self.ids, flow_id)]
 
     def next(self) -> str | None:
-        """The first id after the last one served, which may be gone."""
+        """The next id after the last one served, which may be gone."""
         if not self.ids:
             return None
         position = 0 if self.last is None else bisect_right(self.ids, self.last)
@@ -213,7 +210,7 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
 
 
 class HoldbackParameters(Parameters):
-    """The range of the ceilings, and how priorities are mapped to it."""
+    """Range and mapping."""
 
     shape: Annotated[Literal["linear"], Field(description="Shape of the ceilings over the priorities; only `linear`.")] = "linear"
     domain: Annotated[
@@ -234,9 +231,8 @@ class HoldbackParameters(Parameters):
 class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
     """Holds back room for higher priorities: the lower a priority, the lower its ceiling.
 
-    `rank`: priority i of N, counted from 0 for the highest, has ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling). `value`:
-    r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). A single priority has maxCeiling.
-    N counts the priorities that have a band now.
+    `rank`: ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling) for priority i of the N that have a band, 0 being the highest.
+    `value`: r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). One priority: maxCeiling.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -260,16 +256,16 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
             last = len(priorities) - 1
             return [max(lowest, highest - span * (place / last)) for place in range(len(priorities))]
         bottom, top = priorities[-1], priorities[0]
-        # Differences of integers are exact; those of floats are not.
+        # Differences of integers are exact.
         return [min(highest, lowest + span * ((priority - bottom) / (top - bottom))) for priority in priorities]
 
 
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
     """Throttles lower priorities gradually as the pool fills.
 
-    At saturation s, priority i of N, counted from 0 for the highest, is throttled unless s < 1 - i * s / (N - 1). Throttled priorities are
-    served only in every p-th dispatch cycle, p = max(1, round(s / (1 - s))); from s = 1 on, never. The highest priority always has ceiling
-    1. Cycles count while some priority is throttled and s < 1.
+    At saturation s, priority i of N (0 is the highest) is throttled unless s < 1 - i * s / (N - 1): it is served in every p-th dispatch
+    cycle, p = max(1, round(s / (1 - s))), never from s = 1 on. The highest has ceiling 1. Cycles count while a priority is throttled and s
+    < 1.
     """
 
     stability = Stability.EXPERIMENTAL

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PerPool(Generic[T]):
-    """Caches a value derived from the endpoints of the pool until the pool changes."""
+    """Caches a value per pool of endpoints."""
 
     def __init__(self, work: Callable[[tuple[Endpoint, ...]], T]) -> None:
         self._work = work
@@ -48,19 +48,17 @@ class LabelMask:
         self._masks = PerPool(lambda pool: np.array([holds(endpoint.labels) for endpoint in pool], dtype=np.bool_))
 
     def of(self, endpoints: Endpoints) -> BoolArray:
-        """Mask of shape `(len(endpoints),)`."""
         return endpoints.gather(self._masks.of(endpoints))
 
 
 class LabelValues:
-    """The values of one label across the pool."""
+    """One label across the pool."""
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._codes = PerPool(self._coded)
 
     def equal(self, endpoints: Endpoints, value: str) -> BoolArray:
-        """Mask of shape `(len(endpoints),)`."""
         codes, code_of = self._codes.of(endpoints)
         found: BoolArray = endpoints.gather(codes) == code_of.get(value, _UNKNOWN_VALUE)
         return found
@@ -221,8 +219,8 @@ HEADER = "test-epp-endpoint-selection"
 class HeaderBasedTestingFilter(Filter):
     """Keeps the endpoints listed in the header `test-epp-endpoint-selection`, in its order. For tests only.
 
-    The header is a comma-separated list of `host` (all its ports) or `host:port`. Without the header, or if it names no candidate, none is
-    kept. Not for production: clients could choose their endpoint.
+    The header lists `host` (all its ports) or `host:port`, separated by commas; without a candidate in it, none is kept. Not for
+    production: clients could choose their endpoint.
     """
 
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:

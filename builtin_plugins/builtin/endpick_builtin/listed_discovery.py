@@ -40,10 +40,9 @@ class FileDiscoveryParameters(Parameters):
 class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
     """Takes the pool from a file in llm-d's format: `endpoints:`, a list of `{name, namespace, address, port, labels}`.
 
-    `namespace` defaults to `default`; `address` is an IP address; `port` is text (`"8000"`) or a number. Of two entries with one name the
-    last wins. At start every entry must be valid. Later, with `watchFile`, mistakes are logged and an entry with one
-    keeps its last valid state; while the file is unreadable the pool stays. The file is read once a second, so that every kind of change is
-    seen, such as the swapped symbolic links of a ConfigMap.
+    `namespace` defaults to `default`; `address` is an IP address; `port` is text (`"8000"`) or a number. The last of two entries with one
+    name wins. At start every entry must be valid. `watchFile` reads once a second, also through swapped ConfigMap links: mistakes are
+    logged, an invalid entry keeps its last valid state, and the pool stays while the file is unreadable.
     """
 
     rules: ClassVar[EntryRules] = MODEL_SERVERS
@@ -55,7 +54,6 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         self._trouble = ""
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Report the file once and, with `watchFile`, after each change. Raises ConfigurationError at start."""
         try:
             content = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -72,7 +70,6 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             content = await self._follow(content, registry)
 
     async def _follow(self, seen: bytes, registry: EndpointRegistry) -> bytes:
-        """Apply the file if it changed; returns its content."""
         try:
             content = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -129,7 +126,7 @@ def host_of(text: str) -> str:
 
 
 def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
-    """The metrics address that the labels give; empty without the label `metricsAddress`. Raises ValueError."""
+    """The metrics address in the labels, or "". Raises ValueError."""
     address, given = labels.get(METRICS_ADDRESS_LABEL, ""), labels.get(METRICS_PORT_LABEL, "")
     if not address:
         return ""
@@ -145,8 +142,8 @@ def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
 class MulticlusterFileDiscovery(FileDiscovery):
     """Takes clusters from a file in the format of `file-discovery`; each entry is the gateway of one cluster.
 
-    `address` is an IP address or a DNS name. The labels `metricsAddress` and `metricsPort` give the metrics address of the cluster's
-    endpoint picker; by default it is the endpoint's own.
+    `address` is an IP address or a DNS name. The labels `metricsAddress` and `metricsPort` locate the endpoint picker's metrics; they
+    default to the endpoint's own.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -182,7 +179,6 @@ class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
     """Takes the pool from its parameters, for a few servers with fixed addresses. Two endpoints of one name are a mistake."""
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Report the endpoints once. Raises ConfigurationError."""
         found: dict[str, Endpoint] = {}
         for each in self.parameters.endpoints:
             name = f"{each.namespace}/{each.name}"

@@ -82,7 +82,7 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
     CEL expressions see `usage.prompt_tokens`, `usage.completion_tokens`, `usage.total_tokens` and, if reported,
     `usage.prompt_tokens_details.cached_tokens`, also in llm-d's spelling `prompt_token_details`. Fractions are truncated; 0, -1 and
-    anything that is not a number are not reported. Needs `pip install 'endpick[cel]'` and takes 0.15 ms per expression.
+    non-numbers are not reported. Needs `pip install 'endpick[cel]'` and takes 0.15 ms per expression.
     """
 
     def __init__(self, name: str, parameters: AttributeReporterParameters, context: PluginContext) -> None:
@@ -102,10 +102,10 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
             if self._condition is not None and not self._condition.evaluate(seen):
                 return None
             value = self._expression.evaluate(seen)
-        except Exception as problem:  # celpy raises its own errors and some of Python's
+        except Exception as problem:  # celpy raises its own errors and Python's
             self._log(problem)
             return None
-        # celpy's numbers are Python's, and so is its own boolean type
+        # celpy has its own boolean type
         if not isinstance(value, int | float) or "Bool" in type(value).__name__ or isinstance(value, bool):
             return None
         try:
@@ -122,17 +122,16 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
 
 class Expressions:
-    """The CEL library, an optional dependency that takes 0.1 s to import."""
+    """The CEL library, which takes 0.1 s to import."""
 
     def __init__(self) -> None:
-        """Raises ConfigurationError if celpy is not installed."""
         try:
             self._celpy: Any = import_module("celpy")
         except ImportError as missing:
             raise ConfigurationError("CEL expressions need the package 'cel-python': pip install 'endpick[cel]'") from missing
 
     def compiled(self, expression: str) -> Program:
-        """Compile an expression. Raises ConfigurationError if it is not valid CEL."""
+        """Raises ConfigurationError for invalid CEL."""
         environment = self._celpy.Environment()
         try:
             program: Program = environment.program(environment.compile(expression))
@@ -186,7 +185,7 @@ class Outcome(StrEnum):
 
 
 class LoadObserverParameters(Parameters):
-    """The format of the reports and the metric names in them."""
+    """Format and metric names of the reports."""
 
     format: Annotated[LoadFormat, Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])] = (
         LoadFormat.JSON
@@ -205,11 +204,10 @@ class LoadObserverParameters(Parameters):
 class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
     """Asks model servers for their load with each request, and reads it from the response headers.
 
-    Requests get the header `endpoint-load-metrics-format`; answers bring `endpoint-load-metrics` (ORCA), as `JSON {"named_metrics": {…}}`
-    or `TEXT named_metrics.num_requests_waiting=0, …`. vLLM answers so for requests that are not streamed. The values update the columns
-    of the metrics page. While answers report every key that plugins require, that page is polled at `--idle-metrics-interval` only.
-
-    Missing, negative and non-finite values leave their columns unchanged. The response header is removed unless the client asked for it.
+    Requests get the header `endpoint-load-metrics-format`; answers carry `endpoint-load-metrics` (ORCA): `JSON {"named_metrics": {…}}` or
+    `TEXT named_metrics.num_requests_waiting=0, …`. vLLM sends it for requests that are not streamed. Values update the metrics page's
+    columns; while answers report every required key, the page is polled only at `--idle-metrics-interval`. Missing, negative and non-finite
+    values are ignored. The response header is removed unless the client asked for it.
     """
 
     produces = (_WAITING, _RUNNING, _KV_USAGE)
@@ -223,12 +221,10 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Add the header, unless the client sent it."""
         if FORMAT_HEADER not in request.headers:
             headers.set(FORMAT_HEADER, self.parameters.format.value)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
-        """Write the reported load."""
         report = head.headers.get(LOAD_HEADER)
         if report is None:
             self._counts[Outcome.NONE].inc()
@@ -245,7 +241,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
 
 
 def read_load(text: str) -> Mapping[str, float]:
-    """The named metrics of a load report; empty if it is malformed."""
+    """The named metrics; empty if malformed."""
     form, _, report = text.strip().partition(" ")
     match form.upper():
         case LoadFormat.JSON:

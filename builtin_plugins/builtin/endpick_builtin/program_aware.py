@@ -17,8 +17,7 @@ from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
-_MAX_HALF_LIVES = 500
-"""Half-lives until the ledger is rescaled: 2^500 is far below the largest float, 2^1023."""
+_MAX_HALF_LIVES = 500  # then the ledger is rescaled: 2^500 is far below the largest float, 2^1023
 
 
 class ProgramAwareParameters(Parameters):
@@ -49,7 +48,7 @@ class ProgramAwareParameters(Parameters):
 
 
 class _Program:
-    """A fairness id; `service` is on the scale of the ledger."""
+    """`service` is on the scale of the ledger."""
 
     __slots__ = ("dispatched", "seen_at", "service", "waited")
 
@@ -61,18 +60,14 @@ class _Program:
 
 
 class _Ledger:
-    """The decaying service of every program.
-
-    Instead of decaying all service as time passes, later service weighs more; every 500 half-lives everything is rescaled.
-    """
+    """Later service weighs more, instead of decaying all; every 500 half-lives everything is rescaled."""
 
     def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
         self._max_programs = max_programs
         self._logger = context.logger
         self._has_warned = False
         self.programs: Recency[str, _Program] = Recency()
-        self.shown: dict[str, str] = {}
-        """Labels on the metrics page of the first thousand programs; clients choose ids."""
+        self.shown: dict[str, str] = {}  # metric labels of the first thousand programs; clients choose ids
         self._labels: set[str] = set()
         self._half_life = half_life
         self._origin = now
@@ -119,8 +114,6 @@ class _Ledger:
 
 
 class _Waiting:
-    """The flows of a band as columns: enqueue time of the head, and service."""
-
     __slots__ = ("__weakref__", "flows", "places", "service", "since")
 
     def __init__(self) -> None:
@@ -153,7 +146,7 @@ class _Waiting:
             self.service[place] = self.service[len(self.flows)]
 
     def best(self, weight_service: float, weight_wait: float) -> Flow | None:
-        """The flow with the highest score of `ProgramAwareFairness`; only slopes matter, as bounds shift all scores alike."""
+        """Only slopes matter: bounds shift all scores alike."""
         size = len(self.flows)
         if size < 2:
             return self.flows[0] if size else None
@@ -171,13 +164,12 @@ def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) 
 class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]):
     """Serves the program with the least attained service, weighed against the longest wait.
 
-    A program is a fairness id. Its service is the sum of prompt tokens + 2 * completion tokens of its finished responses, with a half-life
-    of lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm is
-    min-max over the waiting flows, 0.5 if all are equal. Responses without token counts add no service. A program without requests for
-    evictionTtlSeconds is forgotten.
+    A program is a fairness id; service = sum of prompt tokens + 2 * completion tokens of its finished responses, 0 if not reported, with
+    half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm
+    is min-max over the waiting flows, 0.5 if all are equal.
 
-    Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service.
+    Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` for the first 1000
+    programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
@@ -274,6 +266,6 @@ _WAIT = "Mean queue time of a program's requests."
 
 
 def jain_index(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """(sum of x)^2 / (n * sum of x^2); 1 if nothing was attained."""
+    """(sum of x)^2 / (n * sum of x^2); 1 for all 0."""
     squares = float((values * values).sum())
     return float(values.sum()) ** 2 / (len(values) * squares) if squares else 1.0

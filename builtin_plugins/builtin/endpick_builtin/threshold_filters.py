@@ -36,7 +36,7 @@ from endpick.api.keys import (
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:
-    """The mask, or all endpoints if it is empty and `fall_back` is set."""
+    """The mask, or all if it is empty and `fall_back` is set."""
     return endpoints if fall_back and not np.count_nonzero(mask) else mask
 
 
@@ -80,7 +80,7 @@ class Condition(BaseModel):
 
 
 class UtilizationFilterParameters(Parameters):
-    """The conditions of an endpoint that is not too busy."""
+    """Conditions."""
 
     conditions: Annotated[
         tuple[Condition, ...],
@@ -111,8 +111,7 @@ class UtilizationFilterParameters(Parameters):
 class UtilizationFilter(Filter[UtilizationFilterParameters]):
     """Keeps endpoints with every metric at most `maxValue`.
 
-    A metric that was never reported excludes nothing, as in llm-d. If no endpoint is left, the profile picks nothing or, with
-    `fallbackOnEmpty`, chooses among all.
+    A metric that was never reported excludes nothing, as in llm-d.
     """
 
     aliases = ("active-request-filter",)
@@ -134,7 +133,7 @@ class UtilizationFilter(Filter[UtilizationFilterParameters]):
 
 
 MILLISECONDS = 1000.0
-LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that two of them differ by 0
+LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that differences are 0
 
 
 class TTFTSource(StrEnum):
@@ -145,7 +144,7 @@ class TTFTSource(StrEnum):
 
 
 class PrefixCacheAffinityParameters(Parameters):
-    """When a cached prompt binds a request to endpoints."""
+    """When a cached prompt binds."""
 
     affinity_threshold: Annotated[
         float, Field(alias="affinityThreshold", le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")
@@ -186,9 +185,9 @@ class PrefixCacheAffinityParameters(Parameters):
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps the endpoints that have cached most of the prompt, unless others would be much quicker.
 
-    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, with probability
-    `explorationProbability`, and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight /
-    `peakPrefillThroughput`, or the predicted TTFT, infinite without a prediction.
+    sticky = matched blocks / all blocks >= `affinityThreshold`. All are kept if none is sticky, with probability `explorationProbability`,
+    and if min TTFT(sticky) - min TTFT(others) > `maxTTFTPenaltyMs`. TTFT = tokens in flight / `peakPrefillThroughput`, or predicted
+    (infinite if missing).
     """
 
     @classmethod
@@ -230,7 +229,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
 
 
 class SLOHeadroomTierParameters(Parameters):
-    """How often to explore the slower tier."""
+    """How often to explore."""
 
     epsilon_explore_neg: Annotated[
         float,
@@ -250,7 +249,7 @@ class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
     """Keeps the endpoints that are expected to meet the request's latency objectives.
 
     positive = headroom of TTFT and TPOT >= 0; negative = all others. If both tiers have endpoints, the negative one is kept with
-    probability `epsilonExploreNeg`, else the positive one. Candidates without any prediction are all kept.
+    probability `epsilonExploreNeg`, else the positive one. Without any prediction all are kept.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM)
@@ -269,7 +268,7 @@ class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):
         ttft, tpot = state.column(self._ttft, endpoints), state.column(self._tpot, endpoints)
         if len(endpoints) < 2:
             return endpoints
-        worst = np.fmin(ttft, tpot)  # ignores NaN: a missing prediction leaves the other
+        worst = np.fmin(ttft, tpot)  # ignores NaN
         positive: BoolArray = worst >= 0.0
         count = np.count_nonzero(positive)
         if count == 0 or count == len(endpoints):

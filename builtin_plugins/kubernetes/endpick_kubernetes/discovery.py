@@ -1,4 +1,4 @@
-"""`kubernetes-discovery`: the endpoints of an InferencePool or a label selector, followed as they change."""
+"""`kubernetes-discovery`: follows an InferencePool or a label selector."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 RULE_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")  # the first one installed counts, as in llm-d
 RULE_VERSION = "v1alpha2"
-_REPORT_INTERVAL_SECONDS = 0.05  # thousands of Pods may change at once; each report looks at all of them
+_REPORT_INTERVAL_SECONDS = 0.05  # batches changes: each report looks at all Pods
 _POD = resource("", "v1", "Pod")
 
 
 class PoolFollower:
-    """Reports Pods, objectives and rewrites of a pool to the endpoint registry."""
+    """Reports a pool to the endpoint registry."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class PoolFollower:
     def _report_endpoints(self) -> None:
         if self._pods is None:
             self._registry.replace_all(())  # the pool does not exist
-        elif self._pods.synced:  # until then the endpoints of the previous selector stay
+        elif self._pods.synced:  # until then the previous endpoints stay
             self._registry.replace_all(endpoints_of(self._pods.objects.values(), self._ports, self._connection.namespace))
 
     @property
@@ -144,7 +144,7 @@ def _installed(followers: list[Follower[T]]) -> dict[str, T]:
 
 
 class Replica:
-    """Takes part in the election; follows the pool always, or with `populateFollowers: false` only while it leads."""
+    """Elects a leader. Follows the pool always, or with `populateFollowers: false` only while it leads."""
 
     def __init__(
         self,
@@ -169,11 +169,11 @@ class Replica:
             while not ending.done():
                 await self._follow_if_due()
                 await self._until_changed(electing, ending)
-            # Shutdown: another replica can lead at once while this one serves the remaining requests.
+            # Shutdown: another replica can lead while this one drains.
             await _cancel(electing)
             await (asyncio.Event().wait() if self._following is None else self._following)
         except asyncio.CancelledError:
-            self._registry.stand_by("")  # after a reload the next discovery decides
+            self._registry.stand_by("")  # the next discovery decides
             raise
         finally:
             for task in (electing, ending, self._following):
@@ -229,18 +229,18 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     """Follows an InferencePool and the Pods it selects, or Pods that match a label selector.
 
-    A Pod is in the pool while its condition `Ready` is true, it has an address and it is not being deleted. Each port of the pool is an
-    endpoint `namespace/pod-rank-N`, with N counting ports from 0, unless the annotation `llm-d.ai/active-ports` (or its predecessor in
+    A Pod is in the pool while it is `Ready`, has an address and is not being deleted. Each port of the pool is an endpoint
+    `namespace/pod-rank-N`, N counting from 0, unless the annotation `llm-d.ai/active-ports` (or its predecessor in
     `inference.networking.k8s.io`) excludes it. For a pool, InferenceObjectives set priorities and InferenceModelRewrites rewrite models,
-    from the group `llm-d.ai` or, if that is not installed, `inference.networking.x-k8s.io`.
+    from the group `llm-d.ai` or, if not installed, `inference.networking.x-k8s.io`.
 
-    The discovery lists once and then watches. It lists again if the version has expired (410) or after six watches without an event.
-    While the API server is away the pool stays as it is. A deleted pool has no endpoints. The discovery is ready once everything has been
-    listed; objectives and rewrites that are not installed or not allowed are skipped.
+    The discovery lists, then watches; it lists again if the version has expired (410) or after six watches without an event. While the API
+    server is away the pool stays; a deleted pool has no endpoints. The discovery is ready once all is listed; objectives and rewrites that
+    are not installed or not allowed are skipped.
 
-    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. The others report NOT_SERVING, and still
-    route requests unless `populateFollowers` is false. A leader that shuts down releases the lease, one that cannot renew it for
-    `renewDeadline` stands by, and one that dies is replaced after `leaseDuration`, measured by the clock of each replica.
+    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. Others report NOT_SERVING, but route
+    requests unless `populateFollowers` is false. A leader releases the lease at shutdown, stands by if it cannot renew it for
+    `renewDeadline`, and is replaced after `leaseDuration` if it dies, by each replica's clock.
     """
 
     publishes_objectives = True
@@ -263,7 +263,6 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
             raise ConfigurationError(mistake)
 
     async def run(self, registry: EndpointRegistry) -> None:
-        """Follow the pool; raises ConfigurationError if no API server is configured, or it rejects a request as invalid."""
         parameters, context = self.parameters, self.context
         client, server = await asyncio.to_thread(connect, parameters.kubeconfig)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or client.namespace

@@ -33,12 +33,12 @@ class Attempt(StrEnum):
     RENEWED = "renewed"
     HELD = "held"  # by another replica
     FAILED = "failed"  # the API server did not answer, or refused
-    OVERDUE = "overdue"  # could not be renewed for so long that another replica may take it
+    OVERDUE = "overdue"  # not renewed; another replica may take it
     RELEASED = "released"
 
 
 class Observation:
-    """The lease as seen to change, by this replica's clock."""
+    """The lease as seen by this replica's clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, str] | None = None
@@ -50,7 +50,7 @@ class Observation:
             self._seen, self._since = seen, now
 
     def is_free(self, lease: Object | None, identity: str, now: float) -> bool:
-        """True if nobody or `identity` holds the lease, or it was not renewed for its duration."""
+        """True if nobody or `identity` holds the lease, or it has expired."""
         if lease is None or holder_of(lease) in ("", identity):
             return True
         return now - self._since >= (lease["spec"].get("leaseDurationSeconds") or 0)
@@ -81,7 +81,7 @@ class Election:
         self._gauge, self._attempts, self._changed = gauge, attempts, changed
         self._observation = Observation()
         self._renewed_at = 0.0
-        self._is_unanswered = False  # the result of the last write is unknown: the lease may be ours
+        self._is_unanswered = False  # after an unknown result the lease may be ours
         self._trouble = ""
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class Election:
                 await asyncio.sleep(self._retry_seconds * self._connection.random.uniform(0.8, 1.0))
         finally:
             release = asyncio.create_task(self._release())
-            while not release.done():  # a process that ends soon cancels again; the next leader would have to wait
+            while not release.done():  # a process that ends soon cancels again
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(release)
 
@@ -100,10 +100,10 @@ class Election:
         began = monotonic()
         left = self._renewed_at + self._renew_seconds - began if self.leads else self._renew_seconds
         try:
-            # Half, so that a request to a server that hangs leaves time for another one.
+            # Half leaves time for a second request.
             async with asyncio.timeout(max(0.0, min(left, self._renew_seconds / 2))):
                 attempt = await self._take()
-        except Exception as error:  # whatever fails, nobody's lease has changed for certain
+        except Exception as error:  # after any failure the lease's state is uncertain
             self._log_once(describe(error) if str(error) else "no answer in time")
             overdue = self.leads and monotonic() - self._renewed_at >= self._renew_seconds
             return Attempt.OVERDUE if overdue else Attempt.FAILED
@@ -125,12 +125,12 @@ class Election:
         return Attempt.HELD
 
     async def _read(self) -> Object | None:
-        # A list, because llm-d's roles grant `list` on leases and not `get`.
+        # llm-d's roles grant `list` on leases, not `get`.
         found = self._connection.client.list(_LEASE, namespace=self._connection.namespace, fields={"metadata.name": self.name})
         return next(iter([item async for item in found]), None)
 
     async def _write(self, holder: str, seconds: int, before: Object | None) -> bool:
-        """False if another replica changed the lease first."""
+        """False if another replica was first."""
         lease = _LEASE(**claim(self.name, self._connection.namespace, holder, seconds, before))
         client = self._connection.client
         self._is_unanswered = True
@@ -180,7 +180,7 @@ def holder_of(lease: Object) -> str:
 
 
 def claim(name: str, namespace: str, holder: str, seconds: int, before: Object | None) -> dict[str, Any]:
-    """The Lease with which `holder` takes or renews, or releases if empty. `before` is the lease to replace."""
+    """`holder` takes, renews or, if empty, releases the lease; replaces `before`."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {} if before is None else before["spec"]
     keeps = holder_of(before) == holder if before is not None else False
@@ -203,6 +203,6 @@ def claim(name: str, namespace: str, holder: str, seconds: int, before: Object |
 
 
 def lease_name(namespace: str, pool: str, pod_name: str) -> str:
-    """llm-d's name: after the pool or, without one, after the Deployment of the Pod."""
+    """As in llm-d: after the pool or, without one, the Deployment of the Pod."""
     replica = _POD_OF_A_DEPLOYMENT.fullmatch(pod_name)
     return f"epp-{namespace}-{pool or (replica['deployment'] if replica else 'endpick')}.llm-d.ai"

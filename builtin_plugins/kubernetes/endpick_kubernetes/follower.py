@@ -1,4 +1,4 @@
-"""Connects to the API server, and keeps a copy of one collection up to date: list, watch, list again."""
+"""Connects to the API server, and follows one collection: list, watch, list again."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from prometheus_client.metrics import Counter, Gauge
 from endpick.api import ConfigurationError
 from endpick_kubernetes.objects import Object
 
-_TIMEOUT = Timeout(30.0, connect=3.0)  # seconds; watches read without a limit
+_TIMEOUT = Timeout(30.0, connect=3.0)  # seconds; watches have no limit
 
 
 class _BookmarkTransport(AsyncHTTPTransport):
-    """Asks for bookmarks on every watch, which lightkube does not: they keep the version of a quiet collection from expiring."""
+    """Asks for bookmarks, unlike lightkube: they keep the version of a quiet collection from expiring."""
 
     async def handle_async_request(self, request: Request) -> Response:
         if "watch" in request.url.params:
@@ -35,14 +35,14 @@ class _BookmarkTransport(AsyncHTTPTransport):
 
 
 def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResource]:
-    """A lightkube resource class with mappings as objects, not registered process-wide as by `create_namespaced_resource`."""
+    """Not registered process-wide, unlike those of `create_namespaced_resource`."""
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, f"{kind.lower()}s")})
 
 
 def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[AsyncClient, str]:
     """Open a client to the API server; also returns its URL. Reads files.
 
-    Uses `kubeconfig`, `$KUBECONFIG`, the Pod's service account, or `~/.kube/config`. Raises ConfigurationError if none is usable.
+    Tries `kubeconfig`, `$KUBECONFIG`, the service account, `~/.kube/config`. Raises ConfigurationError if none is usable.
     """
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     in_cluster = not path and "KUBERNETES_SERVICE_HOST" in os.environ
@@ -59,7 +59,7 @@ def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[As
         return _client(config), config.cluster.server
     except Exception as error:
         advice = "; the Pod needs `automountServiceAccountToken: true`" if in_cluster else ""
-        # `from None`: a YAML error quotes the line, which may hold a token.
+        # `from None`: YAML errors quote the line, which may hold a token.
         raise ConfigurationError(f"{source} cannot be used: {_without_content(error)}{advice}") from None
 
 
@@ -83,7 +83,7 @@ def _without_content(error: Exception) -> str:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status, also of an error event in a watch; 0 without an answer."""
+    """The HTTP status, also of an error event; 0 without an answer."""
     if isinstance(error, ApiError):
         return error.status.code or 0
     return error.response.status_code if isinstance(error, HTTPStatusError) else 0
@@ -99,26 +99,19 @@ def describe(error: Exception) -> str:
 
 T = TypeVar("T")
 
-_PAGE_OBJECTS = 100  # a page of Pods is about 1 MB and is decoded in one step
+_PAGE_OBJECTS = 100  # about 1 MB of Pods, decoded in one step
 _FIRST_PAUSE_SECONDS = 0.05
-# A server that does not answer is cheap to ask; one that has just started answers 403 and 429 for some seconds.
+# A server that has just started answers 403 and 429.
 _QUICK_PAUSE_SECONDS = 0.2
 _QUICK_FAILURES = 50
-_NOT_INSTALLED_PAUSE_SECONDS = 30.0  # optional custom resource that does not exist, or may not be read
-# A watch from a version of the future (storage restored from a backup) stays silent for ever.
+_NOT_INSTALLED_PAUSE_SECONDS = 30.0  # missing or forbidden custom resource
+# A watch from a future version (storage restored from a backup) stays silent.
 _SILENT_WATCHES_BEFORE_LIST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Collection(Generic[T]):
-    """A collection to follow.
-
-    Attributes:
-        title: Name in messages and metrics.
-        read: Converts an object; None to ignore it.
-        name: The only object to follow.
-        required: False if the collection may be missing or forbidden.
-    """
+    """`read` returns None to ignore an object; `name` selects a single one; unless `required`, it may be missing or forbidden."""
 
     title: str
     resource: type[GenericNamespacedResource]
@@ -146,9 +139,9 @@ class Follower(Generic[T]):
     """The copy of one collection."""
 
     def __init__(self, collection: Collection[T], connection: Connection, changed: Callable[[], None]) -> None:
-        """`changed` is called after the first list and whenever `objects` or `installed` differ."""
+        """`changed` is called after the first list and when `objects` or `installed` differ."""
         self.objects: dict[str, T] = {}
-        self.synced = False  # True once the collection was listed or found to be unavailable
+        self.synced = False  # listed once, or unavailable
         self.installed = False
         self.title = collection.title
         self._collection = collection
@@ -166,14 +159,14 @@ class Follower(Generic[T]):
         self._trouble = ""
 
     async def run(self) -> None:
-        """Follow until cancelled; raises ConfigurationError if the first list is refused as invalid (400, 422)."""
+        """Raises ConfigurationError if the first list is refused as invalid (400, 422)."""
         while True:
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
                 self._count("silent")
-            except Exception as error:  # whatever fails, the copy stays as it is and the follower tries again
+            except Exception as error:  # the copy stays, and the follower tries again
                 await asyncio.sleep(self._pause_after(error))
 
     async def _list(self) -> None:
@@ -189,14 +182,14 @@ class Follower(Generic[T]):
         self._become(found, installed=True)
 
     async def _watch(self) -> None:
-        """Apply events; returns after several watches without any."""
+        """Returns after several watches without events."""
         connection, silent = self._connection, 0
         while silent < _SILENT_WATCHES_BEFORE_LIST:
             before = self._events
             seconds = connection.watch_seconds * connection.random.uniform(0.8, 1.0)
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    # The server's own timeout is the longer one: lightkube hides the end of a watch.
+                    # The server's own timeout is longer: lightkube hides the end of a watch.
                     async for kind, item in connection.client.watch(
                         self._collection.resource,
                         server_timeout=round(2 * seconds + 1),

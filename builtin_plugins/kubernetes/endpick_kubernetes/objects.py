@@ -1,4 +1,4 @@
-"""Reads Pods, InferencePools, InferenceObjectives and InferenceModelRewrites."""
+"""Reads the objects of the API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """An InferencePool: each Pod with all these labels is an endpoint per port."""
+    """Each Pod with all these labels is an endpoint per port."""
 
     selector: Mapping[str, str]
     ports: tuple[int, ...]
@@ -32,7 +32,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A Pod that is ready and not being deleted. `active_ports` is None if no annotation restricts them."""
+    """A ready Pod; `active_ports` None is all."""
 
     name: str
     ip: str
@@ -42,13 +42,13 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PoolName:
-    """Group and name of the pool that objectives and rewrites refer to."""
+    """The pool that objectives and rewrites refer to."""
 
     group: str
     name: str
 
     def is_referenced_by(self, item: Object) -> bool:
-        """True if `poolRef` names this pool. A reference without a group means the current group."""
+        """True if `poolRef` names this pool, by default in the current group."""
         reference = item["spec"]["poolRef"]
         return bool(reference["name"] == self.name and (reference.get("group") or POOL_GROUP) == self.group)
 
@@ -62,7 +62,7 @@ class DatedRewrites:
 
 
 def read_pool(item: Object) -> Pool | None:
-    """The pool; None if it is being deleted or selects every Pod."""
+    """None if the pool is being deleted or selects every Pod."""
     if _is_terminating(item):
         return None
     spec = item["spec"]
@@ -72,7 +72,7 @@ def read_pool(item: Object) -> Pool | None:
 
 
 def read_pod(item: Object) -> Pod | None:
-    """The Pod if it is ready, has an address and is not being deleted."""
+    """None unless the Pod is ready, has an address and is not being deleted."""
     metadata, status = item["metadata"], item.get("status") or {}
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
     if _is_terminating(item) or not ready or not status.get("podIP"):
@@ -88,7 +88,7 @@ def read_pod(item: Object) -> Pod | None:
 
 
 def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) -> Iterator[Endpoint]:
-    """One endpoint per Pod and port, named `namespace/pod-rank-N` with the index of the port, as in llm-d."""
+    """One per Pod and port, `namespace/pod-rank-N` with the port's index, as in llm-d."""
     for pod in pods:
         for rank, port in enumerate(ports):
             if pod.active_ports is None or port in pod.active_ports:
@@ -96,14 +96,14 @@ def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) ->
 
 
 def read_objective(item: Object, pool: PoolName) -> int | None:
-    """The priority of an InferenceObjective of this pool; None if it does not apply."""
+    """The priority, or None if it does not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     return int(item["spec"].get("priority") or 0)
 
 
 def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
-    """The rules of an InferenceModelRewrite of this pool; None if it does not apply."""
+    """The rules, or None if they do not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     rules = tuple(_rule(rule) for rule in item["spec"].get("rules") or ())
@@ -124,7 +124,7 @@ def _rule(rule: Object) -> ModelRewrite:
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """The leading number of each comma-separated part, as llm-d parses it: `8000abc` is 8000."""
+    """The leading number of each comma-separated part, as in llm-d: `8000abc` is 8000."""
     for part in text.split(","):
         match = _LEADING_NUMBER.match(part)
         if match:

@@ -1,6 +1,6 @@
 """Keys of token blocks, and which endpoint holds which block in which memory tier.
 
-Equal prompt prefixes get equal chains of keys, whichever engine stored them. Both algorithms are llm-d's, bit for bit.
+Equal prompt prefixes get equal chains of keys, whichever engine stored them, as in llm-d.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from endpick.api import FloatArray, RowArray
 from endpick_builtin.producers.prefix_tree import ALL_SLOTS, EndpointSlots, chosen, credit
 
 Tokens: TypeAlias = npt.NDArray[np.uint32]
-Extras: TypeAlias = Sequence[tuple[str, ...]]
-"""For each block its media; the first block also has the cache salt."""
+Extras: TypeAlias = Sequence[tuple[str, ...]]  # media of each block; the first also has the cache salt
 
 BYTES_PER_TOKEN: Final = 4
 _KNOWN_KEYS: Final = 65_536
@@ -34,10 +33,8 @@ _64_BITS: Final = 0xFFFFFFFFFFFFFFFF
 class HashAlgorithm(StrEnum):
     """How a block's key is derived from its predecessor's."""
 
-    CBOR_FNV = "cbor-fnv"
-    """64-bit FNV-1a of the canonical CBOR of `[predecessor, tokens, extras]`."""
-    XXH64 = "xxh64"
-    """XXH64 of predecessor (8 bytes), tokens (4 bytes each), and each extra prefixed by its length (8 bytes); little-endian."""
+    CBOR_FNV = "cbor-fnv"  # 64-bit FNV-1a of the canonical CBOR of `[predecessor, tokens, extras]`
+    XXH64 = "xxh64"  # of predecessor (8 bytes), tokens (4 bytes each), each extra prefixed by its length (8 bytes); little-endian
 
 
 class BlockKeys:
@@ -54,7 +51,7 @@ class BlockKeys:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens hashed with FNV so far in this process, at 0.6 µs each."""
+        """Hashed with FNV in this process, at 0.6 µs each."""
         return _cbor_fnv_key.cache_info().misses * self.block_size_tokens
 
     def root(self, model: str) -> int:
@@ -111,7 +108,6 @@ def _fnv1a(data: bytes) -> int:
 
 
 def _head(major: int, argument: int) -> bytes:
-    """The head of a CBOR item, in the shortest form."""
     first = major << 5
     if argument < 24:
         return bytes((first | argument,))
@@ -129,15 +125,14 @@ def _text(value: str) -> bytes:
     return _head(3, len(encoded)) + encoded
 
 
-SPECULATIVE = "speculative"
-"""Tier of unconfirmed blocks of requests in flight."""
+SPECULATIVE = "speculative"  # unconfirmed blocks of requests in flight
 DEFAULT_TIER = "gpu"
 _UNLISTED_WEIGHT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TierMatch:
-    """Leading blocks in any tier, weighted by the best tier, and by tier; shape `(slots,)`."""
+    """Leading blocks in any tier, weighted by the best tier, and by tier: `(slots,)`."""
 
     blocks: FloatArray
     weighted: FloatArray
@@ -193,7 +188,6 @@ class TierIndex:
         return any(key in holders for holders in self._holders.values())
 
     def match(self, keys: Sequence[int]) -> TierMatch:
-        """How many leading blocks of a prompt each endpoint holds."""
         tiers = {tier: holders for tier, holders in self._holders.items() if holders}
         blocks = _leading(keys, list(tiers.values()), self._slots.count)
         weights = {tier: self._weights.get(tier, _UNLISTED_WEIGHT) for tier in tiers}
@@ -203,7 +197,7 @@ class TierIndex:
         return self._by_tier(keys, blocks, weights)
 
     def _by_tier(self, keys: Sequence[int], blocks: FloatArray, weights: Mapping[str, float]) -> TierMatch:
-        """Works on runs of blocks with the same holders, because prompts have few."""
+        """Works on runs of blocks with the same holders: prompts have few."""
         size, deepest = len(blocks), int(blocks.max(initial=0.0))
         by_tier = {tier: np.zeros(size) for tier in weights}
         weighted, order = np.zeros(size), sorted(weights, key=lambda tier: -weights[tier])
@@ -249,7 +243,7 @@ def _leading(keys: Sequence[int], tiers: Sequence[Mapping[int, int]], size: int)
 
 
 class Speculation:
-    """Counts the blocks of requests in flight as held, for a limited time."""
+    """Counts blocks of requests in flight as held, for a limited time."""
 
     def __init__(self, index: TierIndex, ttl_seconds: float) -> None:
         self._index, self._ttl_seconds = index, ttl_seconds

@@ -1,4 +1,4 @@
-"""Applies one engine's KV events to the index: translates the engine's block hashes into block keys."""
+"""Translates one engine's KV events into block keys and applies them to the index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _PartialBlock:
-    """The beginning of one of our blocks, and the key before it."""
+    """The beginning of one of our blocks, after a key."""
 
     key: int
     tokens: Tokens
@@ -42,20 +42,18 @@ class _PartialBlock:
 class EngineBlocks:
     """The blocks that one engine reports.
 
-    Block sizes may differ between engine and picker: one of our blocks is held when all engine blocks that it overlaps are. An engine
-    may store a block several times in one tier and group; it stays until it was removed as often.
+    Our block is held when all engine blocks that it overlaps are: block sizes may differ. A block that an engine stored several times in
+    one tier and group stays until it was removed as often.
     """
 
     def __init__(self, index: TierIndex, slot: int, keys: BlockKeys, capacity: int) -> None:
         self._index, self._slot, self._block_keys, self._capacity = index, slot, keys, capacity
-        self._keys: dict[int, tuple[int, ...]] = {}
-        """Our keys by the engine's hash, oldest first."""
+        self._keys: dict[int, tuple[int, ...]] = {}  # ours by the engine's, oldest first
         self._size = 0
         self._partial: dict[int, _PartialBlock] = {}
         self._copies: dict[tuple[str, int], dict[int, int]] = {}
         self._excluded: dict[int, str] = {}
-        self._recent: OrderedDict[int, int] = OrderedDict()
-        """When keys were last stored."""
+        self._recent: OrderedDict[int, int] = OrderedDict()  # when keys were last stored
         self.stores = 0
 
     def __len__(self) -> int:
@@ -81,7 +79,7 @@ class EngineBlocks:
         self._copies.clear()
 
     def disprove(self, keys: Iterable[int], since: int) -> int:
-        """Forget blocks that the engine does not hold, unless stored after `since`; returns their number."""
+        """Forget blocks that the engine does not hold, unless stored after `since`; returns the count."""
         if self.stores - since > RECENT_BLOCKS:
             return 0
         wrong = [key for key in keys if self._recent.get(key, -1) < since]
@@ -130,7 +128,7 @@ class EngineBlocks:
                 inside = event.hashes[first : position + 1]
                 before = start.hashes if not full else ()
                 key = chain[full - 1] if full else start.key
-                # A copy: a view would keep the tokens of the whole event.
+                # A view would keep the tokens of the whole event.
                 self._partial[engine_hash] = _PartialBlock(key, tokens[full * ours : end].copy(), extras[full], (*before, *inside))
 
     def _beginning(self, event: BlocksStored, model: str) -> _PartialBlock:
@@ -201,7 +199,7 @@ class EngineBlocks:
 def _realigned(
     start: _PartialBlock, event: BlocksStored, spans: Sequence[tuple[int, int]], ours: int, length: int
 ) -> list[tuple[str, ...]]:
-    """Extras of each of our blocks: those of all engine blocks that it overlaps."""
+    """Those of all engine blocks that each of our blocks overlaps."""
     found: list[dict[str, None]] = [{} for _ in range(-(-length // ours) + 1)]
     found[0].update(dict.fromkeys(start.extras))
     for extras, (begin, end) in zip(event.extras, spans, strict=False):

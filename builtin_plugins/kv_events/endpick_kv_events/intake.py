@@ -1,4 +1,4 @@
-"""Receives KV events: subscribes to publishers, accepts those that connect, and replays gaps."""
+"""Receives KV events: subscribes, accepts connections, and replays gaps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KvIntake:
         return None if publisher is None else publisher.stream.blocks
 
     async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        """Receive events of the pool; raises ConfigurationError if `zmqEndpoint` cannot be bound."""
+        """Raises ConfigurationError if `zmqEndpoint` cannot be bound."""
         self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         self._context = zmq.asyncio.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
@@ -103,7 +103,7 @@ class KvIntake:
         await self._session.close()
 
     def follow(self, members: Iterable[Endpoint]) -> None:
-        """Subscribe to these endpoints only; cheap for the same object as before."""
+        """Subscribe to these endpoints only; cheap if unchanged."""
         if members is self._members or not self._is_running:
             return
         self._members = members
@@ -182,7 +182,7 @@ class KvIntake:
 
     async def _accept(self, socket: zmq.asyncio.Socket, is_bound: bool) -> None:
         with socket:
-            while not is_bound:  # after a reload, the previous instance may still hold the address
+            while not is_bound:  # after a reload the previous instance may hold the address
                 await asyncio.sleep(_POOL_SECONDS)
                 is_bound = self._bind(socket)
             self._is_bound = True
@@ -227,7 +227,7 @@ class KvIntake:
             publisher.stream.published(message)
 
     def _decoded(self, publisher: _Publisher, frames: Sequence[bytes]) -> Message | None:
-        """A message that cannot be decoded counts as an empty one, so that it is not taken for a gap."""
+        """A malformed message counts as empty, so that it is not taken for a gap."""
         pod = publisher.endpoint.address
         if len(frames) != 3 or len(frames[1]) != 8:
             self._bad("frames", pod, "expected topic, sequence number of 8 bytes, and payload")
@@ -279,7 +279,7 @@ class KvIntake:
         publisher.stream.replay_ended(is_complete)
 
     async def _fetch(self, publisher: _Publisher, number: int) -> None:
-        """Fetch messages from this number on, `[topic, sequence number, payload]`, up to the end marker."""
+        """Fetch `[topic, sequence number, payload]` up to the end marker."""
         with self._context.socket(zmq.DEALER) as socket:
             _configure(socket)
             socket.connect(publisher.replay_address)
@@ -318,7 +318,7 @@ def _configure(socket: zmq.asyncio.Socket) -> None:
 
 
 def _topic(frames: Sequence[bytes]) -> tuple[str, str]:
-    """Endpoint and model from `kv@<address>@<model>`; any other topic is the endpoint."""
+    """Endpoint and model from `kv@<address>@<model>`, or only an endpoint."""
     topic = frames[0].decode("utf-8", "replace") if frames else ""
     _, _, rest = topic.partition("@")
     pod, separator, model = rest.partition("@")

@@ -27,13 +27,9 @@ _64_BITS = 0xFFFFFFFFFFFFFFFF
 class BlocksStored:
     """Blocks were added to a cache.
 
-    Attributes:
-        hashes: The engine's own hashes, one per block.
-        parent: Hash of the preceding block; None at the beginning of a prompt.
-        tokens: Shape `(blocks * block_size,)`; empty if known blocks were copied to another tier.
-        extras: Media and salts of each block, or empty.
-        group: Index of the cache group of a hybrid model.
-        cache_kind: Attention type of the group, or empty.
+    `hashes` are the engine's, one per block; `parent` precedes them, None at the beginning of a prompt. `tokens` has shape
+    `(blocks * block_size,)`, or is empty if known blocks were copied to another tier. `extras` has media and salts per block, or is empty.
+    `group` and `cache_kind` are index and attention type of a hybrid model's cache group.
     """
 
     hashes: tuple[int, ...]
@@ -156,7 +152,7 @@ _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a message, without events that cannot be decoded; raises msgspec.DecodeError if it is no message."""
+    """Skips undecodable events. Raises msgspec.DecodeError if it is no message."""
     message = _MESSAGE.decode(payload)
     events: list[KvEvent] = []
     for raw in message.events:
@@ -173,7 +169,7 @@ def _is_map(raw: msgspec.Raw) -> bool:
 
 
 def _hash(value: _Hash) -> int:
-    """The low 64 bits, so that signed and unsigned integers and bytes agree."""
+    """The low 64 bits: signed and unsigned integers and bytes agree."""
     return (int.from_bytes(value[-8:], "big") if isinstance(value, bytes) else value) & _64_BITS
 
 
@@ -182,7 +178,7 @@ def _tier(medium: str | None) -> str:
 
 
 def _extras(keys: Sequence[Any], adapter: str) -> tuple[str, ...]:
-    """Media identifiers and salts; vLLM repeats the adapter's name here."""
+    """Media and salts; vLLM repeats the adapter's name here."""
     return tuple(_extra(key) for key in keys if not (adapter and key == adapter))
 
 
@@ -221,7 +217,7 @@ _DECODER = msgspec.json.Decoder(dict[str, _Rank])
 
 
 async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """Asks a server for a rank's publisher (`GET /kv_event_sources`, vLLM since 2026); None without an answer within a minute."""
+    """`GET /kv_event_sources` (vLLM since 2026); None without an answer within a minute."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(PAUSE_SECONDS)

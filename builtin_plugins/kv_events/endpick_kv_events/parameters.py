@@ -14,8 +14,7 @@ from endpick_builtin.producers.self_check import SELF_CHECK
 from endpick_kv_events.block_index import HashAlgorithm
 
 DEFAULT_BLOCK_SIZE = 16
-BYTES_PER_BLOCK = 320
-"""Measured memory of one block of one endpoint, rounded up."""
+BYTES_PER_BLOCK = 320  # measured memory of one endpoint's block, rounded up
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)"
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _ALL_ENDPOINTS = "remove it; every endpoint of the pool counts"

@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-producer` and `-scorer`: match prompts with the blocks that engines report."""
+"""`precise-prefix-cache-producer` and `-scorer`: match prompts with engine-reported blocks."""
 
 from __future__ import annotations
 
@@ -47,10 +47,8 @@ from endpick_kv_events.intake import KvIntake
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters
 from endpick_kv_events.stream import KvMetrics
 
-MAX_NEW_TOKENS: Final = 32 * 1024
-"""Tokens of one request hashed with FNV for the first time, which takes 20 ms."""
-MAX_SPECULATED_BLOCKS: Final = 2048
-"""Speculative blocks of one request that no endpoint holds."""
+MAX_NEW_TOKENS: Final = 32 * 1024  # hashed with FNV per request, in 20 ms
+MAX_SPECULATED_BLOCKS: Final = 2048  # per request, of those that no endpoint holds
 _BLOCKS_PER_CHECK: Final = 16
 
 
@@ -58,11 +56,8 @@ _BLOCKS_PER_CHECK: Final = 16
 class Lookup:
     """Matches of one request, per endpoint of the pool.
 
-    Attributes:
-        total: Full blocks of all prompts.
-        matched: Weighted leading blocks, rounded down, times the endpoint's calibration.
-        cached: Leading blocks in any tier.
-        beyond_device: Leading blocks in tiers other than device memory.
+    `total` counts full blocks of all prompts. `matched` is weighted, rounded down and calibrated. `cached` counts leading blocks in any
+    tier, `beyond_device` those in tiers other than device memory.
     """
 
     total: int
@@ -118,7 +113,7 @@ class PrecisePrefixCache:
             await self._intake.stop()
 
     def look_up(self, model: str, prompts: Sequence[PromptTokens], cache_salt: str, endpoints: Endpoints) -> Lookup:
-        """Find the blocks of the prompts; matches of several prompts add up."""
+        """Matches of several prompts add up."""
         began = self._context.clock()
         if self._speculation is not None:
             self._speculation.expire(began)
@@ -136,7 +131,7 @@ class PrecisePrefixCache:
                 chain.append(key)
                 if not self._index.is_held(key):
                     if not speculated:
-                        break  # nothing behind a block that no endpoint holds can match
+                        break  # nothing behind a block without holders can match
                     speculated -= 1
                 if not len(chain) % _BLOCKS_PER_CHECK and self._keys.new_tokens > max_new:
                     break
@@ -155,7 +150,7 @@ class PrecisePrefixCache:
         return Lookup(total, tuple(keys), matched, cached, beyond)
 
     def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> Sent | None:
-        """Record that the request goes to this endpoint, which holds `cached` of its blocks; returns the argument of `judge`."""
+        """Record where the request goes; returns the argument of `judge`."""
         self._metrics.sent(role, cached * self.block_size_tokens, lookup.total * self.block_size_tokens)
         if self._speculation is not None:
             self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
@@ -165,7 +160,7 @@ class PrecisePrefixCache:
         return Sent(lookup, Promise(endpoint, cached, lookup.total), 0 if blocks is None else blocks.stores)
 
     def judge(self, sent: Sent, end: ResponseEnd) -> None:
-        """Compare the promise with the server's report, and drop disproved blocks."""
+        """Compare with the server's report, and drop disproved blocks."""
         promise, blocks = sent.promise, self._blocks_of(sent.promise.endpoint)
         if self._check is None or end.cause is not TerminationCause.NATURAL or end.usage is None:
             return
@@ -224,12 +219,11 @@ class PrecisePrefixCacheProducer(
 ):
     """Counts the leading full blocks of the tokenized prompt that each candidate's engine reports as cached.
 
-    match = floor(sum over leading blocks of the greatest weight among the tiers that hold the block); matches of several prompts add up.
-    With `selfCheck` the match is multiplied by the endpoint's calibration. Without tokens, and for endpoints that have reported nothing,
-    the match is 0.
+    match = floor(sum over leading blocks of the greatest weight among the tiers that hold the block), added up over prompts, with
+    `selfCheck` times the endpoint's calibration; 0 without tokens or a report.
 
     A block counts from `BlockStored` to `BlockRemoved`, and with `speculativeIndexing` for `speculativeTTL` after a request was sent.
-    Missed messages are fetched from the replay port. If that fails, the endpoint's blocks are forgotten.
+    Missed messages come from the replay port; if that fails, the endpoint's blocks are forgotten.
     """
 
     consumes: ClassVar[tuple[AnyKey, ...]] = (TOKENIZED_PROMPT,)
@@ -292,8 +286,8 @@ class PrecisePrefixCacheProducer(
 class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePrefixCacheProducer):
     """Prefers endpoints whose engine has a long prefix of the prompt cached: score = match / full blocks of the prompt.
 
-    Without parameters it uses the match of the configured `precise-prefix-cache-producer`, which the host adds if there is none. With
-    parameters it is a producer itself. The score is 0 without tokens, and for endpoints that have reported nothing.
+    Without parameters it uses the match of the configured `precise-prefix-cache-producer`, which the host adds if there is none; with
+    parameters it is a producer itself. The score is 0 without tokens or a report.
     """
 
     category = Category.AFFINITY

@@ -14,8 +14,7 @@ from endpick.api.fast_metrics import Counts, Distributions
 from endpick_kv_events.engine_blocks import Applied, EngineBlocks
 from endpick_kv_events.messages import Batch
 
-MAX_HELD = 10_000
-"""Messages kept during a replay: as many as vLLM keeps for replays."""
+MAX_HELD = 10_000  # during a replay: as many as vLLM keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,7 @@ class Verdict(Enum):
     NEXT = auto()
     SEEN = auto()
     GAP = auto()
-    RESET = auto()
-    """A lower number with a later timestamp: the publisher has restarted."""
+    RESET = auto()  # a lower number with a later timestamp: the publisher restarted
 
 
 class Phase(Enum):
@@ -50,10 +48,8 @@ class Action(Enum):
 
     APPLY = auto()
     DROP = auto()
-    CATCH_UP = auto()
-    """Hold the message until the gap is replayed."""
-    START_OVER = auto()
-    """Forget all blocks, then as `CATCH_UP`."""
+    CATCH_UP = auto()  # hold the message until the gap is replayed
+    START_OVER = auto()  # forget all blocks, then as `CATCH_UP`
     HOLD = auto()
 
 
@@ -81,7 +77,7 @@ class KvStream:
         on_applied: Callable[[Applied], None],
         on_verdict: Callable[[Verdict], None],
     ) -> None:
-        """`start_replay` starts to fetch messages from a number on, unless it returns False; `replayed` and `replay_ended` follow."""
+        """`start_replay` fetches from a number on, or returns False; `replayed` and `replay_ended` follow."""
         self.blocks = blocks
         self._start_replay, self._on_applied, self._on_verdict = start_replay, on_applied, on_verdict
         self._phase = Phase.LIVE
@@ -98,7 +94,7 @@ class KvStream:
         return len(self._held)
 
     def begin_replay(self, number: int) -> bool:
-        """Replay from this number on; False if impossible now."""
+        """False if impossible now."""
         if self._phase is Phase.REPLAYING or not self._start_replay(number):
             return False
         self._phase, self._expected = Phase.REPLAYING, number
@@ -120,7 +116,7 @@ class KvStream:
             self._apply(message)
 
     def replayed(self, message: Message) -> None:
-        """Handle a replayed message; after a gap, blocks may have been evicted unseen."""
+        """After a gap, blocks may have been evicted unseen."""
         if message.number > self._expected:
             self.blocks.clear()
         if message.number >= self.next_number:

@@ -43,7 +43,7 @@ class EndpointRegistry(Protocol):
         """Set the priorities of inference objectives by name; the configuration takes precedence."""
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set model rewrites. The configuration takes precedence, then rules with the model, then those for all models; the first counts."""
+        """Set model rewrites. The configuration takes precedence, then rules with the model, then those for all; the first counts."""
 
     def ready(self) -> None:
         """Report that the pool is complete; endpick serves from then on."""

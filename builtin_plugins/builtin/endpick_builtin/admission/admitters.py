@@ -1,4 +1,4 @@
-"""Admitters that refuse requests of negative priority under load, and `silent-endpoint-screener`."""
+"""Admitters by load and predicted latency, and `silent-endpoint-screener`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class SilentEndpointParameters(Parameters):
 class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
     """Excludes endpoints whose newest metric is older than `tolerance`.
 
-    The last values of a dead server look idle and would attract most of the traffic until discovery drops it. Endpoints that never
-    reported stay. If none would be left, all stay.
+    A dead server's last values look idle and attract traffic. Endpoints that never reported stay, and all stay if none would be left.
     """
 
     consumes_optional = _REPORTED
@@ -52,7 +51,7 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.tolerance
         self._pool: object = None
-        self._fresh_until = 0.0  # one metric is fresh on every endpoint of `_pool` until then
+        self._fresh_until = 0.0  # until then one metric is fresh everywhere
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         pool = endpoints.pool_members
@@ -63,7 +62,7 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
         for key in _REPORTED:
             age = endpoints.age(key)
             oldest = age.max(initial=0.0)
-            if oldest <= tolerance:  # one metric that is fresh everywhere is enough
+            if oldest <= tolerance:
                 if len(endpoints) == len(pool):
                     self._pool, self._fresh_until = pool, self.context.clock() + (tolerance - oldest)
                 return endpoints
@@ -76,7 +75,7 @@ SATURATED = "rejected-saturated"
 
 
 class ProbabilisticAdmitterParameters(FullnessParameters):
-    """How saturation becomes the probability of a refusal."""
+    """Curve of the probability."""
 
     power: Annotated[float, Field(gt=0.0, description="Exponent of the saturation: the larger, the later refusals begin.")] = 5.0
     k: Annotated[float, Field(gt=0.0, description="Factor of the power: the larger, the sooner every request is refused.")] = 300.0
@@ -85,8 +84,8 @@ class ProbabilisticAdmitterParameters(FullnessParameters):
 class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     """Refuses requests of negative priority with 429 with probability min(s^power * k, 1).
 
-    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold). Endpoints that never reported count as 1. With four or more
-    endpoints, each counts at most max(1, 2 * median).
+    s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), 1 for endpoints that never reported. From four endpoints on,
+    each counts at most max(1, 2 * median).
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -120,8 +119,8 @@ class LatencySLOAdmitterParameters(Parameters):
 class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
     """Refuses a request of negative priority with 429 if no endpoint is expected to meet its latency objectives.
 
-    Objectives are the headers `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms`. Without both, or without any prediction, the request is
-    admitted. An endpoint suffices if every requested headroom is >= 0, if it runs no request, or if its KV-cache usage is below 0.02.
+    Objectives: headers `x-llm-d-slo-ttft-ms`, `x-llm-d-slo-tpot-ms`. Without either, or without any prediction, the request is admitted. An
+    endpoint suffices if every requested headroom is >= 0, it is idle, or its KV-cache usage is below 0.02.
     """
 
     consumes = (PREDICTED_TTFT, TTFT_HEADROOM, TPOT_HEADROOM, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)

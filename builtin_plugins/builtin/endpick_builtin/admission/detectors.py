@@ -1,4 +1,4 @@
-"""Saturation detectors, which are also filters of full endpoints."""
+"""Saturation detectors, also filters."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class ConcurrencyParameters(Parameters):
     ] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], int], ...]:
-        """The columns to compare, each with its capacity."""
         requests = INFLIGHT_REQUESTS.from_producer(self.in_flight_load_producer_name), self.max_concurrency
         tokens = INFLIGHT_TOKENS.from_producer(self.in_flight_load_producer_name), self.max_token_concurrency
         match self.concurrency_mode:
@@ -73,9 +72,8 @@ class ConcurrencyParameters(Parameters):
 class ConcurrencyDetector(SaturationDetector[ConcurrencyParameters], Filter[ConcurrencyParameters]):
     """Rates endpoints by the requests or tokens that this picker has in flight there.
 
-    saturation = total load / total capacity for `requests` and `tokens`; for `hybrid` the mean over endpoints of the larger ratio; 1
-    without endpoints. As a filter it keeps endpoints with a load below floor(capacity * (1 + headroom)), for `hybrid` both loads; if none
-    is left, the request is refused with 429.
+    saturation = total load / total capacity, for `hybrid` the mean of each endpoint's larger ratio; 1 without endpoints. The filter keeps
+    loads below floor(capacity * (1 + headroom)), for `hybrid` both; if none is left, the request gets 429.
     """
 
     consumes = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS)
@@ -131,10 +129,7 @@ def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray
 
 
 def mean_fullness(values: FloatArray) -> float:
-    """The mean, with unknown endpoints counted as full; 1 without endpoints.
-
-    With four or more, each counts at most max(1, 2 * median), so that one server with a long queue does not saturate the pool.
-    """
+    """Mean, unknown endpoints 1. From four on, each is at most max(1, 2 * median): one long queue cannot saturate the pool."""
     if not len(values):
         return 1.0
     known = np.where(np.isnan(values), 1.0, values)
@@ -144,7 +139,7 @@ def mean_fullness(values: FloatArray) -> float:
 
 
 class UtilizationParameters(FullnessParameters):
-    """Thresholds of full endpoints and stale metrics."""
+    """Thresholds, and staleness of metrics."""
 
     metrics_staleness_threshold: Annotated[
         Duration,
@@ -158,10 +153,9 @@ class UtilizationParameters(FullnessParameters):
 class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[UtilizationParameters]):
     """Rates each endpoint by the fuller of queue and KV cache.
 
-    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), 1 without endpoints. An endpoint without a fresh
-    metric counts as 1. With four or more endpoints, each counts at most max(1, 2 * median). As a filter it keeps endpoints with fresh
-    metrics below both thresholds * (1 + headroom), or all if none is left. The gauge `llm_d_epp_flow_control_stale_endpoints` counts
-    endpoints without fresh metrics.
+    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); 1 without endpoints. An endpoint without a fresh
+    metric counts as 1, and in `llm_d_epp_flow_control_stale_endpoints`; from four endpoints on, each counts at most max(1, 2 * median). The
+    filter keeps fresh endpoints below both thresholds * (1 + headroom), or all if none is left.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)

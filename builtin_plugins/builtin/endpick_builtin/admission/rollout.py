@@ -1,4 +1,4 @@
-"""`disaggregatedset-rollout-screener`: keeps each request within one revision of a deployment."""
+"""`disaggregatedset-rollout-screener`: keeps each request within one revision."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class RolloutScope(_Part):
 
 
 class RolloutParameters(Parameters):
-    """The deployment, its headers and its gating."""
+    """Scope, headers and gating."""
 
     scope: Annotated[
         RolloutScope,
@@ -124,14 +124,7 @@ class RolloutParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The revisions of one pool.
-
-    Attributes:
-        names: Revisions that may serve.
-        incomplete: Revisions that lack a required role.
-        weights: Weight of each revision in `names`.
-        number_of: Index into `names` per endpoint, -1 if none.
-    """
+    """Servable revisions and their weights, incomplete ones, and per endpoint the index into `names` or -1."""
 
     names: tuple[str, ...]
     incomplete: tuple[str, ...]
@@ -140,7 +133,7 @@ class Revisions:
 
 
 def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
-    """The revisions of the pool."""
+    """The revisions."""
     gating, selector = parameters.revision_gating, parameters.scope.label_selector
     found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
     roles: dict[str, Counter[str]] = {}
@@ -179,10 +172,9 @@ class _RevisionShares(Collector):
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
     """Sends each request to one revision of a deployment with several roles, so that revisions do not mix.
 
-    Within `scope`, endpoints of revisions that lack a required role are excluded. A request with headers of strict selectors gets the
-    endpoints whose labels equal all of them; any other gets one revision, drawn with its number of endpoints (`sum`) or that of its largest
-    role (`max-role`) as weight. If no endpoint is left, the request is refused with 503. Responses carry the labels of the serving endpoint
-    in the selectors' headers.
+    Revisions within `scope` that lack a required role are excluded. Headers of strict selectors choose endpoints with equal labels; without
+    them a revision is drawn, weighted by its endpoints (`sum`) or those of its largest role (`max-role`). Without endpoints the request
+    gets 503. Responses carry the serving endpoint's labels in the selectors' headers.
     """
 
     stability = Stability.EXPERIMENTAL

@@ -36,7 +36,7 @@ _LABELS = re.compile(_LABEL)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric name, and labels that a series must have."""
+    """A metric name and labels of the series."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class EngineReader:
         )
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
-        """Write the values on the page, and return the required metrics that it lacks."""
+        """Write the values; returns missing required metrics."""
         missing = []
         for key, spec in self._counts:
             if (count := _whole(page, spec)) is None:
@@ -204,7 +204,7 @@ class EngineReader:
 
 
 def custom_keys_of(config: EngineConfig) -> tuple[tuple[DataKey[float], str], ...]:
-    """The data keys of an engine's custom metrics, with their specs."""
+    """With their specs."""
     return tuple(
         (DataKey(custom.attribute_key, float, doc=f"The metric {custom.metric_spec}, as the model server reports it."), custom.metric_spec)
         for custom in config.custom_metrics
@@ -218,7 +218,7 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[Dat
 
 
 def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
-    """The newest value, if known: exporters write NaN and infinities otherwise."""
+    """None for NaN and infinities: exporters write them for unknown values."""
     sample = page.newest(spec.name, spec.labels)
     if sample is None:
         return None
@@ -232,7 +232,7 @@ def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
-    """From the series with the greatest value, which is the time of its last change."""
+    """A series' value is the time of its last change."""
     newest: MetricSample | None = None
     for sample in page.samples(spec.name):
         if spec.labels.items() <= sample.labels.items() and (newest is None or sample.value > newest.value):
@@ -261,7 +261,7 @@ CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BL
 
 
 class CoreMetricsParameters(Parameters):
-    """Which engine an endpoint runs, and the names of its metrics."""
+    """Engines and the names of their metrics."""
 
     engine_label_key: Annotated[
         str, Field(alias="engineLabelKey", description=f"Endpoint label that names the engine; `{LEGACY_LABEL_KEY}` is read too.")
@@ -276,7 +276,6 @@ class CoreMetricsParameters(Parameters):
 
     @property
     def engines(self) -> Mapping[str, EngineConfig]:
-        """Every engine by name."""
         return {engine.name: engine for engine in (*BUILT_IN_ENGINES, *self.engine_configs)}
 
     @model_validator(mode="after")
@@ -297,9 +296,8 @@ class CoreMetricsParameters(Parameters):
 class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
     """Reads queue, running requests, KV cache and LoRA adapters from a metrics page, under the names of the endpoint's engine.
 
-    Each value is the newest sample with the labels of its spec; counts are cut to whole numbers, KV-cache usage to at most 1. NaN,
-    infinite and negative values count as missing. A missing required metric is an error; its column keeps the old value, and the other
-    columns are updated.
+    Each value is the newest sample with its spec's labels; counts are truncated, KV-cache usage is at most 1. NaN, infinite and negative
+    values count as missing. A missing required metric is an error and keeps its column; the others are updated.
     """
 
     produces = CORE_KEYS
@@ -312,12 +310,10 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     @classmethod
     def subscriptions(cls, parameters: CoreMetricsParameters) -> Subscriptions:
-        """The core keys and those of the custom metrics."""
         custom = {key.name: key for engine in parameters.engine_configs for key, _ in custom_keys_of(engine)}
         return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write the values of one page; the others too if a required metric is missing."""
         labels = writer.endpoint.labels if writer.endpoint else {}
         engine = labels.get(self.parameters.engine_label_key) or labels.get(LEGACY_LABEL_KEY, "")
         missing = self._readers.get(engine, self._default).read(payload, writer)

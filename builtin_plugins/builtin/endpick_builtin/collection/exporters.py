@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA's GPU exporter and of the endpoint pickers of other clusters."""
+"""Metrics of NVIDIA's GPU exporter and of other clusters' endpoint pickers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_ADDRESS_LABEL = "endpick/node-address"
 
 
 class DcgmSourceParameters(MetricsSourceParameters):
-    """Where the exporter of an endpoint's GPUs is."""
+    """Address of the GPU exporter."""
 
     port: Annotated[int, Field(ge=0, le=65535, description="Port of the exporter; 0 is the endpoint's metrics port.")] = 9400
     use_node_address: Annotated[
@@ -56,9 +56,8 @@ _RANK = re.compile(r"-rank-\d+$", re.ASCII)
 class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
     """Keeps the GPU utilization of an endpoint: the maximum `DCGM_FI_DEV_GPU_UTIL` of its pod, divided by 100.
 
-    A sample belongs to the endpoint if its label `pod` is the endpoint's name, without a suffix such as `-rank-0`, and its label
-    `namespace`, if present, the endpoint's namespace. On a page without pods, as of an exporter outside Kubernetes, all samples count.
-    Values are cut to 0 to 100. Without a number the column keeps its value.
+    A sample belongs to the endpoint if its label `pod` is the endpoint's name without a suffix such as `-rank-0`, and any `namespace` is
+    the endpoint's. Without pods on the page all samples count. Values are clipped to 0..100; without a number the column stays.
     """
 
     produces = (GPU_UTILIZATION,)
@@ -66,7 +65,6 @@ class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write the utilization."""
         samples = payload.samples(_UTILIZATION_PERCENT)
         if any(sample.labels.get("pod") for sample in samples):
             samples = [sample for sample in samples if _is_of(sample, writer.endpoint)]
@@ -84,7 +82,7 @@ def _is_of(sample: MetricSample, endpoint: Endpoint | None) -> bool:
 
 
 class MulticlusterSourceParameters(HttpSourceParameters):
-    """Where the endpoint picker of a cluster serves its metrics."""
+    """Address of a cluster's endpoint picker."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "https"
     path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
@@ -99,7 +97,7 @@ class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParamete
 
 
 class MulticlusterExtractorParameters(Parameters):
-    """The metric names of the endpoint pickers."""
+    """Metric names."""
 
     kv_cache_metric: Annotated[
         SpecText, Field(alias="kvCacheUtilizationMetric", min_length=1, description="Mean share of the KV cache in use.")
@@ -112,7 +110,7 @@ class MulticlusterExtractorParameters(Parameters):
 class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters, MetricsPage]):
     """Keeps the mean queue size and KV-cache usage of a cluster, as its endpoint picker reports them.
 
-    A metric that is missing, NaN or infinite is an error and keeps its old value; the other is still written.
+    A missing, NaN or infinite metric is an error and keeps its value; the other is written.
     """
 
     produces = (MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE)
@@ -120,7 +118,6 @@ class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
-        """Write both values."""
         missing = []
         for key, text in (
             (MULTICLUSTER_KV_CACHE_USAGE, self.parameters.kv_cache_metric),

@@ -1,7 +1,4 @@
-"""GET requests over kept HTTP/1.1 connections, for pages that are fetched many times a second.
-
-Measured on 2 KB pages: 45 µs of CPU per request, against 150 µs with aiohttp.
-"""
+"""GET requests over kept HTTP/1.1 connections: 45 µs of CPU per 2 KB page, against 150 µs with aiohttp."""
 
 from __future__ import annotations
 
@@ -22,10 +19,9 @@ _READ_BYTES = 256 * 1024
 
 
 class HttpPages:
-    """Fetches pages from many servers; each connection serves one request at a time."""
+    """Each connection serves one request at a time."""
 
     def __init__(self, accept: str, max_bytes: int = MAX_PAGE_BYTES, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: None for plain HTTP."""
         self._max_bytes = max_bytes
         self._tls = tls
         self._scheme = "http" if tls is None else "https"
@@ -34,17 +30,15 @@ class HttpPages:
         self._buffer = memoryview(bytearray(_READ_BYTES))
 
     def close(self) -> None:
-        """Close the idle connections."""
         for authority in tuple(self._idle):
             self.forget(authority)
 
     def forget(self, authority: str) -> None:
-        """Close the idle connections to one server."""
         for connection in self._idle.pop(authority, ()):
             connection.abort()
 
     async def get(self, authority: str, path: str) -> bytes:
-        """Fetch one page from `host:port`. Raises Unavailable without status 200, or if the page is too long."""
+        """Fetch a page from `host:port`. Raises Unavailable for a status other than 200 or a page that is too long."""
         url = f"{self._scheme}://{authority}{path.partition('?')[0]}"  # the query may hold a key
         request = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}\r\n".encode()
         try:
@@ -91,13 +85,13 @@ class _StaleError(OSError):
 
 class _State(Enum):
     IDLE = 0
-    ASKED = 1  # A request was written; no byte of the answer has arrived
+    ASKED = 1  # no byte of the answer has arrived
     ANSWERING = 2
     CLOSED = 3
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection, and the callbacks of its parser. All share one buffer."""
+    """All connections share one buffer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, buffer: memoryview) -> None:
         self.state = _State.IDLE
@@ -117,7 +111,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._ends_with_connection = True
 
     def ask(self, request: bytes) -> asyncio.Future[tuple[int, bytes]]:
-        """Send a request; the future gives status and body."""
+        """The future gives status and body."""
         self._waiter = self._loop.create_future()
         if self.state is _State.CLOSED or self._transport is None:
             self._waiter.set_exception(_StaleError())
@@ -196,7 +190,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def client_tls(ca_cert: str, client_cert: str = "", client_key: str = "", *, verify: bool = True) -> ssl.SSLContext:
-    """The TLS context of a client. Raises ConfigurationError."""
+    """Raises ConfigurationError."""
     try:
         tls = ssl.create_default_context(cafile=ca_cert or None)
         if client_cert:

@@ -1,4 +1,4 @@
-"""`otlp-source`: metrics that model servers or an OpenTelemetry collector push over OTLP."""
+"""`otlp-source`: metrics pushed over OTLP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WARN_SECONDS = 30.0
 
 
 class OtlpParameters(Parameters):
-    """Where pushes are accepted, and how they name their endpoint."""
+    """Listeners, and the name of the endpoint."""
 
     host: Annotated[str, Field(min_length=1, description="Address to listen on; `0.0.0.0` or `::` for pushes from other machines.")] = (
         "127.0.0.1"
@@ -70,10 +70,9 @@ class OtlpParameters(Parameters):
 class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     """Accepts metrics pushed over OTLP, by gRPC and by HTTP (`POST /v1/metrics`, protobuf or JSON), as metrics pages.
 
-    The resource attribute `endpointAttribute` names the endpoint. Gauges and sums, and count and sum of histograms and summaries, become a
-    page with the same names, in which characters other than letters, digits, `_` and `:` are `_`. Send all metrics of a server in one push:
-    a required metric that is missing is an error. Only attributes with text values become labels. Resources of unknown endpoints are
-    dropped and reported to the sender.
+    Gauges, sums, and count and sum of histograms and summaries become a page; characters of names other than letters, digits, `_` and `:`
+    become `_`. Send all metrics of a server in one push: a missing required metric is an error. Only text attributes become labels.
+    Resources of unknown endpoints are dropped and reported to the sender.
 
     Without `clientCaPath`, any client that reaches a port can push for any endpoint. Bodies may have 4 MiB. Needs
     `pip install 'endpick[otlp]'`.
@@ -89,11 +88,10 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         except ImportError as error:
             raise ConfigurationError("otlp-source needs opentelemetry-proto: pip install 'endpick[otlp]'") from error
         self._messages = otlp_messages
-        self._publishers: dict[str, dict[str, Publish]] = {}
-        """By each name of an endpoint, then by the endpoint: two endpoints may share a short name."""
+        self._publishers: dict[str, dict[str, Publish]] = {}  # by name, then by endpoint: two endpoints may share a short name
         self._http: web.AppRunner | None = None
         self._grpc: grpc.aio.Server | None = None
-        self.port, self.grpc_port = parameters.port, parameters.grpc_port  # the ports it listens on, once started
+        self.port, self.grpc_port = parameters.port, parameters.grpc_port  # those in use, once started
         self._warned_at = -_WARN_SECONDS
         exports = Counts("endpick_otlp_exports_total", "Exports over OTLP, by outcome.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by outcome.", ("outcome",), context.registry)
@@ -101,7 +99,6 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self._delivered, self._dropped = points.labels("delivered"), points.labels("dropped")
 
     async def start(self) -> None:
-        """Listen on both ports. Raises ConfigurationError."""
         given = self.parameters
         try:
             self.port = await self._start_http()
@@ -117,7 +114,6 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", given.host, self.grpc_port)
 
     async def stop(self) -> None:
-        """Close both ports."""
         if self._http is not None:
             await self._http.cleanup()
         if self._grpc is not None:
@@ -125,7 +121,6 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             self._grpc = None  # grpc's thread ends with its last server
 
     async def watch(self, endpoint: Endpoint, publish: Publish) -> None:
-        """Publish the pushes for this endpoint until cancelled."""
         names = {endpoint.name, endpoint.name.rpartition("/")[2], endpoint.address, endpoint.metrics_address}
         for name in names:
             self._publishers.setdefault(name, {})[endpoint.name] = publish
@@ -182,11 +177,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     async def Export(  # noqa: N802 - the method of gRPC's MetricsServiceServicer
         self, request: ExportMetricsServiceRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> ExportMetricsServiceResponse:
-        """Serve `MetricsService.Export`."""
         return await self._deliver(request)
 
     async def _deliver(self, export: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
-        """Publish each page to its endpoint; the answer counts dropped points."""
         self._read.inc()
         dropped, reason = 0, ""
         for resource in await asyncio.to_thread(self._messages.pages_of, export):
@@ -212,7 +205,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
 
 
 def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
-    """Loads renewed certificate files at the next handshake."""
+    """Loads renewed certificates at the next handshake."""
     if not parameters.cert_path:
         return None
     files = Path(parameters.cert_path), Path(parameters.key_path)
@@ -224,7 +217,7 @@ def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
 
     def renew(_socket: ssl.SSLObject, _name: str | None, used: ssl.SSLContext) -> None:
         nonlocal loaded
-        with suppress(OSError):  # half written: the old certificate serves on
+        with suppress(OSError):  # half written: the old certificate stays
             if (now := [file.stat().st_mtime_ns for file in files]) != loaded:
                 used.load_cert_chain(*files)
                 loaded = now
@@ -234,7 +227,6 @@ def _server_tls(parameters: OtlpParameters) -> ssl.SSLContext | None:
 
 
 def _grpc_credentials(parameters: OtlpParameters) -> grpc.ServerCredentials:
-    """Load renewed certificate files at the next handshake."""
     import grpc  # noqa: PLC0415
 
     def read() -> grpc.ServerCertificateConfiguration:
@@ -246,7 +238,7 @@ def _grpc_credentials(parameters: OtlpParameters) -> grpc.ServerCredentials:
 
     def renewed() -> grpc.ServerCertificateConfiguration:
         nonlocal current
-        with suppress(OSError):  # half written: the old certificate serves on
+        with suppress(OSError):  # half written: the old certificate stays
             current = read()
         return current
 

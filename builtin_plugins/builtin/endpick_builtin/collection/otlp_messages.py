@@ -1,4 +1,4 @@
-"""Converts OTLP exports of metrics to metrics pages."""
+"""Converts OTLP exports to metrics pages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,12 @@ _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class MalformedExport(ValueError):  # noqa: N818 - the sender's error, as the OTLP specification names it
-    """The body is not an export of metrics."""
+    """Not an export of metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcePage:
-    """The metrics of one resource.
-
-    Attributes:
-        attributes: The resource attributes with text values.
-        page: Gauges and sums; of histograms and summaries count and sum.
-        points: Number of lines on the page.
-    """
+    """A resource's text attributes, page, and number of lines."""
 
     attributes: Mapping[str, str]
     page: MetricsPage
@@ -38,7 +32,7 @@ class ResourcePage:
 
 
 def parse_export(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
-    """Parse a body in protobuf or in protobuf's JSON form. Raises MalformedExport."""
+    """Parse protobuf or its JSON form. Raises MalformedExport."""
     try:
         if is_json:
             return Parse(body, ExportMetricsServiceRequest(), ignore_unknown_fields=True)
@@ -48,7 +42,7 @@ def parse_export(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
 
 
 def pages_of(export: ExportMetricsServiceRequest) -> list[ResourcePage]:
-    """One page for each resource of the export that has points."""
+    """One page per resource with points."""
     return [page for resource in export.resource_metrics if (page := _page_of(resource)).points]
 
 
@@ -80,7 +74,7 @@ def _texts(attributes: Iterable[KeyValue]) -> dict[str, str]:
 
 
 def page_line(name: str, labels: Mapping[str, str], value: float, nanoseconds: int) -> str:
-    """One line of Prometheus text, with names as in OpenTelemetry's exporters."""
+    """A line of Prometheus text, named as by OpenTelemetry's exporters."""
     inside = ",".join(f'{_NOT_IN_A_LABEL.sub("_", key)}="{_escaped(text)}"' for key, text in labels.items())
     when = f" {nanoseconds // 1_000_000}" if nanoseconds else ""
     return f"{_NOT_IN_A_NAME.sub('_', name)}{{{inside}}} {value!r}{when}\n"
@@ -91,7 +85,7 @@ def _escaped(text: str) -> str:
 
 
 def answer(dropped: int, reason: str) -> ExportMetricsServiceResponse:
-    """The answer to an export; a partial success if points were dropped."""
+    """A partial success if points were dropped."""
     response = ExportMetricsServiceResponse()
     if dropped:
         response.partial_success.rejected_data_points = dropped
@@ -100,5 +94,5 @@ def answer(dropped: int, reason: str) -> ExportMetricsServiceResponse:
 
 
 def to_json(response: ExportMetricsServiceResponse) -> str:
-    """The JSON form of an answer."""
+    """Protobuf's JSON form."""
     return MessageToJson(response)

@@ -1,4 +1,4 @@
-"""`http-pool-source` and `json-values-extractor`: values from a JSON document about the whole pool."""
+"""`http-pool-source` and `json-values-extractor`: values from a JSON document."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from endpick_builtin.collection.sources import MaxPageBytes
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """The payload: a parsed document."""
+    """A parsed document."""
 
     root: object
 
@@ -57,7 +57,7 @@ class PoolSourceParameters(Parameters):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str) -> str:
-        # Messages do not repeat the URL: it may hold a password or a key.
+        # No message repeats the URL: it may hold a password.
         if not url.isascii() or any(character.isspace() for character in url):
             raise ValueError("a URL has ASCII characters and no blanks: escape others as %20")
         try:
@@ -82,7 +82,7 @@ class PoolSourceParameters(Parameters):
 class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     """Fetches a JSON document about the whole pool at an interval, from an HTTP server or a file.
 
-    After an error the values stay, and polls follow after growing delays.
+    After an error the values stay, and polls back off.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -94,19 +94,16 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         self._pages: HttpPages | None = None
 
     async def start(self) -> None:
-        """Load the certificates. Raises ConfigurationError."""
         parameters = self.parameters
         is_https = parameters.url.startswith("https:")
         tls = client_tls(parameters.ca_cert_path, verify=not parameters.insecure_skip_verify) if is_https else None
         self._pages = HttpPages("application/json", parameters.max_page_bytes, tls)
 
     async def stop(self) -> None:
-        """Close the connections."""
         if self._pages is not None:
             self._pages.close()
 
     async def poll_pool(self) -> JsonDocument:
-        """Fetch the document. Raises Unavailable."""
         body = await (self._fetch() if self.parameters.url else asyncio.to_thread(self._read))
         try:
             return JsonDocument(orjson.loads(body))
@@ -185,7 +182,6 @@ class MappedValue(BaseModel):
 
     @property
     def key(self) -> DataKey[Any]:
-        """The data key of the value."""
         scope = Scope.ENDPOINT if self.per_endpoint else Scope.POOL
         return DataKey(self.attribute_key, _READERS[self.type][0], scope, doc=f"The value at {self.pointer or 'the root'} of a document.")
 
@@ -218,9 +214,8 @@ _INDEX = re.compile("0|[1-9][0-9]{0,8}")
 class JsonValuesExtractor(DataCollector[JsonValuesParameters, JsonDocument]):
     """Keeps values of a JSON document under data keys: for the whole pool, or with `perEndpoint` one for each endpoint.
 
-    Plugins read values of the pool with `endpoints.pool(key)` and numbers of endpoints as columns, as `endpoint-attribute-scorer` and
-    `endpoint-attribute-filter` do. A value that is missing or of another type is an error and keeps its old value; the others are
-    written. Endpoints that are not in the pool are skipped.
+    Plugins read pool values with `endpoints.pool(key)`, endpoint numbers as columns, as `endpoint-attribute-scorer` does. A missing value,
+    or one of another type, is an error and keeps its old value; the others are written. Unknown endpoints are skipped.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -231,11 +226,9 @@ class JsonValuesExtractor(DataCollector[JsonValuesParameters, JsonDocument]):
 
     @classmethod
     def subscriptions(cls, parameters: JsonValuesParameters) -> Subscriptions:
-        """The keys in the parameters."""
         return Subscriptions(produces=tuple(value.key for value in parameters.values))
 
     def collect(self, payload: JsonDocument, writer: ColumnWriter) -> None:
-        """Write the values of one document."""
         missing = []
         for value, key, read, path in self._values:
             found = at(payload.root, path)
@@ -266,7 +259,7 @@ def path_of(pointer: str) -> tuple[str, ...]:
 
 
 def at(root: object, path: tuple[str, ...]) -> object:
-    """The value at a path; `_ABSENT` if there is none."""
+    """The value at a path, or `_ABSENT`."""
     for step in path:
         if isinstance(root, dict):
             root = root.get(step, _ABSENT)

@@ -1,4 +1,4 @@
-"""Sources that fetch a page from each endpoint, or follow endpoint changes, and their collectors."""
+"""Sources that poll each endpoint or follow endpoint changes, and their collectors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ class HttpSource(PollingSource[P, Payload]):
         self._authorities: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Load the certificates. Raises ConfigurationError."""
         parameters = self.parameters
         tls = None
         if parameters.scheme == "https":
@@ -88,12 +87,10 @@ class HttpSource(PollingSource[P, Payload]):
         self._pages = HttpPages(self.accept, parameters.max_page_bytes, tls)
 
     async def stop(self) -> None:
-        """Close the connections."""
         if self._pages is not None:
             self._pages.close()
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Fetch the page of one endpoint. Raises Unavailable."""
         if self._pages is None:
             raise RuntimeError(f"source '{self.name}' was polled before it was started")
         authority = self._authority_of(endpoint)
@@ -103,7 +100,6 @@ class HttpSource(PollingSource[P, Payload]):
         return await self._pages.get(authority, self.parameters.path)
 
     def endpoint_removed(self, name: str) -> None:
-        """Close the idle connections to the endpoint."""
         authority = self._authorities.pop(name, None)
         if authority is not None and self._pages is not None:
             self._pages.forget(authority)
@@ -131,7 +127,6 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
         self._last: dict[str, MetricsPage] = {}
 
     async def poll(self, endpoint: Endpoint) -> MetricsPage:
-        """Fetch one page; the same object while it is unchanged."""
         body = await self.fetch(endpoint)
         last = self._last.get(endpoint.name)
         if last is None or last.body != body:
@@ -139,7 +134,6 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
         return last
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget the page and close the connections of the endpoint."""
         super().endpoint_removed(name)
         self._last.pop(name, None)
 
@@ -147,7 +141,7 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
 class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):
     """Fetches the metrics page of every endpoint.
 
-    A status other than 200, a page over `maxPageBytes` and a poll that takes over 1 s are poll errors; the columns keep their values.
+    A status other than 200, a page over `maxPageBytes` or a poll over 1 s is a poll error; the columns keep their values.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -160,7 +154,7 @@ class ModelsSourceParameters(HttpSourceParameters):
 
 
 class ModelList(tuple[ServedModel, ...]):
-    """The models that one endpoint serves, in its order."""
+    """One endpoint's models, in its order."""
 
     __slots__ = ()
 
@@ -181,7 +175,6 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
     accept = "application/json"
 
     async def poll(self, endpoint: Endpoint) -> ModelList:
-        """Fetch one list. Raises Unavailable."""
         return parse_model_list(await self.fetch(endpoint))
 
 
@@ -203,7 +196,6 @@ class ModelsDataExtractor(DataCollector[Parameters, ModelList]):
     default_source = "models-data-source"
 
     def collect(self, payload: ModelList, writer: ColumnWriter) -> None:
-        """Write the list."""
         writer.set(SERVED_MODELS, tuple(payload))
 
 
@@ -214,7 +206,6 @@ class EndpointNotificationSource(EndpointEventSource[Parameters, EndpointEvent])
     """
 
     def notify(self, event: EndpointEvent) -> EndpointEvent:
-        """Return the event."""
         return event
 
 
@@ -235,7 +226,6 @@ class TopologyExtractor(DataCollector[TopologyParameters, EndpointEvent]):
     stability = Stability.EXPERIMENTAL
 
     def collect(self, payload: EndpointEvent, writer: ColumnWriter) -> None:
-        """Write the location of the endpoint."""
         if payload.change is EndpointChange.REMOVED:
             return
         labels, names = payload.endpoint.labels, self.parameters
@@ -254,11 +244,10 @@ class KubernetesNotificationParameters(Parameters):
 class KubernetesNotificationSource(EndpointEventSource[KubernetesNotificationParameters, Mapping[str, object]]):
     """Accepts llm-d's configuration of a watch on Kubernetes objects, and delivers nothing.
 
-    Starting the source logs a warning; its collectors are never called.
+    Logs a warning at start.
     """
 
     async def start(self) -> None:
-        """Warn that nothing is watched."""
         kind = "/".join(filter(None, (self.parameters.group, self.parameters.version, self.parameters.kind)))
         self.context.logger.warning("no objects of kind %s are watched: without Kubernetes the source has nothing to deliver", kind)
 

@@ -1,4 +1,4 @@
-"""`disagg-profile-handler`, which runs one profile per stage of a request, and its deciders."""
+"""`disagg-profile-handler`, one profile per stage of a request, and its deciders."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class PrefixBasedParameters(Parameters):
 class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
     """Disaggregates if the decode endpoint would have to compute many tokens of the prompt.
 
-    That is: tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens`. Tokens of all prompts come from
-    a token producer, or are estimated at four bytes each. Never if `nonCachedTokens` is 0 or no producer knows the endpoint's cache.
+    Condition: tokens >= `promptTokens` and tokens - matched blocks * tokens per block >= `nonCachedTokens` > 0. Tokens come from a token
+    producer, or are bytes / 4. Never if the endpoint's cache is unknown.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -133,7 +133,7 @@ _Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
 class DisaggParameters(Parameters):
-    """Stages, order and deciders, in the current format or the old flat one."""
+    """Stages, order and deciders; also in the flat format."""
 
     stage_order: Annotated[
         StageOrder,
@@ -193,11 +193,11 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
     """Runs the stages of a request on separate servers: decode always, encode and prefill by decision.
 
     `decode-first`: decode, then encode and prefill if their deciders agree. `prefill-first`: prefill, decode, then encode if its decider
-    agrees. The pick of decode serves the request. `x-prefiller-host-port` names the first pick of prefill, `x-encoder-hosts-ports` all
-    picks of encode; the client's headers of these names are removed. Later profiles find the first stage's pick under `peer-endpoint`.
+    agrees. Decode's pick serves the request. `x-prefiller-host-port` names the first pick of prefill, `x-encoder-hosts-ports` all picks of
+    encode; the client's are removed. Later profiles find the first stage's pick under `peer-endpoint`.
 
-    Without a pick of decode the request is refused with 429. If another stage has no pick or profile, or its decider fails, the decode
-    server does its work. `llm_d_epp_disagg_decision_total` counts decisions.
+    Without a pick of decode the request gets 429. If another stage has no pick or profile, or its decider fails, the decode server does its
+    work. `llm_d_epp_disagg_decision_total` counts decisions.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -268,7 +268,6 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         decode: Endpoints,
         state: CycleState,
     ) -> bool:
-        """True if the stage has not run and its decider agrees."""
         if decider is None or profile in results or profile not in profiles:
             return False
         return decider.disaggregate(request, decode.take([0]), state)

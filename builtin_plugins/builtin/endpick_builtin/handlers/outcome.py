@@ -26,7 +26,7 @@ def addresses(picked: Endpoints) -> tuple[str, ...]:
 
 
 def picked_by(runs: Runs, profile: str) -> Endpoints | None:
-    """The pick of a profile; None if it did not run or failed."""
+    """None if the profile did not run or failed."""
     run = runs.get(profile)
     return None if run is None else run.picked
 
@@ -47,12 +47,12 @@ def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[s
 
 
 def foreign_headers(request: InferenceRequest, names: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Headers of the client that the decision does not set; they must not reach the sidecar."""
+    """Client headers that must not reach the sidecar."""
     return tuple(name for name in names if name in request.headers and name not in headers)
 
 
 class Decisions:
-    """Counts the stages that requests were sent to, by model."""
+    """Counts decisions by model."""
 
     def __init__(self, name: str, registry: CollectorRegistry | None) -> None:
         text = "Decisions about disaggregation, by the stages that found an endpoint."
@@ -60,7 +60,6 @@ class Decisions:
         self._models = LabelLimit()
 
     def count(self, model: str, *, prefill: bool, encode: bool) -> None:
-        """Count one decision."""
         stages = [stage for stage, found in (("encode", encode), ("prefill", prefill)) if found]
         decision = "-".join((*stages, "decode")) if stages else "decode-only"
         self._counts.labels(self._models(model or "unknown"), decision).inc()

@@ -77,8 +77,8 @@ class DataParallelParameters(Parameters):
 class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
     """Runs the only profile and sends the request to the sidecar on the host of the picked rank.
 
-    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = address of the first pick, which selects the rank.
-    Not needed if the gateway can route to several ports of a host.
+    destination = host of the pick : `primaryPort`; `x-data-parallel-host-port` = the first pick, which selects the rank. Not needed if the
+    gateway can route to several ports of a host.
     """
 
     most_profiles = 1
@@ -118,7 +118,7 @@ class HeaderProfileParameters(Parameters):
 class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
     """Runs the profile named by a header, or `defaultProfile` without the header.
 
-    A configuration with one profile always runs it. An unknown name is refused with 429, as in llm-d.
+    A single profile always runs. An unknown name is refused with 429, as in llm-d.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -173,8 +173,8 @@ class PdParameters(Parameters):
 class PdProfileHandler(ProfileHandler[PdParameters]):
     """Runs decode, then prefill if the decider agrees. Needs `disagg-headers-handler` to set the headers.
 
-    Without a pick of decode the request is refused with 429; without one of prefill, the decode server does its work. Counts decisions in
-    `llm_d_epp_pd_decision_total`.
+    Without a pick of decode the request gets 429; without one of prefill, the decode server does its work. `llm_d_epp_pd_decision_total`
+    counts decisions.
     """
 
     produces = (PEER_ENDPOINT,)
@@ -219,7 +219,7 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 
 
 class DisaggHeadersParameters(Parameters):
-    """The profiles whose picks become headers."""
+    """Profiles that become headers."""
 
     prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
         "prefill"
@@ -232,8 +232,8 @@ class DisaggHeadersParameters(Parameters):
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
     """Sets the headers that name the other stages, for handlers that do not set them.
 
-    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`; removed if a stage
-    did not run.
+    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`; removed without a
+    pick.
     """
 
     aliases = ("prefill-header-handler",)

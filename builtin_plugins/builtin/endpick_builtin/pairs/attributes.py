@@ -1,4 +1,4 @@
-"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: rate endpoints by any number they report."""
+"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: rate endpoints by any reported number."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ProducerName: TypeAlias = Annotated[str | None, Field(description="Instance that
 
 
 def attribute_key(name: str, producer: str | None) -> DataKey[float]:
-    """The data key of the number; the only producer's by default."""
+    """The only producer's by default."""
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
@@ -125,8 +125,7 @@ class EndpointAttributeFilterParameters(Parameters):
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
     """Keeps endpoints by comparing a number with `value`.
 
-    `onMissing` decides about endpoints that never reported the number. If none is left, the profile picks nothing or, with
-    `fallbackOnEmpty`, chooses among all.
+    `onMissing` decides about endpoints without the number.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -216,8 +215,8 @@ class EndpointAttributeScorerParameters(Parameters):
 class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     """Rates endpoints by a number they report.
 
-    score = (number - min) / (max - min), clipped to [0, 1], for `linear_higher_is_better`; 1 - that for `linear_lower_is_better`. min and
-    max are those of `fixedRange` or of the candidates (all equal: 1). Endpoints that never reported the number score 0.
+    score = (number - min) / (max - min), clipped to [0, 1], for `linear_higher_is_better`; 1 - that for `linear_lower_is_better`. Range:
+    `fixedRange` or the candidates' (all equal: 1). Without the number the score is 0.
     """
 
     category = Category.DISTRIBUTION

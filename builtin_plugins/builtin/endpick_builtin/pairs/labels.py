@@ -44,7 +44,7 @@ class Distance(IntEnum):
 
 
 class Places:
-    """Places of the whole pool, with names replaced by numbers."""
+    """Places of the pool as numbers."""
 
     def __init__(self, topologies: Sequence[Topology | None]) -> None:
         known = [topology or Topology() for topology in topologies]
@@ -53,7 +53,7 @@ class Places:
         self._distances: dict[int, npt.NDArray[np.int8]] = {}
 
     def distances(self, position: int) -> npt.NDArray[np.int8]:
-        """`Distance` of every endpoint from the one at this position. Cached: requests share few peers."""
+        """Cached: requests share few peers."""
         found = self._distances.get(position)
         if found is None:
             found = np.full(len(self._numbers[0]), Distance.NOTHING_SHARED, dtype=np.int8)
@@ -93,7 +93,6 @@ class _NearPeer(Plugin[P]):
         self._topology = TOPOLOGY.from_producer(parameters.topology_producer_name)
 
     def _distances(self, endpoints: Endpoints, state: ScoringState) -> npt.NDArray[np.int8] | None:
-        """`Distance` of each endpoint from the peer; None without a peer in the pool."""
         places = endpoints.derived_from_objects(self._topology, Places)
         peer = state.get(PEER_ENDPOINT)
         position = None if peer is None else endpoints.pool_position(peer.name)
@@ -131,7 +130,7 @@ class TopologyFilterParameters(TopologyParameters):
 class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
     """Keeps endpoints that share `minAffinity`, or a smaller place, with the endpoint of an earlier stage of the request.
 
-    Unknown places are not shared. All are kept if there is no such peer, if its place is unknown, or if no endpoint is near enough.
+    Unknown places are not shared. All are kept without such a peer, if its place is unknown, or if none is near enough.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -155,7 +154,7 @@ _SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SA
 class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
     """Prefers endpoints near that of an earlier stage of the request.
 
-    score = 1 on its host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region; else 0, also without such a peer.
+    score = 1 on its host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region; else 0, also without a peer.
     """
 
     category = Category.AFFINITY
@@ -192,7 +191,7 @@ def range_of(text: str) -> tuple[int, int] | None:
 
 
 class ContextLengthParameters(Parameters):
-    """The label with the range, and whether it is binding."""
+    """The label, and whether it is binding."""
 
     label: Annotated[str, Field(min_length=1, description="Label with the range of tokens an endpoint is meant for, such as `0-8192`.")] = (
         "llm-d.ai/context-length-range"
@@ -210,9 +209,9 @@ class ContextLengthParameters(Parameters):
 class ContextLengthAware(Filter[ContextLengthParameters], Scorer[ContextLengthParameters]):
     """Prefers endpoints meant for prompts of this length, narrowest range first.
 
-    For L tokens and a label `min-max` with width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max - L) /
-    width), or 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). Without the label the score is 0.5, with an
-    invalid one 0. A request without tokens has length 0. With `enableFiltering` the filter drops endpoints out of range, possibly all.
+    For L tokens (0 if unknown), label `min-max` and width = max - min: inside, score = 0.3 + 0.7 * (0.7 / (1 + width / 10000) + 0.3 * (max
+    - L) / width), 1 if width is 0; outside, score = 0.3 / (1 + distance to the range / 1000). It is 0.5 without the label, 0 for an invalid
+    one. With `enableFiltering` the filter drops endpoints out of range, possibly all.
     """
 
     consumes = (TOKENIZED_PROMPT,)

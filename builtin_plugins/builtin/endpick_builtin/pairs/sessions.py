@@ -68,7 +68,7 @@ class SessionIdParameters(Parameters):
 class SessionIdProducer(DataProducer[SessionIdParameters]):
     """Reads the client session of a request, for plugins that keep sessions together.
 
-    The value is opaque. A request without it, or with an empty one, has no session.
+    The value is opaque; an empty one is no session.
     """
 
     produces = (SESSION_ID,)
@@ -94,8 +94,8 @@ class AgentIdentityParameters(Parameters):
 class AgentIdentity(RequestHeaderProcessor[AgentIdentityParameters]):
     """Reads the session of a coding agent, which is also the fairness id if the client sent none.
 
-    The first non-empty header counts: those of `additionalSessionHeaders`, then `x-claude-code-session-id`, `x-session-affinity`,
-    `session-id` and `session_id`.
+    The first non-empty header counts: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`, `session-id`,
+    `session_id`.
     """
 
     produces = (AGENT_IDENTITY,)
@@ -136,8 +136,7 @@ class EncodedEndpointHeaderConfig(_Closed):
 _BY_OTHER_NAMES: Mapping[str, DataKey[str]] = {
     **dict.fromkeys((SESSION_ID.name, "SessionIDDataKey", "SessionID"), SESSION_ID),
     AGENT_IDENTITY.name: AGENT_IDENTITY,
-}
-"""Data keys by their llm-d names."""
+}  # by llm-d names
 
 
 class SessionSource(_Closed):
@@ -238,7 +237,7 @@ class Binding:
 
 
 class SessionBindings:
-    """Endpoints by session, least recently seen first."""
+    """Endpoints by session, least recent first."""
 
     def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:
         self._ttl = ttl_seconds
@@ -256,7 +255,7 @@ class SessionBindings:
         return None if binding is None or self._clock() - binding.last_seen > self._ttl else binding.endpoint
 
     def bind(self, session: str, endpoint: str) -> int:
-        """Bind a session; returns the number of sessions displaced."""
+        """Returns the number of displaced sessions."""
         now, key = self._clock(), kept_id(session)
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_every
@@ -290,7 +289,6 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         )
 
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:
-        """Position of the session's endpoint among the candidates, or None."""
         if self._by_id:
             session = self._session(request, state)
             bound = self._bindings.endpoint_of(session) if session else None
@@ -331,9 +329,8 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
     """Keeps only the endpoint that serves the session, if it is a candidate; otherwise all.
 
-    `encoded_endpoint_header`: responses carry a header with the base64 name of their endpoint, and the client returns it. `session_id`:
-    the client sends an id that this picker binds to the picked endpoint, until the session is idle for `evictionTtlSeconds` or the
-    endpoint is no longer a candidate.
+    `encoded_endpoint_header`: responses carry their endpoint's base64 name in a header, which the client returns. `session_id`: the
+    client's id is bound to the picked endpoint until idle for `evictionTtlSeconds` or the endpoint is no candidate.
     """
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
@@ -348,7 +345,7 @@ class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
 class SessionAffinityScorer(_SessionAffinity, Scorer[SessionAffinityParameters]):
     """Prefers the endpoint that serves the session: score = 1 for it, 0 for the others.
 
-    Sessions are identified as by `session-affinity-filter`.
+    Sessions are those of `session-affinity-filter`.
     """
 
     category = Category.AFFINITY

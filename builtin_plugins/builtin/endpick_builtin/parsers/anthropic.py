@@ -16,22 +16,19 @@ COUNT_TOKENS = "/messages/count_tokens"
 class AnthropicParser(JSONParser):
     """Reads Anthropic's `/v1/messages`, and token counts from the responses.
 
-    The prompt is the tools as JSON, the system prompt, then role and content of each message; images are media.
-    `/v1/messages/count_tokens` goes to any endpoint unchanged, and its response is not read. A streamed response counts the prompt in
-    `message_start` and the completion in `message_delta`.
+    The prompt is the tools as JSON, the system prompt, then role and content of each message; images are media. `/v1/messages/count_tokens`
+    goes to any endpoint unchanged, its response unread. Streams count the prompt in `message_start`, the completion in `message_delta`.
     """
 
     claims = ("/messages", COUNT_TOKENS)
     reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class."""
         if path.endswith(COUNT_TOKENS):
             return ParsedRequest(needs_model=False, skip_response=True)
         return super().parse(path, headers, body)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class."""
         messages = payload.get("messages")
         if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
             return Rejection("invalid messages request: must have valid messages field", status=400)
@@ -47,7 +44,6 @@ class AnthropicParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         if not streaming:
             return _usage(field_of("usage", body), None)
         found = None
@@ -59,7 +55,7 @@ class AnthropicParser(JSONParser):
 
 
 def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
-    """Counts; missing ones come from `earlier`."""
+    """Missing counts come from `earlier`."""
     if not isinstance(usage, Mapping):
         return earlier
     prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))
@@ -94,7 +90,7 @@ def _parts(payload: JSONObject) -> Iterator[Piece]:
 
 
 def _content(content: JSONValue) -> Iterator[Piece]:
-    """Blocks of the content; tool results may nest deeply."""
+    """Tool results may nest deeply."""
     if isinstance(content, str):
         yield content.encode()
     begun = [iter(_sequence(content))]
@@ -129,7 +125,6 @@ def _block(block: JSONObject) -> Piece:
 
 
 def _media(source: JSONValue) -> Media | None:
-    """An image, if the source is known."""
     if not isinstance(source, Mapping):
         return None
     content = text_of(source, "url") or (text_of(source, "data") if source.get("type") == "base64" else "")

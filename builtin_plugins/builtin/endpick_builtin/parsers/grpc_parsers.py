@@ -54,7 +54,7 @@ Read = TypeVar("Read", bound=Message)
 
 
 def request_in(body: bytes, kind: type[Read]) -> Read | Rejection:
-    """The message of a request."""
+    """Decode a request."""
     if len(body) > MAX_BODY_BYTES:
         return Rejection(f"the gRPC request body is larger than {MAX_BODY_BYTES} bytes", status=413)
     problem = _problem_with(body)
@@ -100,7 +100,7 @@ def framed(message: bytes) -> bytes:
 
 @cache
 def http_bodies() -> tuple[type[Message], type[Message]]:
-    """`google.api.HttpBody`, and a request with one as its second field."""
+    """`google.api.HttpBody`, and a request with one as field 2."""
     made = messages_of(
         "google.api",
         {"HttpBody": {"content_type": (1, "string"), "data": (2, "bytes")}, "Request": {"http_body": (2, "HttpBody")}},
@@ -114,23 +114,20 @@ CHAT, COMPLETIONS = "/chat/completions", "/completions"
 class VertexAIParser(OpenAIParser):
     """Reads OpenAI requests inside a `google.api.HttpBody` of the prediction service, and token counts from the responses.
 
-    `ChatCompletions` carries chat; `RawPredict` and `StreamRawPredict` carry chat if the object has `messages`, else a completion.
-    Compressed or truncated frames get 400.
+    `ChatCompletions` carries chat; `RawPredict` and `StreamRawPredict` carry chat if there are `messages`, else a completion. Compressed or
+    truncated frames get 400.
     """
 
     claims = (".PredictionService/ChatCompletions", ".PredictionService/StreamRawPredict", ".PredictionService/RawPredict")
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class."""
         message: Any = request_in(body, http_bodies()[1])
         return message if isinstance(message, Rejection) else super().parse(path, headers, message.http_body.data)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class."""
         return super().parsed(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """Change the model in the object; other fields of the message stay."""
         message: Any = request_in(body, http_bodies()[1])
         if isinstance(message, Rejection) or parsed.payload is None:
             return body
@@ -138,7 +135,6 @@ class VertexAIParser(OpenAIParser):
         return framed(message.SerializeToString())
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         found = None
         message: Any
         for message in answers_in(body, http_bodies()[0]):
@@ -155,7 +151,6 @@ MAX_TOKENS = 1 << 20
 
 @cache
 def _messages() -> dict[str, type[Message]]:
-    """Messages with the fields in use."""
     return messages_of(
         "vllm.grpc.engine",
         {
@@ -183,22 +178,20 @@ class VllmGRPCParser(Parser):
     """Reads vLLM's gRPC API: `VllmEngine/Generate` with text or token ids, `VllmEngine/Embed` with token ids.
 
     The API has no model field. Compressed or truncated frames, and requests without a prompt, get 400. `sampling_params.max_tokens` limits
-    the output, and token counts come from the response chunks. `mm_hashes` and `mm_placeholders` locate media; all count as images, because
-    the API has no modality.
+    the output; response chunks have token counts. `mm_hashes` and `mm_placeholders` locate media, all images for lack of a modality.
     """
 
     claims = (GENERATE, EMBED)
     reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """See the class."""
         embeds = path.endswith(EMBED)
         request: Any = request_in(body, _messages()["EmbedRequest" if embeds else "GenerateRequest"])
         if isinstance(request, Rejection):
             return request
         if len(request.tokenized.input_ids) > MAX_TOKENS:
             return Rejection(f"the request has more than {MAX_TOKENS} token ids", status=413)
-        tokens = array("I", request.tokenized.input_ids)  # a copy, which frees the protobuf message
+        tokens = array("I", request.tokenized.input_ids)  # a copy frees the protobuf message
         if embeds:
             if not tokens:
                 return Rejection("invalid embed request: must have tokenized input", status=400)
@@ -211,8 +204,7 @@ class VllmGRPCParser(Parser):
         return ParsedRequest(prompt=prompt, streaming=request.stream, max_output_tokens=limit, needs_model=False)
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
-        # The second field of an Embed response is a number, of a Generate response a message, so this cannot be mistaken.
+        # Field 2 is a number in Embed responses, a message in Generate responses.
         found = _embedded(body)
         if found is not None:
             return found

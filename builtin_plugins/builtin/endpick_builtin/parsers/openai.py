@@ -19,7 +19,7 @@ from endpick_builtin.parsers.openai_bodies import from_body, from_events, prompt
 
 CHECKED_BYTES: Final = 1 << 20
 LENIENT_BYTES: Final = 4 << 20  # larger bodies must be valid Unicode
-MAX_STRUCTURE: Final = 1 << 20  # A million token ids, or 200,000 fields
+MAX_STRUCTURE: Final = 1 << 20  # a million token ids, or 200,000 fields
 MAX_QUOTES: Final = 1 << 19
 _WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))  # relative costs of structure, once parsed
 _TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
@@ -30,7 +30,6 @@ class JSONParser(Parser):
     """Base of parsers for JSON objects."""
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Parse the object."""
         if is_too_complex(body):
             return _TOO_COMPLEX
         try:
@@ -51,12 +50,12 @@ class JSONParser(Parser):
         raise NotImplementedError
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """The object with another model, serialised again as in llm-d."""
+        """Serialises again, as in llm-d."""
         return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
 
 
 def is_too_complex(body: bytes) -> bool:
-    """True when parsing would hold up other requests. JSON within strings does not count."""
+    """True when parsing would hold up other requests. JSON in strings does not count."""
     if len(body) <= CHECKED_BYTES or _structure_of(body) <= MAX_STRUCTURE:
         return False
     if body.count(b'"') > MAX_QUOTES:
@@ -71,7 +70,7 @@ def _structure_of(text: bytes) -> int:
 
 
 def read_leniently(body: bytes) -> JSONValue:
-    """Parse invalid Unicode, which llm-d accepts, as U+FFFD; None for invalid JSON."""
+    """Invalid Unicode becomes U+FFFD, which llm-d accepts; None for invalid JSON."""
     if len(body) > LENIENT_BYTES:
         return None
     try:
@@ -93,7 +92,7 @@ def text_of(payload: JSONObject, name: str) -> str:
 
 
 def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first of these fields with a whole number."""
+    """The first whole number in these fields."""
     for name in names:
         value = payload.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -153,15 +152,14 @@ _TOO_MANY_PROMPTS: Final = Rejection(f"the request body has more than {MAX_PROMP
 class OpenAIParser(JSONParser):
     """Reads OpenAI requests, and token counts from the responses.
 
-    For chat the prompt is the tools, then role and text of each message; otherwise the text itself. A batch stays several prompts; token
-    ids become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
+    For chat the prompt is the tools, then role and text of each message; otherwise the text. A batch stays several prompts; token ids
+    become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
     """
 
     claims = tuple(API_OF)
     reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See `JSONParser.parsed`."""
         api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > MAX_PROMPTS:
             return _TOO_MANY_PROMPTS
@@ -169,7 +167,7 @@ class OpenAIParser(JSONParser):
         if complaint is not None:
             return Rejection(complaint, status=400)
         model, salt = payload.get("model"), payload.get("cache_salt")
-        # Positional arguments: with keywords, Python builds a dictionary first.
+        # Positional: keywords build a dictionary.
         return ParsedRequest(
             model if isinstance(model, str) else "",
             Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
@@ -180,7 +178,6 @@ class OpenAIParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         return from_events(body) if streaming else from_body(body)
 
 
@@ -199,5 +196,4 @@ class PassthroughParser(Parser):
     """
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Accept the body unread."""
         return ParsedRequest(needs_model=False)

@@ -1,4 +1,4 @@
-"""Prompts and token counts in OpenAI bodies; common prefixes must render to common prefixes."""
+"""Prompts and token counts in OpenAI bodies. Common prefixes render to common prefixes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_MESSAGES: Final = "invalid chat completions request: must have valid message
 
 
 def problem_with_chat(payload: JSONObject) -> str | None:
-    """Why the messages are invalid; None when they are valid."""
+    """Why the messages are invalid, or None."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
         return _NO_MESSAGES
@@ -54,33 +54,33 @@ def problem_with_chat(payload: JSONObject) -> str | None:
 
 
 def problem_with_completions(payload: JSONObject) -> str | None:
-    """Why the prompt is invalid; None when it is valid."""
+    """Why the prompt is invalid, or None."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid completions request: must have prompt field"
 
 
 def problem_with_images(payload: JSONObject) -> str | None:
-    """Why the prompt is invalid; None when it is valid."""
+    """Why the prompt is invalid, or None."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid images generations request: must have prompt field"
 
 
 def problem_with_embeddings(payload: JSONObject) -> str | None:
-    """Why the input is invalid; None when it is valid."""
+    """Why the input is invalid, or None."""
     return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
 
 
 def problem_with_responses(payload: JSONObject) -> str | None:
-    """Why the input is invalid; None when it is valid."""
+    """Why the input is invalid, or None."""
     return None if payload.get("input") is not None else "invalid responses request: must have input field"
 
 
 def problem_with_conversations(payload: JSONObject) -> str | None:
-    """Why the items are invalid; None when they are valid."""
+    """Why the items are invalid, or None."""
     items = payload.get("items")
     return None if isinstance(items, list) and items else "invalid conversations request: must have items field"
 
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
-    """The tools, which templates put first, and the messages."""
+    """Tools first, as in templates, then messages."""
     messages = payload.get("messages")
     pieces: list[bytes] = []
     if payload.get("tools"):
@@ -98,7 +98,7 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
 
 
 def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
-    """Like `chat`, with media as separate pieces."""
+    """Like `chat`, media as separate pieces."""
     pieces: list[Piece] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
@@ -145,7 +145,7 @@ def is_tokens(prompt: Sequence[JSONValue]) -> bool:
 
 
 def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
-    """The prompts of a field that holds one or several."""
+    """One or several prompts."""
     parts = _sequence(prompt)
     return (prompt,) if not parts or isinstance(parts[0], int) else parts
 
@@ -198,7 +198,7 @@ _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_toke
 
 
 def from_events(events: bytes) -> Usage | None:
-    """The last usage in events; the Responses API has it in `response.completed`."""
+    """The last usage; the Responses API has it in `response.completed`."""
     for event in last_events_with(b'"usage"', events):
         response = event.get("response")
         carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event

@@ -1,4 +1,4 @@
-"""`vllmhttp-parser` and `sglanghttp-parser`, and prompts of token ids with media."""
+"""`vllmhttp-parser` and `sglanghttp-parser`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlacedMedia:
 
 
 def token_prompt(tokens: Sequence[JSONValue], media: Callable[[], Sequence[PlacedMedia]] | None = None) -> Prompt:
-    """A prompt of token ids, four bytes each; a hash replaces the tokens of media."""
+    """Token ids as four bytes each; a hash replaces the tokens of media."""
     if media is None:
         return Prompt(lambda: (packed(tokens),))
     return Prompt(partial(_text, tokens, media), partial(_pieces, tokens, media))
@@ -52,7 +52,7 @@ def _pieces(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia
 
 
 def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
-    """Media within the tokens, in order and without overlaps."""
+    """Media within the tokens, in order."""
     kept: list[PlacedMedia] = []
     end = 0
     for placed in sorted(found, key=lambda each: each.offset):
@@ -63,7 +63,7 @@ def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMe
 
 
 def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
-    """Valid media in the field `features` of vLLM's API."""
+    """Valid media in vLLM's `features`."""
     if not isinstance(features, Mapping):
         return []
     hashes, places = features.get("mm_hashes"), features.get("mm_placeholders")
@@ -89,15 +89,14 @@ def _placed(modality: Modality, identifier: JSONValue, place: JSONValue) -> Plac
 class VllmHTTPParser(JSONParser):
     """Reads vLLM's `/inference/v1/generate`: token ids and encoded media.
 
-    `token_ids` is required: whole numbers from 0 to 4294967295. `features.mm_hashes` and `features.mm_placeholders` locate media; entries
-    that do not fit the tokens are ignored. `sampling_params.max_tokens` limits the output.
+    `token_ids` is required: whole numbers from 0 to 4294967295. `features.mm_hashes` and `features.mm_placeholders` locate media, ignored
+    if they do not fit the tokens. `sampling_params.max_tokens` limits the output.
     """
 
     claims = ("/inference/v1/generate",)
     reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class."""
         tokens = _tokens(payload.get("token_ids"))
         if tokens is None:
             return Rejection("invalid generate request: must have token_ids field", status=400)
@@ -112,7 +111,6 @@ class VllmHTTPParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         return from_events(body) if streaming else from_body(body)
 
 
@@ -120,7 +118,7 @@ class SGLangHTTPParser(JSONParser):
     """Reads SGLang's `/generate`: token ids.
 
     `input_ids` is required: whole numbers from 0 to 4294967295. `extra_key` is the cache salt, `sampling_params.max_new_tokens` limits the
-    output, and token counts come from `meta_info`. The API has no model field.
+    output, and `meta_info` has token counts. The API has no model field.
     """
 
     claims = ("/generate",)
@@ -128,7 +126,6 @@ class SGLangHTTPParser(JSONParser):
     usage_mark = b'"meta_info'
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """See the class."""
         tokens = _tokens(payload.get("input_ids"))
         if tokens is None:
             return Rejection("invalid generate request: must have input_ids field", status=400)
@@ -143,14 +140,13 @@ class SGLangHTTPParser(JSONParser):
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """See `Parser.usage`."""
         if not streaming:
             return _counts(field_of("meta_info", body))
         return next(filter(None, (_counts(event.get("meta_info")) for event in last_events_with(b'"meta_info"', body))), None)
 
 
 def _tokens(value: JSONValue) -> list[JSONValue] | None:
-    """At least one token id; None for anything else."""
+    """At least one token id, else None."""
     return value if isinstance(value, list) and value and is_tokens(value) else None
 
 

@@ -1,4 +1,4 @@
-"""`burst-prefix-cache-producer`: places simultaneous requests with common prompts together."""
+"""`burst-prefix-cache-producer`: places simultaneous requests together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One request of a burst, with chained block hashes of its prompt."""
+    """One request of a burst, with chained block hashes."""
 
     hashes: tuple[int, ...]
     candidates: frozenset[str]
@@ -38,9 +38,9 @@ class Member:
 
 
 def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[int]]:
-    """Groups to place, as positions of their members: equal prompts, then single ones, longer prompts first.
+    """Groups to place, as positions of their members: equal prompts, then single ones, longer first.
 
-    A single prompt is placed if it shares at least `min_colocate_blocks` leading blocks with another one; never if that is 0.
+    Single prompts share at least `min_colocate_blocks` leading blocks with another; none if that is 0.
     """
     equal: dict[tuple[int, ...], list[int]] = {}
     for position, member in enumerate(members):
@@ -62,11 +62,11 @@ def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[i
 def assigned(
     members: Sequence[Member], running: Mapping[str, float], *, max_per_replica: int = -1, min_colocate_blocks: int = 0
 ) -> list[str | None]:
-    """Assign an endpoint to each member; None without a group, or without an endpoint that the whole group may use.
+    """Assign an endpoint to each member; None without a group or an endpoint that all of it may use.
 
-    `max_per_replica` splits a group into parts; once every endpoint has a part, the rest is spread one by one. The first part goes to
-    the endpoint with the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share,
-    ceil(total load / endpoints); other parts go to endpoints without a part. Ties are broken by load, running requests and name.
+    `max_per_replica` splits a group; once every endpoint has a part, the rest is spread singly. The first part goes to the endpoint with
+    the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share, ceil(total load / endpoints); others
+    go to endpoints without a part. Ties: load, running requests, name.
     """
     answer: list[str | None] = [None] * len(members)
     units = units_of(members, min_colocate_blocks)
@@ -95,8 +95,7 @@ class _Burst:
         self.loads = dict.fromkeys(names, 0.0)
         self._bits = {name: 1 << place for place, name in enumerate(names)}
         self._names = names
-        self._holders: dict[int, int] = {}
-        """Endpoints by block, as bits."""
+        self._holders: dict[int, int] = {}  # endpoints by block, as bits
         self._running = running
         self._min_colocate_blocks = min_colocate_blocks
         self._fair_share = fair_share
@@ -135,8 +134,7 @@ class _Burst:
 
 
 MAX_BLOCKS = 2048
-MAX_STEPS = 200_000
-"""Bounds the work of one window to 40 ms."""
+MAX_STEPS = 200_000  # at most 40 ms per window
 GRACE_SECONDS = 0.3
 _STEPS_PER_ENDPOINT = 3
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -177,9 +175,9 @@ class _Waiting:
 class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
     """Places requests of one window together, so that a common prefix is computed once.
 
-    Every request waits for the end of the window. Requests with equal prompts form a group; with `minColocateBlocks`, so do prompts that
-    share that many leading blocks. A group goes to one endpoint, or in parts of `maxPerReplica` to several. A placed request matches all
-    its blocks at its endpoint and 0 elsewhere; others match 0 everywhere.
+    Requests wait for the end of the window. Equal prompts form a group, with `minColocateBlocks` also prompts that share that many leading
+    blocks. A group goes to one endpoint, or in parts of `maxPerReplica` to several. A placed request matches all its blocks there; other
+    matches are 0.
     """
 
     stability = Stability.EXPERIMENTAL

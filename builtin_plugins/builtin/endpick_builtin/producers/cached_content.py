@@ -56,9 +56,9 @@ def fnv32a(text: str) -> int:
 
 
 def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | None:
-    """Position of a random source among endpoints with at most one block less than the longest match; None if nothing is cached.
+    """Position of a random source within one block of the longest match; None if nothing is cached.
 
-    Weighted by 1 / (1 + waiting). `cached` and `waiting` have shape `(endpoints,)`, NaN is 0; `draw` is in [0, 1).
+    Weighted by 1 / (1 + waiting); NaN is 0. `draw` is in [0, 1).
     """
     held = np.fmax(cached, 0.0)
     most = held.max(initial=0.0)
@@ -87,10 +87,9 @@ class P2PSourceParameters(Parameters):
 class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceParameters]):
     """Sets the header `x-kv-cache-source-host-port` to an endpoint from which the prompt's cached prefix can be pulled.
 
-    The source is drawn among candidates whose cached prefix is at most one block shorter than the longest, weighted by
-    1 / (1 + waiting requests), with FNV-1a-32(request id) / 2**32 as the random number. The header is set if the source holds at least
-    `minCachedTokenDelta` tokens more than the endpoint that computes the prompt. A value sent by the client is cleared, because servers
-    would pull from any address in it.
+    Sources are drawn among candidates whose cached prefix is at most one block shorter than the longest, weighted by 1 / (1 + waiting
+    requests), with FNV-1a-32(request id) / 2**32 as the random number. The source must hold `minCachedTokenDelta` tokens more than the
+    endpoint that computes the prompt. The client's header is removed: servers would pull from any address in it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -200,8 +199,8 @@ class _EncoderCacheMetrics:
 class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCacheParameters]):
     """Counts the distinct media of the request that were sent to each candidate before and should still be cached there.
 
-    The endpoint that a request is sent to holds its media, up to the last cacheSizeInMBPerServer / 2. Media are identified by the
-    token-producer, or by xxh64 of link or content.
+    An endpoint holds the media sent to it, up to the last cacheSizeInMBPerServer / 2, by the token-producer's identifier or xxh64 of link
+    or content.
     """
 
     consumes_optional = (TOKENIZED_PROMPT,)
@@ -209,8 +208,7 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
 
     def __init__(self, name: str, parameters: MediaCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._held: dict[str, OrderedDict[int, None]] = {}
-        """Items of each endpoint, the most recent last."""
+        self._held: dict[str, OrderedDict[int, None]] = {}  # by endpoint, the most recent last
         self._capacity = parameters.capacity
         self._metrics = _EncoderCacheMetrics(context.registry)
         self._pool: object = None

@@ -41,8 +41,7 @@ from endpick.api.keys import (
 )
 from endpick.api.plugin import ignored
 
-_Flow: TypeAlias = tuple[str, int]
-"""Fairness id and priority."""
+_Flow: TypeAlias = tuple[str, int]  # fairness id and priority
 _LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 
 
@@ -142,7 +141,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens from a token-producer, or a quarter of the bytes."""
+    """Tokens from a token-producer, or bytes / 4."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
@@ -158,12 +157,12 @@ def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: Fl
 
 
 def output_tokens(prompt: int, ratio: float, *limits: int | None) -> int:
-    """Estimated output tokens: `prompt * ratio` rounded half up, capped by the limits."""
+    """`prompt * ratio` rounded half up, capped by the limits."""
     return min([math.floor(prompt * ratio + 0.5), *(limit for limit in limits if limit is not None)])
 
 
 class InflightLoadParameters(Parameters):
-    """How a request's tokens are estimated."""
+    """Estimate of a request's tokens."""
 
     add_estimated_output_tokens: Annotated[
         bool, Field(alias="addEstimatedOutputTokens", description="Count estimated output tokens as well.")
@@ -183,12 +182,12 @@ class InflightLoadProducer(
 ):
     """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
-    A request counts at the first endpoint of every profile that picked one, with its uncached prompt tokens there and, with
-    `addEstimatedOutputTokens`, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The prompt tokens,
-    and the whole request at endpoints other than the primary's, are released with the first response chunk; the rest when the request ends.
+    A request counts at the first endpoint of every profile that picked one: its uncached prompt tokens there and, with
+    `addEstimatedOutputTokens`, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The first response
+    chunk releases the prompt tokens, and everything at endpoints other than the primary's; the end of the request the rest.
 
-    Uncached tokens of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix
-    producer. t comes from a `token-producer`, or is a quarter of the prompt's bytes.
+    Uncached tokens of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix producer. t
+    comes from a `token-producer`, or is bytes / 4.
     """
 
     consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, TOKENIZED_PROMPT)

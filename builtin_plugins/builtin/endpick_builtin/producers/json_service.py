@@ -11,12 +11,11 @@ import orjson
 
 from endpick.api import Unavailable
 
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Fits half a million tokens."""
+MAX_ANSWER_BYTES = 8 * 1024 * 1024  # half a million tokens
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why the URL is unusable, or None; never repeats it, as it may contain a password."""
+    """Why the URL is unusable, or None. Never repeats it: it may contain a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -33,7 +32,7 @@ def problem_with_url(url: str) -> str | None:
 
 
 async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body; raises ValueError if it is longer than `limit` bytes."""
+    """Raises ValueError for a body longer than `limit` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -62,11 +61,7 @@ class JsonService:
         return self._session is not None
 
     async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:
-        """POST JSON and return the parsed answer; None for an empty one.
-
-        Raises:
-            Unavailable: the service did not answer in time with JSON and a 2xx status.
-        """
+        """POST JSON; returns the parsed answer, None if empty. Raises Unavailable without a 2xx JSON answer in time."""
         url = f"{self.url}{path}"
         if self._session is None:
             raise Unavailable(f"{url} is not asked before `start` and after `stop`")

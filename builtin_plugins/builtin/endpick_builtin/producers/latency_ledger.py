@@ -1,4 +1,4 @@
-"""Latency objectives, requests in flight, and metrics of `predicted-latency-producer`."""
+"""Objectives, requests in flight and metrics of `predicted-latency-producer`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """A request's latency objectives in seconds; 0 if it has none."""
+    """In seconds; 0 if absent."""
 
     ttft: float = 0.0
     tpot: float = 0.0
@@ -60,8 +60,7 @@ class Served:
 
 @dataclass(slots=True)
 class _Running:
-    requests: dict[Served, int] = field(default_factory=dict)
-    """Prompt tokens of each request whose answer has begun, else 0."""
+    requests: dict[Served, int] = field(default_factory=dict)  # prompt tokens once the answer has begun, else 0
     tokens: int = 0
     strictest: float = math.inf
 
@@ -102,13 +101,12 @@ class DecodeLedger:
         return 0 if running is None else running.tokens
 
     def strictest(self, endpoint: str) -> float:
-        """The shortest objective per token, in seconds; infinite without any."""
+        """In seconds per token; infinite without any."""
         running = self._running.get(endpoint)
         return math.inf if running is None else running.strictest
 
 
-MAX_MODEL_PAIRS = 50
-"""Each pair has 200 lines on the page, and clients choose both names."""
+MAX_MODEL_PAIRS = 50  # 200 lines on the page each; clients choose the names
 _PREFIX = "llm_d_epp_"
 _OTHERS = ("other", "other")
 _MODELS = ("model_name", "target_model_name")

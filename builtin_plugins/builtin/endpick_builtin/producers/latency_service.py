@@ -14,13 +14,11 @@ from endpick_builtin.producers.json_service import JsonService, problem_with_url
 
 PREDICT = "/predict/bulk/strict"
 TRAIN = "/add_training_data_bulk"
-MAX_ROWS = 10_000
-"""Rows of one question: llm-d's predictor refuses more."""
+MAX_ROWS = 10_000  # limit of llm-d's predictor
 MAX_WAITING_ROWS = 10 * MAX_ROWS
 _MAX_MS = 1e9
 
-Features: TypeAlias = dict[str, str | float | int]
-"""Features of one endpoint, under the names of the predictor's protocol."""
+Features: TypeAlias = dict[str, str | float | int]  # of one endpoint, in the predictor's protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,8 @@ class Prediction:
 class LatencySettings:
     """Settings from llm-d's environment variables.
 
-    Attributes:
-        prediction_urls: Each question goes to a random one.
-        sample_size: Maximum samples per flush, chosen at random.
-        window_seconds: How long questions are collected into one.
-        max_rows: Rows that end the window at once; 0: only the predictor's limit.
+    A question goes to a random URL after `window_seconds`, or at `max_rows` (0: the predictor's limit). A flush sends at most `sample_size`
+    random samples.
     """
 
     training_url: str = "http://localhost:8000"
@@ -53,7 +48,7 @@ class LatencySettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> LatencySettings:
-        """Like llm-d, invalid numbers fall back to the default. Raises ConfigurationError for an invalid URL."""
+        """Invalid numbers become the default, as in llm-d. Raises ConfigurationError for invalid URLs."""
         training = environment.get("TRAINING_SERVER_URL") or cls().training_url
         predictions = environment.get("PREDICTION_SERVER_URL") or cls().prediction_urls[0]
         urls = tuple(url.strip() for url in predictions.split(",") if url.strip())
@@ -80,7 +75,7 @@ class LatencySettings:
 
 
 def predictions_in(answer: object, count: int) -> list[Prediction]:
-    """One prediction per row; raises Unavailable for any other answer."""
+    """One per row; raises Unavailable for any other answer."""
     rows = answer.get("predictions") if isinstance(answer, dict) else None
     if not isinstance(rows, list) or len(rows) != count:
         raise Unavailable(f"the predictor's answer does not hold {count} predictions")
@@ -95,7 +90,7 @@ def _seconds(row: object, name: str) -> float:
 
 
 class Predictor:
-    """Asks the predictors; rows of one window are sent together."""
+    """Sends the rows of one window together."""
 
     def __init__(self, settings: LatencySettings, random: Random) -> None:
         self._settings = settings
@@ -125,7 +120,7 @@ class Predictor:
             await service.close()
 
     async def predict(self, rows: Sequence[Features]) -> list[Prediction]:
-        """One prediction per row; raises Unavailable without an answer, or if too many rows wait."""
+        """Raises Unavailable without an answer, or if too many rows wait."""
         if self._waiting_rows and self._waiting_rows + len(rows) > MAX_WAITING_ROWS:
             raise Unavailable(f"{self._waiting_rows} rows wait for the predictor's answer")
         loop = asyncio.get_running_loop()
@@ -167,7 +162,7 @@ class Predictor:
             self._waiting_rows -= len(rows)
         start = 0
         for asked, future in collected:
-            if not future.done():  # done if its request was cancelled
+            if not future.done():  # its request was cancelled
                 if problem is not None:
                     future.set_exception(problem)
                 else:
@@ -176,7 +171,7 @@ class Predictor:
 
 
 class Trainer:
-    """Collects samples, and sends them to the trainer."""
+    """Sends samples to the trainer."""
 
     def __init__(self, settings: LatencySettings, random: Random) -> None:
         self._settings = settings
@@ -192,7 +187,7 @@ class Trainer:
         await self._service.close()
 
     def add(self, sample: Features) -> None:
-        """Add a sample; of too many, a random subset is kept."""
+        """Of too many samples, a random subset is kept."""
         self._seen += 1
         if len(self._samples) < self._settings.sample_size:
             self._samples.append(sample)
@@ -202,11 +197,7 @@ class Trainer:
             self._samples[position] = sample
 
     async def flush(self) -> int:
-        """Send all samples, and return how many.
-
-        Raises:
-            Unavailable: the trainer did not accept them; they are lost.
-        """
+        """Send all samples, and return how many. Raises Unavailable if they were not accepted; they are lost."""
         samples, self._samples, self._seen = self._samples, [], 0
         if samples:
             await self._service.post(TRAIN, {"entries": samples}, self._settings.timeout_seconds)

@@ -1,4 +1,4 @@
-"""`predicted-latency-producer`: asks a predictor for each endpoint's latency, and trains it with measured times."""
+"""`predicted-latency-producer`: asks a predictor for each endpoint's latency, and trains it."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class PredictedLatencyProducer(
 ):
     """Predicts the time to first token (TTFT) and per output token (TPOT) at each candidate, and the headroom of its objectives.
 
-    Asks `PREDICTION_SERVER_URL` about all candidates, with their reported load (0 if unknown), the prompt's tokens and its cached share.
+    Asks `PREDICTION_SERVER_URL` about all candidates, with their load (0 if unknown), the prompt's tokens and its cached share. Without an
+    answer there are no predictions.
 
-    ttft-headroom = objective (`x-llm-d-slo-ttft-ms`, 0 if absent) - prediction. With `streamingMode`, tpot-headroom =
-    min(objective, strictest objective of requests that the endpoint is streaming) * sloBufferFactor - prediction; it is 0 otherwise,
-    and for endpoints in the role `prefill`.
+    ttft-headroom = objective (`x-llm-d-slo-ttft-ms`, 0 if absent) - prediction. With `streamingMode`, tpot-headroom = min(objective,
+    strictest objective of requests streaming there) * sloBufferFactor - prediction; else, and in the role `prefill`, 0.
 
-    Without an answer the request continues without predictions. Latencies of successful requests go to `TRAINING_SERVER_URL`; if a profile
-    named `prefill` picked an endpoint, that one is trained with the TTFT and the other with the TPOT.
+    Latencies of successful requests go to `TRAINING_SERVER_URL`; if a profile named `prefill` picked an endpoint, that one is trained with
+    the TTFT, the other with the TPOT.
     """
 
     stability = Stability.STABLE
@@ -191,7 +191,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """Shares are clamped: the predictor refuses one above 1."""
+        """The predictor refuses shares above 1."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
@@ -220,7 +220,7 @@ class PredictedLatencyProducer(
         ]
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        # Popped to free memory: there is a row per endpoint, and requests last for minutes.
+        # Frees memory: there is a row per endpoint.
         picked, rows = result.runs[result.primary].picked, state.private.pop("rows", None)
         predictions = state.private.pop("predictions", None)
         if picked is None or not isinstance(rows, dict):

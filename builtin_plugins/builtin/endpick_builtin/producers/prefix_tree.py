@@ -1,4 +1,4 @@
-"""Prompt prefixes that were sent to each endpoint: a radix tree of block fingerprints. Compiled, so it imports no plugin."""
+"""A radix tree of the prompts sent to each endpoint, as block fingerprints. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -59,13 +59,9 @@ def chosen(slots: int, size: int) -> BoolArray:
 
 
 class _Branch:
-    """A run of consecutive blocks without a fork.
+    """A run of blocks without a fork.
 
-    Attributes:
-        blocks: Concatenated fingerprints; empty for the root.
-        holders: Slots of the endpoints that hold all blocks, as bits.
-        partly: Leading blocks held by other endpoints, by slot.
-        uses: The last insertion that used the branch, by slot.
+    `holders` (bits) hold all blocks, `partly` has the leading blocks of others, and `uses` the last insertion, by slot.
     """
 
     __slots__ = ("blocks", "children", "holders", "length", "parent", "partly", "uses")
@@ -80,7 +76,7 @@ class _Branch:
         self.uses: dict[int, int] = {}
 
     def common(self, prompt: bytes, start: int) -> int:
-        """Number of shared blocks; the first is known to match, the last not to."""
+        """Number of shared blocks; the first is known to match."""
         least, most = 1, min(self.length, (len(prompt) - start) // FINGERPRINT_BYTES)
         while least < most:
             middle = (least + most + 1) // 2
@@ -118,8 +114,7 @@ class _Branch:
 class _Holdings:
     """The blocks of one endpoint.
 
-    `ends` has for each insertion, oldest first, the deepest branch it used last; it also used that branch's ancestors last, up to the
-    first one that a later insertion used.
+    For each insertion, oldest first, `ends` has the deepest branch it used last; so it did the ancestors, up to one used later.
     """
 
     __slots__ = ("blocks", "ends")
@@ -132,8 +127,8 @@ class _Holdings:
 class PrefixTree:
     """Prompts by endpoint; a prompt is its concatenated block fingerprints.
 
-    An endpoint that holds a block holds all before it; the least recently used prompt is dropped first, from its end. Operations take
-    time per branch, not per block.
+    An endpoint that holds a block holds all before it; the least recently used prompt is dropped first, from its end. Time is per branch,
+    not per block.
     """
 
     def __init__(self) -> None:
@@ -217,7 +212,7 @@ class PrefixTree:
             self._trim(slot, holdings, capacity)
 
     def uses(self, name: str, prompt: bytes) -> list[tuple[int, int]]:
-        """Runs of blocks that the endpoint holds: length, and the last insertion that used them."""
+        """Runs of blocks that the endpoint holds: length, and last insertion."""
         slot = self._slots.slot_of.get(name)
         found: list[tuple[int, int]] = []
         branch, start = self._root, 0
@@ -247,7 +242,7 @@ class PrefixTree:
         return before - holdings.blocks
 
     def forget(self, name: str, prompt: bytes, position: int) -> int:
-        """Drop the blocks of a prompt from this position on, and all after them; returns their number."""
+        """Drop a prompt's blocks from this position on, and all after them; returns their number."""
         slot = self._slots.slot_of.get(name)
         branch, start, left = self._root, 0, position
         while slot is not None:

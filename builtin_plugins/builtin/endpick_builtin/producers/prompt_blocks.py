@@ -1,4 +1,4 @@
-"""Splits prompts into blocks, identified by chained hashes or by fingerprints. Compiled, so it imports no plugin."""
+"""Splits prompts into blocks: chained hashes, or fingerprints. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import Final
 import numpy as np
 from xxhash import xxh64_digest, xxh64_intdigest
 
-BYTES_PER_TOKEN: Final = 4
-"""Without a tokenizer, four bytes of text are one token."""
+BYTES_PER_TOKEN: Final = 4  # without a tokenizer
 FINGERPRINT_BYTES: Final = 8
 
-_ONE_BY_ONE: Final = 16
-"""Hashing blocks one at a time is faster for short prompts."""
-_SEED: Final = secrets.randbits(64)
-"""Random, so that clients cannot construct colliding blocks."""
+_ONE_BY_ONE: Final = 16  # singly is faster for short prompts
+_SEED: Final = secrets.randbits(64)  # clients cannot construct colliding blocks
 
 
 @lru_cache(maxsize=1024)
@@ -28,7 +25,7 @@ def chain_root(model: str, cache_salt: str) -> int:
 def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> list[int]:
     """Chained hash of each block: h(i) = xxh64(block i, seed=h(i - 1)), h(-1) = `root`.
 
-    `text` is the prompt as tokens of four bytes, zero-padded at the end; the last block may be short. `limit` None hashes all.
+    Tokens have four bytes, zero-padded at the end; the last block may be short. `limit` None hashes all.
     """
     size = block_size_tokens * BYTES_PER_TOKEN
     length = len(text) if limit is None else min(len(text), limit * size)
@@ -45,11 +42,10 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
 
 
 def fingerprints(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> bytes:
-    """Fingerprint of each block, `FINGERPRINT_BYTES` each, concatenated; arguments as for `block_hashes`.
+    """Concatenated fingerprints of `FINGERPRINT_BYTES` each; arguments as for `block_hashes`.
 
-    A fingerprint depends on its block only, the first also on `root`. After 16 blocks, the 32-bit numbers of each block are multiplied by
-    random 64-bit factors and summed modulo 2^64: different blocks collide with probability 2^-33 at most (multilinear hashing, Lemire and
-    Kaser, "Strongly Universal String Hashing is Fast", 2014).
+    A fingerprint depends on its block only, the first also on `root`. After 16 blocks it is a sum of 32-bit numbers times random 64-bit
+    factors, with collision probability 2^-33 at most (Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014).
     """
     size = block_size_tokens * BYTES_PER_TOKEN
     length = len(text) if limit is None else min(len(text), limit * size)

@@ -6,9 +6,8 @@ The index predicts that the endpoint holds `matched` of the prompt's `total` blo
     agreement = min(1, reported / promised)          factor = factor + 0.05 * (agreement - factor), from 0.25 to 1
     drift = drift + 0.05 * ((promised - nearest) / max(promised, nearest) - drift)
 
-One block is allowed for, because servers always compute the last one; `nearest` is the value closest to the promise between the reports
-with and without it. Matches are multiplied by the factor. If less than half of the promise was kept, and at least two blocks are missing,
-the promise is broken and the index drops blocks.
+Servers always compute the last block, so it is added; `nearest` is the report closest to the promise, with or without it. Matches are
+multiplied by the factor. A promise is broken if less than half was kept and at least two blocks are missing; the index then drops blocks.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ SELF_CHECK: TypeAlias = Annotated[
 ]
 
 LOWEST_FACTOR = 0.25
-UNRELIABLE = 0.5
-"""Endpoints below this do not even keep the prompts they just computed."""
+UNRELIABLE = 0.5  # endpoints below do not keep the prompts they just computed
 _STEP = 0.05
 _KEPT = 0.5
 _BLOCKS_MISSING = 2
@@ -46,10 +44,8 @@ class Finding(Enum):
     """Result of a comparison."""
 
     KEPT = auto()
-    BROKEN = auto()
-    """The prompt was evicted, or the server restarted."""
-    BROKEN_AGAIN = auto()
-    """Broken by an unreliable endpoint."""
+    BROKEN = auto()  # the prompt was evicted, or the server restarted
+    BROKEN_AGAIN = auto()  # by an unreliable endpoint
 
 
 @dataclass(frozen=True, slots=True)

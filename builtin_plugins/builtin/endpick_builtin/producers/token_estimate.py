@@ -1,4 +1,4 @@
-"""Estimates tokens of prompts and media without a tokenizer."""
+"""Estimates tokens without a tokenizer."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from endpick.api.keys import MediaPlace, PromptTokens
 from endpick.api.request import Piece
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
-_HEAD_BYTES = 48 * 1024
-"""A JPEG may have a preview before its size."""
-_MOST_SEGMENTS = 32
-"""Cameras write about ten segments before the size."""
+_HEAD_BYTES = 48 * 1024  # a JPEG may begin with a preview
+_MOST_SEGMENTS = 32  # cameras write about ten before the size
 _ENCODING = "base64,"
 _LONGEST_TYPE = 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of JPEG segments with the size."""
+_JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with the size
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Size of a PNG, GIF or JPEG in a base64 `data:image/` URL, without decoding it; else None."""
+    """Size of a PNG, GIF or JPEG in a base64 `data:image/` URL, not decoded; else None."""
     if not url.startswith("data:image/"):
         return None
     start = url.find(_ENCODING, 0, _LONGEST_TYPE) + len(_ENCODING)
@@ -44,7 +41,7 @@ def image_size(url: str) -> tuple[int, int] | None:
 
 
 def _bytes_at(url: str, start: int, place: int) -> bytes:
-    """At least 24 bytes of the content from a position on, or the rest; raises ValueError if they are not base64."""
+    """At least 24 bytes from a position on, or the rest. Raises ValueError for invalid base64."""
     first = place // 3 * 4
     encoded = url[start + first : start + first + 36]
     return base64.b64decode(encoded[: len(encoded) - len(encoded) % 4], validate=True)[place % 3 :]
@@ -113,7 +110,7 @@ class ImageEstimate(Parameters):
     static: Annotated[StaticImage, Field(description="For `static`.")] = StaticImage()
 
     def tokens(self, url: str) -> int:
-        """Tokens of the image at a URL: max(1, width * height // factor), or the constant."""
+        """max(1, width * height // factor), or the constant."""
         if self.mode == "static":
             return self.static.static_token or 1
         width, height = image_size(url) or (self.default_resolution.width, self.default_resolution.height)
@@ -162,10 +159,7 @@ class FrameCount(Parameters):
     strided: Annotated[StridedFrames, Field(description="For `strided`.")] = StridedFrames()
 
     def frames(self, seconds: float, source_fps: float | None) -> int:
-        """Groups of tokens in a video.
-
-        sampled: clamp(int(seconds * sampleFPS)) // temporalPatchSize; strided: clamp(int(seconds * source fps) // frameStride).
-        """
+        """sampled: clamp(int(seconds * sampleFPS)) // temporalPatchSize; strided: clamp(int(seconds * source fps) // frameStride)."""
         if self.mode == "strided":
             return self._clamped(int(seconds * (source_fps or self.strided.default_source_fps)) // self.strided.frame_stride)
         return self._clamped(int(seconds * self.sampled.sample_fps)) // max(1, self.sampled.temporal_patch_size)
@@ -208,7 +202,7 @@ class EstimateParameters(Parameters):
     video: Annotated[VideoEstimate, Field(description="Videos.")] = VideoEstimate()
 
     def tokens(self, media: Media, headers: Mapping[str, str]) -> int:
-        """Tokens of one item; max(1, ceil(bytes / 4)) for audio."""
+        """max(1, ceil(bytes / 4)) for audio."""
         match media.modality:
             case Modality.IMAGE:
                 return self.image.tokens(media.content)
@@ -234,8 +228,7 @@ def _pixels(text: str | None) -> tuple[int, int] | None:
     return size if min(size) > 0 else None
 
 
-MAX_MEDIA_TOKENS = 1 << 18
-"""Clients can claim any size of media."""
+MAX_MEDIA_TOKENS = 1 << 18  # clients can claim any size
 _TOKEN_TYPE = np.dtype("<u4")
 _LOW_32_BITS = 0xFFFFFFFF
 

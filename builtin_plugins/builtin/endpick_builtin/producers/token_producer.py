@@ -1,4 +1,4 @@
-"""`token-producer`: tokenizes prompts, by an estimate or by a vLLM renderer."""
+"""`token-producer`: tokenizes prompts, estimated or by a vLLM renderer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Question:
 
 
 def has_tokens(request: InferenceRequest) -> bool:
-    """Whether the client sent token ids instead of text."""
+    """True if the client sent token ids."""
     payload = request.payload or {}
     prompt = payload.get("prompt", payload.get("input"))
     if not isinstance(prompt, list) or not prompt:
@@ -61,7 +61,7 @@ def has_tokens(request: InferenceRequest) -> bool:
 
 
 def question_of(request: InferenceRequest, model: str) -> Question | None:
-    """The question about a request; None if the renderer has no API for it."""
+    """None if the renderer has no API for the request."""
     payload, path = request.payload, request.path.removesuffix("/render")
     if payload is None:
         return None
@@ -80,7 +80,7 @@ def _has_parts(messages: JSONValue) -> bool:
 
 
 def prompts_in(answer: object) -> tuple[PromptTokens, ...]:
-    """The prompts in an answer: objects with `token_ids` and optional `features`; raises Unavailable for anything else."""
+    """Objects with `token_ids` and optional `features`. Raises Unavailable for anything else."""
     prompts = tuple(_prompt(one) for one in (answer if isinstance(answer, list) else [answer]))
     if not prompts or not all(len(prompt.token_ids) for prompt in prompts):
         raise Unavailable("the renderer answered without tokens")
@@ -170,13 +170,13 @@ class TokenProducerParameters(Parameters):
 class TokenProducer(DataProducer[TokenProducerParameters]):
     """Provides each prompt of the request as token ids, with the positions of its media.
 
-    Estimated: four bytes of text are one token, read as a little-endian number and zero-padded at the end and before media. Media are
-    represented by the low 32 bits of xxh64(link or content), once for each of their tokens: width * height / 1024 for images,
-    frames * tokens per frame for videos, ceil(bytes / 4) for audio. All media of a request get at most 262,144 tokens, at least one each.
+    Estimated: four bytes of text are one token, little-endian, zero-padded at the end and before media. Media are the low 32 bits of
+    xxh64(link or content), repeated for each of their tokens: width * height / 1024 for images, frames * tokens per frame for videos,
+    ceil(bytes / 4) for audio; at most 262,144 per request, at least one each.
 
-    Rendered: a vLLM tokenizes chats and completions; other requests have no tokens, nor do those that it does not answer.
+    Rendered: a vLLM tokenizes chats and completions; other and unanswered requests have no tokens.
 
-    Prompts sent as token ids are used as they are. Requests without a readable prompt have no tokens.
+    Prompts sent as token ids stay as they are. Without a readable prompt there are no tokens.
     """
 
     produces = (TOKENIZED_PROMPT,)

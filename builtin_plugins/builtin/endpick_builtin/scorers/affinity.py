@@ -33,8 +33,8 @@ FULL = 0.0
 class LoraAffinityScorer(Scorer):
     """Prefers endpoints that run the requested LoRA adapter.
 
-    score = 1 if the requested model is a running adapter; else 0.8 if fewer adapters run and wait than fit; else 0.6 if it waits to be
-    loaded; else 0. Endpoints that have not reported adapters score 0. As in llm-d, base models are rated the same way.
+    score = 1 if the model is a running adapter; else 0.8 if fewer adapters run and wait than fit; else 0.6 if it waits to be loaded; else
+    0, as without a report. Base models are rated alike, as in llm-d.
     """
 
     consumes = (LORA_ADAPTERS,)
@@ -52,15 +52,14 @@ class LoraAffinityScorer(Scorer):
         return self._index
 
 
-Holders: TypeAlias = dict[str, set[int]]
-"""Row numbers of the endpoints that hold each adapter."""
+Holders: TypeAlias = dict[str, set[int]]  # rows by adapter
 
 
 class AdapterIndex:
     """Adapters of the whole pool, by name."""
 
     def __init__(self, reported: Sequence[LoraAdapters | None], previous: AdapterIndex | None) -> None:
-        """Copies `previous` and updates changed rows: in a large pool some server always reports something new."""
+        """Updates changed rows: in a large pool some server always reports something new."""
         before = previous if previous is not None and len(previous._reported) == len(reported) else None
         old = [None] * len(reported) if before is None else before._reported
         self._reported: Sequence[LoraAdapters | None] = reported
@@ -96,7 +95,7 @@ def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
 
 
 def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
-    """Apply (row, had, has) changes; sets shared with the previous index are replaced."""
+    """Apply (row, had, has); copies sets shared with the previous index."""
     own: set[str] = set()
     for row, had, has in changes:
         for model in had ^ has:
@@ -118,7 +117,7 @@ _PRODUCERS = "give it to `approx-prefix-cache-producer`"
 
 
 class PrefixCacheParameters(Parameters):
-    """Weights of the match; producer parameters of older configurations are ignored."""
+    """Weights; producer parameters of older configurations are ignored."""
 
     prefix_match_info_producer_name: Annotated[
         str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
@@ -137,8 +136,7 @@ class PrefixCacheParameters(Parameters):
     lru_capacity_per_server: Annotated[int | None, ignored("lruCapacityPerServer", _PRODUCERS)] = None
 
 
-NOTHING: Final = np.array(0.0)
-"""numpy compares with an array faster than with a number."""
+NOTHING: Final = np.array(0.0)  # numpy compares with an array faster than a number
 
 
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):

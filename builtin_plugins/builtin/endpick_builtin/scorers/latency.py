@@ -47,7 +47,7 @@ class Strategy(StrEnum):
 
 
 class LatencyParameters(Parameters):
-    """Weights of the predictions, and of the fallback without predictions."""
+    """Weights."""
 
     ttft_weight: Annotated[
         float, Field(alias="ttftWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")
@@ -85,12 +85,12 @@ class LatencyScorer(Scorer[LatencyParameters]):
     """Prefers endpoints whose predicted latency suits the request.
 
     One group is rated, others score 0: endpoints without a negative headroom (a missing one is not negative); else idle ones; else the
-    first non-empty group of: TPOT negative, TTFT negative, both. Within it n = (|headroom| - min) / (max - min) per latency, 0 if missing;
-    if all are equal, n = 0.5 and the other latency gets the whole weight. c = a * n(TTFT) + b * n(TPOT), with a + b = 1.
-    score = (int(100 * (1 - c)) + 1) / 100 for `least` and for negative groups, (int(100 * c) + 1) / 100 for `most`, at most 1.
+    first non-empty group of: TPOT negative, TTFT negative, both. n = (|headroom| - min) / (max - min) within it, 0 if missing; if all are
+    equal, n = 0.5 and the other latency gets the whole weight. c = a * n(TTFT) + b * n(TPOT), a + b = 1. score = (int(100 * (1 - c)) + 1) /
+    100 for `least` and negative groups, (int(100 * c) + 1) / 100 for `most`, at most 1.
 
     Without any prediction, score = round(100 * (wkv * (1 - usage) + wq * (longest queue - queue) / longest queue + wp * cached share)) /
-    100, with the composite weights scaled to a sum of 1 (all 0: the KV cache alone). Metrics never reported count as full.
+    100, with composite weights scaled to a sum of 1 (all 0: the KV cache alone). Metrics never reported count as full.
     """
 
     consumes = (TTFT_HEADROOM, TPOT_HEADROOM, INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
@@ -141,7 +141,6 @@ class LatencyScorer(Scorer[LatencyParameters]):
 
 
 def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
-    """Matched blocks / all blocks; 0 without a prompt or for an unknown endpoint."""
     if blocks is None or not blocks.total_blocks:
         return np.zeros(len(matched))
     known: FloatArray = np.fmax(matched, NOTHING) / blocks.total_blocks
@@ -149,13 +148,13 @@ def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArra
 
 
 def _shares(first: float, *others: float) -> tuple[float, ...]:
-    """Weights scaled to a sum of 1; if all are 0, the first gets everything."""
+    """Scaled to a sum of 1; if all are 0, the first gets it."""
     total = first + sum(others)
     return (first / total, *(other / total for other in others)) if total > 0.0 else (1.0, *(0.0 for _ in others))
 
 
 def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[BoolArray, bool]:
-    """The group to rate, and True if the strategy applies to it."""
+    """The group to rate; True if the strategy applies."""
     late_first, late_next = ttft < 0.0, tpot < 0.0
     positive = ~(late_first | late_next)
     if np.count_nonzero(positive):
@@ -167,14 +166,14 @@ def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[Bool
 
 
 def _spread(values: FloatArray) -> tuple[FloatArray, bool]:
-    """(value - min) / (max - min), and True if they differ; 0.5 for all if they do not."""
+    """(value - min) / (max - min) and True; 0.5 and False if all are equal."""
     if values.max() - values.min() <= NO_SPREAD_MS:
         return np.full(len(values), MIDDLE), False
     return smaller_is_better(-values), True
 
 
 def _against_the_longest(queues: FloatArray) -> FloatArray:
-    """(longest - queue) / longest: 1 if no request waits anywhere, 0 for an unknown queue."""
+    """(longest - queue) / longest; 1 if all are 0, 0 if unknown."""
     longest = np.fmax.reduce(queues)
     return np.fmax(1.0 - queues / longest if longest > 0.0 else 1.0 - queues, 0.0)
 
@@ -184,7 +183,7 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Order in which endpoints last got a request with an uncached prompt."""
+    """Order of the endpoints' last uncached prompts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -193,11 +192,10 @@ class ColdPicks:
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """Sequence number of each endpoint's last cold request; 0 if none."""
+        """Sequence numbers; 0 without a cold request."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
     def touch(self, picked: Endpoints) -> None:
-        """Record a cold request for the first endpoint."""
         name = picked.take([0]).members[0].name
         self._count += 1
         self._counts.use(name, self._count)
@@ -218,7 +216,7 @@ class ColdPicks:
 
 
 class NoHitLRUParameters(Parameters):
-    """Capacity of the memory, and the producer of prefix matches."""
+    """Capacity of the memory, and the producer of matches."""
 
     lru_size: Annotated[
         int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
@@ -239,9 +237,9 @@ class NoHitLRUParameters(Parameters):
 class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
     """For a prompt that no candidate has cached, prefers the endpoint that got such a prompt least recently.
 
-    A request is cold if no candidate is known to have a block of its prompt. Candidates that never got a cold request rank first, in pool
-    order, then the others, least recent first: score = 1 - rank / (candidates - 1), 1 for a single candidate. Other requests score 0.5. A
-    request that was cold in every profile marks the first pick of each profile as used.
+    A request is cold if no candidate is known to have a block of its prompt; others score 0.5. Candidates that never got one rank first, in
+    pool order, then the least recent: score = 1 - rank / (candidates - 1), 1 for a single one. A request that was cold in every profile
+    counts for each profile's first pick.
     """
 
     consumes = (PREFIX_MATCH_BLOCKS,)

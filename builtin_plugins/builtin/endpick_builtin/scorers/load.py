@@ -45,21 +45,21 @@ class KVCacheUtilizationScorer(Scorer):
 
 
 def share_left(usage: FloatArray) -> FloatArray:
-    """1 - usage, between 0 and 1; 0 if the usage is unknown."""
+    """1 - usage in [0, 1]; 0 if unknown."""
     return np.fmax(1.0 - np.maximum(usage, 0.0), 0.0)
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:
-    """(max - value) / (max - min); 0 for NaN, 1 for all if they are equal. `values` must not be empty."""
+    """(max - value) / (max - min); 0 for NaN, 1 if all are equal. `values` must not be empty."""
     largest = values[values.argmax()]
-    if np.isnan(largest):  # argmax finds NaN first
+    if np.isnan(largest):  # argmax finds NaN
         return _among_the_known(values)
     spread = largest - values[values.argmin()]
     return (largest - values) / spread if spread > 0.0 else np.ones(len(values))
 
 
 def _among_the_known(values: FloatArray) -> FloatArray:
-    """The same with NaN, at twice the cost."""
+    """With NaN, at twice the cost."""
     largest = np.fmax.reduce(values)
     spread = largest - np.fmin.reduce(values)
     if spread > 0.0:
@@ -123,7 +123,7 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
 
 
 class ActiveRequestParameters(Parameters):
-    """The load of an idle endpoint, and the best score of a busy one."""
+    """Load of an idle endpoint, and best score of a busy one."""
 
     idle_threshold: Annotated[
         int, Field(alias="idleThreshold", description="Up to this many open requests an endpoint counts as idle; below 0 means 0.")
