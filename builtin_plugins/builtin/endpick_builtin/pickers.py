@@ -13,7 +13,7 @@ from endpick.api import (
     ScoredEndpoints,
     ScoringState,
 )
-from endpick_builtin.compiled_parameters import PickerParameters
+from endpick_builtin.picker_parameters import PickerParameters
 
 FEW = 16
 

@@ -13,8 +13,10 @@ from endpick.api import ConfigurationError, PluginContext
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
 from endpick_kubernetes.election import Election
 from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
-from endpick_kubernetes.objects import (
+from endpick_kubernetes.parameters import (
+    POOL_VERSIONS,
     DatedRewrites,
+    KubernetesDiscoveryParameters,
     Object,
     Pod,
     Pool,
@@ -26,7 +28,6 @@ from endpick_kubernetes.objects import (
     read_rewrites,
     rules_in_order,
 )
-from endpick_kubernetes.parameters import POOL_VERSIONS, KubernetesDiscoveryParameters
 
 T = TypeVar("T")
 

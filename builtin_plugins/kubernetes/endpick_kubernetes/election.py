@@ -18,8 +18,7 @@ from typing import Any
 from prometheus_client.metrics import Counter, Gauge
 
 from endpick_kubernetes.follower import Connection, describe, resource, status_of
-from endpick_kubernetes.objects import Object
-from endpick_kubernetes.parameters import KubernetesDiscoveryParameters
+from endpick_kubernetes.parameters import KubernetesDiscoveryParameters, Object
 
 _LEASE = resource("coordination.k8s.io", "v1", "Lease")
 _RELEASE_SECONDS = 2.0

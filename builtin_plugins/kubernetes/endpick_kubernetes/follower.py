@@ -20,7 +20,7 @@ from lightkube.generic_resource import GenericNamespacedResource, create_api_inf
 from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import ConfigurationError
-from endpick_kubernetes.objects import Object
+from endpick_kubernetes.parameters import Object
 
 _TIMEOUT = Timeout(30.0, connect=3.0)  # seconds; watches have no limit
 

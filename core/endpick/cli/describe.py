@@ -16,13 +16,12 @@ from endpick.api.plugin import DURATION_SCHEMA
 from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, table
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
-from endpick.host.discovery import discover, normalise, requirements_of
+from endpick.host.discovery import HOST_DISTRIBUTION, discover, normalise, requirements_of
 from endpick.host.environment import import_place
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.parameters import parameters_schema
 from endpick.host.resolution import Reference, resolve
-from endpick.installation import HOST_DISTRIBUTION
 
 
 @click.command("describe")

@@ -18,8 +18,7 @@ import endpick.api
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import ExitCode
-from endpick.host.discovery import Candidate, discover, find, is_valid_type
-from endpick.installation import HOST_DISTRIBUTION, resource
+from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover, find, is_valid_type, resource
 
 # a data source comes with a collector; a `pool-source` fetches data of the whole pool
 KINDS = (

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from endpick.api import Category, Scope, Stability
+from endpick.host.discovery import RequestPath
 from endpick.host.kinds import KindName
-from endpick.installation import RequestPath
 
 
 class Output(BaseModel):

@@ -10,10 +10,9 @@ import click
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
-from endpick.host.discovery import Candidate, discover, find_installed, normalise
+from endpick.host.discovery import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS, Candidate, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.resolution import Reference, resolve
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, describe_outcome
 
 LIMIT_SECONDS = 60.0  # per check

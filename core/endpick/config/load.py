@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,11 +12,25 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from endpick.config.checks import check_document
-from endpick.config.model import EndpointPickerConfig
-from endpick.config.shape import check_shape, value_at
+from endpick.config.model import (
+    DEFAULT_GATES,
+    ENDPICK,
+    LLM_D,
+    LLM_D_DEPRECATED,
+    RETIRED_GATES,
+    DataSourceSpec,
+    Deprecated,
+    EndpickOnly,
+    EndpointPickerConfig,
+    Part,
+    PriorityBand,
+    ProfilePlugin,
+    parse_gate,
+)
+from endpick.config.shape import check_shape, present_fields, shorten, show_path, value_at
 from endpick.config.source import SourceMap, read_source
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors, sort_diagnostics
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, Span, did_you_mean, has_errors, sort_diagnostics
+from endpick.diagnostics.model import ascii_look_alike
 
 DEFAULT_NAME = "<default>"
 
@@ -111,3 +126,211 @@ def documents_of(text: str) -> list[object]:
     # ruamel raises the others for values that do not fit their tag.
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError) as problem:
         raise ValueError(str(problem)) from problem
+
+
+_NAME_FIELDS = frozenset({"name", "type", "pluginRef", "from"})
+
+
+def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Diagnostic, ...]:
+    """Every mistake and warning, unordered."""
+    parts = tuple(_parts(config))
+    return (
+        *_deprecated_version(config, source),
+        *_gates(config, source),
+        *_flow_control_without_gate(config, source),
+        *_overridden_fields(config, source),
+        *(found for part in parts for found in _misplaced_fields(part, config, source)),
+        *(found for part in parts for found in _deprecated_fields(part, source)),
+        *(found for part in parts for found in _look_alikes(part, source)),
+        *(found for part in parts if isinstance(part, ProfilePlugin) for found in _negative_weight(part, source)),
+        *(found for part in parts if isinstance(part, DataSourceSpec) for found in _two_names(part, source)),
+        *_same_priority(config, source),
+        *_variables(source.data, (), source),
+    )
+
+
+_VARIABLE = re.compile(r"\$\{\w+[^}]*\}|\$\(\w+\)")
+
+
+def _variables(value: object, path: DocumentPath, source: SourceMap) -> Iterator[Diagnostic]:
+    if isinstance(value, str) and (found := _VARIABLE.search(value)):
+        yield Diagnostic(
+            Code.W0208,
+            f"nothing fills in {shorten(found[0])}: the value is this text",
+            source.value_span(path),
+            labels=source.labels_for(path),
+            help="write the value itself, or fill the file in before: envsubst < FILE | endpick serve -",
+            path=path,
+        )
+    for segment, inner in _inner(value):
+        yield from _variables(inner, (*path, segment), source)
+
+
+def _inner(value: object) -> Iterator[tuple[str | int, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, list):
+        yield from enumerate(value)
+
+
+def _parts(part: Part) -> Iterator[Part]:
+    yield part
+    for _, _, value in present_fields(part):
+        for child in value if isinstance(value, tuple) else (value,):
+            if isinstance(child, Part):
+                yield from _parts(child)
+
+
+def _deprecated_version(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    if config.api_version == LLM_D_DEPRECATED:
+        path = ("apiVersion",)
+        message = f"the apiVersion {LLM_D_DEPRECATED} is deprecated"
+        yield Diagnostic(Code.W0202, message, source.value_span(path), help=f"write 'apiVersion: {LLM_D}'", path=path)
+
+
+def _gates(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    written = source.data.get("featureGates") if isinstance(source.data, dict) else None
+    for index, entry in enumerate(written if isinstance(written, list) and config.feature_gates else ()):
+        path = ("featureGates", index)
+        if not isinstance(entry, str):
+            continue
+        gate = parse_gate(entry)
+        if gate is None:
+            message = f"the feature gate '{shorten(entry)}' is set to neither true nor false"
+            labels = source.labels_for(path)
+            yield Diagnostic(Code.E0205, message, source.value_span(path), labels, help="write 'name' or 'name=false'", path=path)
+        elif gate[0] not in DEFAULT_GATES:
+            name = gate[0]
+            hint = RETIRED_GATES.get(name) or did_you_mean(name, DEFAULT_GATES)
+            yield Diagnostic(
+                Code.E0208,
+                f"'{shorten(name)}' is not a feature gate",
+                source.value_span(path),
+                labels=source.labels_for(path),
+                help=hint or f"known gates are {', '.join(sorted(DEFAULT_GATES))}",
+                path=path,
+            )
+
+
+def _flow_control_without_gate(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    if config.flow_control is None or config.gates["flowControl"]:
+        return
+    if config.flow_control.model_fields_set - {"saturation_detector"}:
+        path = ("flowControl",)
+        yield Diagnostic(
+            Code.W0204,
+            "flowControl has no effect while the feature gate 'flowControl' is off",
+            source.key_span(path),
+            help="add 'featureGates: [flowControl]', or remove the section",
+            notes=("flowControl.saturationDetector is used all the same",) if config.flow_control.saturation_detector else (),
+            path=path,
+        )
+
+
+def _overridden_fields(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    pairs: tuple[tuple[str, Part | None, DocumentPath, object], ...] = (
+        ("parser", config.parser, ("requestHandler", "parsers"), config.request_handler and config.request_handler.parsers),
+        (
+            "saturationDetector",
+            config.saturation_detector,
+            ("flowControl", "saturationDetector"),
+            config.flow_control and config.flow_control.saturation_detector,
+        ),
+    )
+    for old, value, successor, used in pairs:
+        if value is not None and used:
+            yield Diagnostic(
+                Code.W0205,
+                f"'{old}' has no effect beside {show_path(successor)}",
+                source.key_span((old,)),
+                labels=(Label(source.key_span(successor), "this is used"),),
+                help=f"remove '{old}'",
+                path=(old,),
+            )
+
+
+def _misplaced_fields(part: Part, config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    if config.api_version == ENDPICK:
+        return
+    for name, field, _ in present_fields(part):
+        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
+            path = (*part.path, name)
+            yield Diagnostic(
+                Code.E0206,
+                f"'{name}' is not a field of apiVersion {config.api_version}",
+                source.key_span(path),
+                labels=(*source.labels_for(path), Label(source.value_span(("apiVersion",)), "declared here")),
+                help=f"write 'apiVersion: {ENDPICK}', or remove '{name}'",
+                path=path,
+            )
+
+
+def _deprecated_fields(part: Part, source: SourceMap) -> Iterator[Diagnostic]:
+    for name, field, _ in present_fields(part):
+        for mark in field.metadata:
+            if isinstance(mark, Deprecated):
+                path = (*part.path, name)
+                message = f"'{name}' is deprecated"
+                hint = f"use {mark.successor}"
+                yield Diagnostic(Code.W0203, message, source.key_span(path), help=hint, path=path)
+
+
+def _look_alikes(part: Part, source: SourceMap) -> Iterator[Diagnostic]:
+    for name, _, value in present_fields(part):
+        if name in _NAME_FIELDS and isinstance(value, str) and not value.isascii():
+            plain = ascii_look_alike(value)
+            if plain != value and plain.isascii():
+                path = (*part.path, name)
+                odd = next(character for character in value if not character.isascii())
+                yield Diagnostic(
+                    Code.W0206,
+                    f"'{shorten(value)}' looks like '{shorten(plain)}' but is another name",
+                    source.value_span(path),
+                    labels=source.labels_for(path),
+                    help=f"it contains U+{ord(odd):04X}; type the name again with plain letters",
+                    path=path,
+                )
+
+
+def _negative_weight(reference: ProfilePlugin, source: SourceMap) -> Iterator[Diagnostic]:
+    if reference.weight is not None and reference.weight < 0:
+        path = (*reference.path, "weight")
+        yield Diagnostic(
+            Code.W0207,
+            f"the weight of '{shorten(reference.plugin_ref)}' is negative",
+            source.value_span(path),
+            labels=source.labels_for(path),
+            help="a negative weight prefers what the scorer rates worst; is that meant?",
+            path=path,
+        )
+
+
+def _two_names(spec: DataSourceSpec, source: SourceMap) -> Iterator[Diagnostic]:
+    if spec.collectors is not None and spec.extractors is not None:
+        path = (*spec.path, "collectors")
+        yield Diagnostic(
+            Code.E0212,
+            "'collectors' and 'extractors' are two names of one field",
+            source.key_span(path),
+            labels=(Label(source.key_span((*spec.path, "extractors")), "the other is here"),),
+            help="put all of them under 'collectors'",
+            path=path,
+        )
+
+
+def _same_priority(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
+    first: dict[int, PriorityBand] = {}
+    for band in config.flow_control.priority_bands if config.flow_control is not None else ():
+        path = (*band.path, "priority")
+        if "priority" not in band.model_fields_set and path in source:
+            continue  # no valid priority, already reported
+        earlier = first.setdefault(band.priority, band)
+        if earlier is not band:
+            yield Diagnostic(
+                Code.E0211,
+                f"two priority bands have the priority {band.priority}",
+                source.value_span(path),
+                labels=(Label(source.value_span((*earlier.path, "priority")), "first given here"),),
+                help="merge the two bands, or change one priority",
+                path=path,
+            )

@@ -21,8 +21,16 @@ from endpick._proto.ext_proc_pb2 import (
     StatusCode,
     TrailersResponse,
 )
-from endpick.extproc.messages import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
-from endpick.extproc.wire import NO_HEAD, response_piece_head, varint
+from endpick.extproc.messages import (
+    DESTINATION_HEADER,
+    DROPPED_REASON_HEADER,
+    NO_HEAD,
+    destination_metadata,
+    mutation,
+    option,
+    response_piece_head,
+    varint,
+)
 from endpick.requests.model import Refused
 
 _MAX_CACHED: Final = 512

@@ -13,7 +13,16 @@ from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.messages import MessageContext, context_of, read_headers
+from endpick.extproc.messages import (
+    REQUEST_BODY,
+    RESPONSE_BODY,
+    RESPONSE_HEADERS,
+    MessageContext,
+    body_piece,
+    context_of,
+    header_message,
+    read_headers,
+)
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import RequestPhase
 from endpick.extproc.response_phase import ResponsePhase
@@ -27,9 +36,8 @@ from endpick.extproc.stream import (
     SessionFactory,
     SessionState,
 )
-from endpick.extproc.wire import REQUEST_BODY, RESPONSE_BODY, RESPONSE_HEADERS, body_piece, header_message
 from endpick.host.telemetry import Throttle
-from endpick.requests.memory import NO_MEMORY, Memory
+from endpick.requests.intake import NO_MEMORY, Memory
 from endpick.requests.model import (
     EVICTED,
     LONG_NAME,

@@ -4,19 +4,66 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from importlib.metadata import Distribution, EntryPoint, PathDistribution
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, HOST_DISTRIBUTION, OUR_GROUPS
+API_MAJOR = 1
+"""Major version of `endpick.api`, and the suffix of the entry-point group."""
+
+OUR_GROUPS = "endpick."
+"""Prefix of all entry-point groups for endpick."""
+
+ENTRY_POINT_GROUP_PREFIX = "endpick.plugins.v"
+"""Prefix of the groups of plugins: `endpick.plugins.v1`."""
+
+HOOKS_ENTRY_POINT_GROUP = f"endpick.hooks.v{API_MAJOR}"
+"""Group of hook objects; see `endpick.api.hooks`."""
+
+HOST_DISTRIBUTION = "endpick"
+"""The distribution of the host and the built-in plugins."""
+
+SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
+    {
+        "kubernetes-discovery": "endpick-kubernetes",
+        "precise-prefix-cache-producer": "endpick-kv-events",
+        "precise-prefix-cache-scorer": "endpick-kv-events",
+    }
+)
+"""endpick's own plugin types that are not part of the endpick distribution, and the distributions that offer them."""
+
+OWN_DISTRIBUTIONS = frozenset({HOST_DISTRIBUTION, *SEPARATE_PLUGINS.values()})
+
+PACKAGE = Path(__file__).parent.parent
+
+RequestPath = Literal["compiled", "interpreted"]
+
+
+def request_path() -> RequestPath:
+    """How the request path was built."""
+    return "compiled" if any(PACKAGE.glob("extproc/session.*.so")) else "interpreted"
+
+
+def resource(name: str) -> Path:
+    """A folder at the root of the repository; a wheel has it under `endpick/_data`.
+
+    Raises:
+        FileNotFoundError: neither place has it.
+    """
+    for place in (PACKAGE / "_data" / name, PACKAGE.parents[1] / name):
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(f"'{name}' is neither in {PACKAGE / '_data'} nor in {PACKAGE.parents[1]}; reinstall endpick")
+
 
 TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"  # such as `queue-scorer` or `acme.queue-scorer`
 

@@ -16,6 +16,9 @@ from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference, Span
 from endpick.host.discovery import (
+    API_MAJOR,
+    ENTRY_POINT_GROUP_PREFIX,
+    HOOKS_ENTRY_POINT_GROUP,
     Candidate,
     Installed,
     discover,
@@ -26,7 +29,6 @@ from endpick.host.discovery import (
     unmet_requirements,
 )
 from endpick.host.resolution import Reference, resolve, where
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
 
 FILE_NAME = "endpick.lock.json"
 _FORMAT = 3

@@ -19,13 +19,12 @@ from endpick.api.plugin import Plugin
 from endpick.api.request import shown
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
-from endpick.host.discovery import Candidate
+from endpick.host.discovery import API_MAJOR, Candidate
 from endpick.host.environment import LockCheck
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed, import_target
 from endpick.host.loader import LoadedPlugin
 from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
-from endpick.installation import API_MAJOR
 
 if TYPE_CHECKING:
     import click

@@ -16,13 +16,12 @@ from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.config import EndpointPickerConfig
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate, UnmetRequirement, discover, find, unmet_of
+from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, UnmetRequirement, discover, find, unmet_of
 from endpick.host.environment import LockCheck
 from endpick.host.importing import CapturedOutput, import_target
 from endpick.host.kinds import Kind, kinds_of
 from endpick.host.resolution import Policy, Reference, check_policy, resolve
 from endpick.host.schema import Schema, fault_of_schemas, schemas_of
-from endpick.installation import HOST_DISTRIBUTION
 
 SLOW_IMPORT_SECONDS = 2.0
 _LONGEST_QUOTE = 400

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
-from endpick.host.discovery import Candidate, find, find_installed, for_endpick, normalise
-from endpick.installation import API_MAJOR, SEPARATE_PLUGINS
+from endpick.host.discovery import API_MAJOR, SEPARATE_PLUGINS, Candidate, find, find_installed, for_endpick, normalise
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,16 @@ from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
     REQUEST_ID,
+    SHED_FOR_MEMORY,
     BuiltRequest,
     HeadersForUpstream,
+    Memory,
+    OverloadStage,
     build_request,
     first_of,
     new_id,
     within,
 )
-from endpick.requests.memory import SHED_FOR_MEMORY, Memory, OverloadStage
 from endpick.requests.model import (
     NO_CANDIDATES,
     NOTHING_CACHED,

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
+from endpick.host.discovery import request_path
 from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
-from endpick.installation import request_path
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve

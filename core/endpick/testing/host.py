@@ -23,12 +23,11 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
 from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
-from endpick.host.discovery import Candidate, discover
+from endpick.host.discovery import API_MAJOR, Candidate, discover
 from endpick.host.instance import Instance, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.installation import API_MAJOR
 from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed

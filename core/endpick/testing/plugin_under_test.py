@@ -16,13 +16,12 @@ from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Diagnostic
 from endpick.host.contract import check_contract
-from endpick.host.discovery import Candidate, find
+from endpick.host.discovery import API_MAJOR, Candidate, find
 from endpick.host.kinds import Kind, kinds_of
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import check_parameters, parameters_schema
 from endpick.host.resolution import Reference
 from endpick.host.schema import fault_of_schemas
-from endpick.installation import API_MAJOR
 
 NOT_INSTALLED = "(not installed)"
 

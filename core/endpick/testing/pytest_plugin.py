@@ -97,7 +97,7 @@ def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     Commands that a test starts still find them.
     """
     from endpick.host import discovery
-    from endpick.installation import HOST_DISTRIBUTION
+    from endpick.host.discovery import HOST_DISTRIBUTION
 
     find_all = discovery.find_installed
 
@@ -124,7 +124,7 @@ def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeDi
 
 
 def _write_distribution(directory: Path, name: str, version: str, entry_points: Mapping[str, str], modules: Mapping[str, str]) -> None:
-    from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
+    from endpick.host.discovery import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
 
     for module, source in modules.items():
         file = directory / f"{module.replace('.', '/')}.py"

@@ -15,7 +15,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick_kubernetes.election import lease_name
-from endpick_kubernetes.objects import read_pool
+from endpick_kubernetes.parameters import read_pool
 from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested
 from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
 from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from endpick.installation import request_path
+from endpick.host.discovery import request_path
 
 ROOT = Path(__file__).parents[3]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
@@ -93,7 +93,7 @@ def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
 
 
 def test_what_runs_is_told_by_the_files_beside_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("endpick.installation.PACKAGE", tmp_path)
+    monkeypatch.setattr("endpick.host.discovery.PACKAGE", tmp_path)
     (tmp_path / "extproc").mkdir()
     assert request_path() == "interpreted"
     (tmp_path / "extproc" / "session.cpython-311-x86_64-linux-gnu.so").touch()

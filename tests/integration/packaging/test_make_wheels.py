@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.installation import request_path
+from endpick.host.discovery import request_path
 
 ROOT = Path(__file__).parents[3]
 HEADERS = Path(sysconfig.get_path("include"), "Python.h")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from endpick import __version__
-from endpick.installation import OWN_DISTRIBUTIONS
+from endpick.host.discovery import OWN_DISTRIBUTIONS
 
 pytestmark = pytest.mark.long
 

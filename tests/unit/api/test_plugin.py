@@ -24,8 +24,8 @@ from endpick.api import (
 )
 from endpick.api.endpoints import BoolArray, FloatArray
 from endpick.api.plugin import Plugin
+from endpick.host.discovery import request_path
 from endpick.host.kinds import KINDS, kinds_of
-from endpick.installation import request_path
 
 
 class Both(Filter, Scorer):

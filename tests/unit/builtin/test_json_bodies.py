@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from endpick.api import ParsedRequest, Rejection
 from endpick_builtin.parsers.anthropic import AnthropicParser
 from endpick_builtin.parsers.grpc_parsers import VertexAIParser, framed, http_bodies
-from endpick_builtin.parsers.openai import CHECKED_BYTES, MAX_QUOTES, MAX_STRUCTURE, OpenAIParser, is_too_complex, read_leniently
+from endpick_builtin.parsers.json_bodies import CHECKED_BYTES, MAX_QUOTES, MAX_STRUCTURE, is_too_complex, read_leniently
+from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.parsers.token_ids import SGLangHTTPParser, VllmHTTPParser
 from unit.scheduling.workbench import instance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api.discovery import ModelRewrite, ModelTarget
-from endpick_kubernetes.objects import (
+from endpick_kubernetes.parameters import (
     Pool,
     PoolName,
     endpoints_of,

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from endpick.api import Media, ParsedRequest
-from endpick.extproc.wire import varint
+from endpick.extproc.messages import varint
 from endpick_builtin.parsers.grpc_parsers import GENERATE, MAX_BODY_BYTES, MAX_TOKENS, VllmGRPCParser
 from unit.scheduling.workbench import instance
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest
-from endpick.extproc.messages import MessageContext, context_of, read_headers
-from endpick.extproc.wire import MAX_NAMES, _names, header_message, varint
+from endpick.extproc.messages import MAX_NAMES, MessageContext, _names, context_of, header_message, read_headers, varint
 from endpick.requests.model import BodyMode
 
 KINDS = ("request_headers", "response_headers")

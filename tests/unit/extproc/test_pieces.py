@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingRequest
-from endpick.extproc.wire import body_piece, varint
+from endpick.extproc.messages import body_piece, varint
 
 SIZES = (1, 2, 122, 123, 124, 125, 127, 128, 16_376, 16_378, 16_380, 62_000, 2_097_146, 2_097_152)
 

@@ -12,7 +12,7 @@ from endpick.api import Endpoint
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.host.planning.plan import Plan
 from endpick.testing.host import Host, host_of
-from endpick_kubernetes.objects import Pool, endpoints_of, read_pod, read_pool
+from endpick_kubernetes.parameters import Pool, endpoints_of, read_pod, read_pool
 
 SCRAPED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 TOLERANCE_SECONDS = 2.0

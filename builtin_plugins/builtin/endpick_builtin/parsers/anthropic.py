@@ -7,7 +7,7 @@ from functools import partial
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
-from endpick_builtin.parsers.openai import JSONParser, dumped, first_count, text_of
+from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
 from endpick_builtin.parsers.openai_bodies import field_of, first_of, last_events_with
 
 COUNT_TOKENS = "/messages/count_tokens"

@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from endpick.api import JSONObject, Media, Modality, ParsedRequest, Parser, Prompt, Rejection, Usage
-from endpick_builtin.parsers.openai import OpenAIParser, dumped
+from endpick_builtin.parsers.json_bodies import dumped
+from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.parsers.openai_bodies import from_body, from_events
 from endpick_builtin.parsers.token_ids import MAX_MEDIA, PlacedMedia, token_prompt, without_overlaps
 

@@ -11,7 +11,7 @@ import orjson
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, Usage
 from endpick.api.request import Piece
-from endpick_builtin.parsers.openai import dumped
+from endpick_builtin.parsers.json_bodies import dumped
 
 MAX_TOKEN_ID: Final = 2**32 - 1
 _NAME_OF: Final = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}

@@ -9,7 +9,7 @@ from functools import partial
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
-from endpick_builtin.parsers.openai import JSONParser, first_count, text_of
+from endpick_builtin.parsers.json_bodies import JSONParser, first_count, text_of
 from endpick_builtin.parsers.openai_bodies import field_of, first_of, from_body, from_events, is_tokens, last_events_with, packed
 
 TOKEN_BYTES = 4

@@ -30,7 +30,7 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Distributions
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
-from endpick_builtin.compiled_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
+from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
 from endpick_builtin.producers.prefix_tree import PrefixTree
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, chain_root, fingerprints
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck

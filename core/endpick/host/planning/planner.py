@@ -11,7 +11,7 @@ from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
-from endpick.host.discovery import Candidate, discover_hook_objects
+from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover_hook_objects
 from endpick.host.environment import Lock, LockCheck, check_lock
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
@@ -25,7 +25,6 @@ from endpick.host.planning.profiles import plan_handler, plan_profiles
 from endpick.host.planning.references import References, in_order, plan_references
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
-from endpick.installation import HOST_DISTRIBUTION
 
 
 def load_named_hooks(

@@ -13,12 +13,19 @@ from endpick import __version__
 from endpick.api import DataCollector, DataProducer, DataSource
 from endpick.api.plugin import Parameters
 from endpick.diagnostics import Diagnostic
-from endpick.host.discovery import Candidate, normalise, requirements_of
+from endpick.host.discovery import (
+    API_MAJOR,
+    ENTRY_POINT_GROUP_PREFIX,
+    HOST_DISTRIBUTION,
+    SEPARATE_PLUGINS,
+    Candidate,
+    normalise,
+    requirements_of,
+)
 from endpick.host.kinds import payload_of
 from endpick.host.parameters import parameters_schema
 from endpick.host.resolution import where
 from endpick.host.schema import own_model
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION, SEPARATE_PLUGINS
 from endpick.testing.bench import make_bench
 from endpick.testing.factories import BUILT_IN_KEYS
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check

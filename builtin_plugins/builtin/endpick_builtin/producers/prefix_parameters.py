@@ -1,4 +1,4 @@
-"""Parameters of compiled plugins: pydantic models cannot be compiled."""
+"""Parameters of `approx-prefix-cache-producer`."""
 
 from __future__ import annotations
 
@@ -51,15 +51,3 @@ class ApproxPrefixCacheParameters(Parameters):
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // block_size_tokens
         return self.__dict__["max_prefix_blocks_to_match"] or None
-
-
-class PickerParameters(Parameters):
-    """The number of endpoints to pick."""
-
-    max_num_of_endpoints: Annotated[
-        int,
-        Field(alias="maxNumOfEndpoints", description="Endpoints to pick at most; all but the first are fallbacks. 0 and less mean 1."),
-    ] = 1
-
-    def count(self, candidates: int) -> int:
-        return min(max(self.max_num_of_endpoints, 1), candidates)

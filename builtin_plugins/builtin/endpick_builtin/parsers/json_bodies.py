@@ -1,0 +1,109 @@
+"""Parses JSON bodies and limits their structure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+import numpy as np
+import orjson
+
+from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Rejection
+
+CHECKED_BYTES: Final = 1 << 20
+LENIENT_BYTES: Final = 4 << 20  # larger bodies must be valid Unicode
+MAX_STRUCTURE: Final = 1 << 20  # a million token ids, or 200,000 fields
+MAX_QUOTES: Final = 1 << 19
+_WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))  # relative costs of structure, once parsed
+_TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class JSONParser(Parser):
+    """Base of parsers for JSON objects."""
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        if is_too_complex(body):
+            return _TOO_COMPLEX
+        try:
+            payload = orjson.loads(body)
+        except orjson.JSONDecodeError as problem:
+            payload = read_leniently(body)
+            if payload is None:
+                return Rejection(f"error unmarshaling request bodyMap: {problem}", status=400)
+        if not isinstance(payload, dict):
+            return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
+        parsed = self.parsed(path, payload)
+        if isinstance(payload.get("model", ""), str) or isinstance(parsed, Rejection):
+            return parsed
+        return Rejection("model not found in request body", status=400)
+
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
+        """Interpret the object, or reject it."""
+        raise NotImplementedError
+
+    def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
+        """Serialises again, as in llm-d."""
+        return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
+
+
+def is_too_complex(body: bytes) -> bool:
+    """True when parsing would hold up other requests. JSON in strings does not count."""
+    if len(body) <= CHECKED_BYTES or _structure_of(body) <= MAX_STRUCTURE:
+        return False
+    if body.count(b'"') > MAX_QUOTES:
+        return True
+    text = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
+    return _structure_of(b"".join(text.split(b'"')[::2])) > MAX_STRUCTURE
+
+
+def _structure_of(text: bytes) -> int:
+    octets = np.frombuffer(text, dtype=np.uint8)
+    return sum(weight * int(np.count_nonzero(octets == mark)) for mark, weight in _WEIGHTS)
+
+
+def read_leniently(body: bytes) -> JSONValue:
+    """Invalid Unicode becomes U+FFFD, which llm-d accepts; None for invalid JSON."""
+    if len(body) > LENIENT_BYTES:
+        return None
+    try:
+        value = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+        cleaned: JSONValue = orjson.loads(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        return None
+    return cleaned
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def text_of(payload: JSONObject, name: str) -> str:
+    """A string field, or ""."""
+    value = payload.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
+    """The first whole number in these fields."""
+    for name in names:
+        value = payload.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if isinstance(value, float) and value >= 0 and value.is_integer():
+            return int(value)
+    return None
+
+
+def dumped(value: JSONValue) -> bytes:
+    """JSON, or nothing when nested too deeply."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # orjson writes 254 levels, and reads 1024
+        pass
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError:
+        return b""
