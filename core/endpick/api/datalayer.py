@@ -40,11 +40,7 @@ class PollingSource(DataSource[P, Payload]):
 
     @abstractmethod
     async def poll(self, endpoint: Endpoint) -> Payload:
-        """Fetch one payload from one endpoint.
-
-        Raises:
-            Unavailable: no payload now; counted as a poll error. Columns keep their values.
-        """
+        """Fetch one payload from one endpoint. Raises Unavailable if there is none: a poll error; columns keep their values."""
 
 
 class StreamSource(DataSource[P, Payload]):
@@ -65,10 +61,9 @@ class PollingPoolSource(DataSource[P, Payload]):
 
     @abstractmethod
     async def poll_pool(self) -> Payload:
-        """Fetch one payload. Called even if the pool is empty; after failures with growing delays.
+        """Fetch one payload, even for an empty pool; after failures with growing delays.
 
-        Raises:
-            Unavailable: no payload now; counted as a poll error. Values stay.
+        Raises Unavailable if there is none: a poll error; values stay.
         """
 
 
@@ -106,10 +101,8 @@ class EndpointEventSource(DataSource[P, Payload]):
     def notify(self, event: EndpointEvent) -> Payload | None:
         """Return the payload about this endpoint, or None.
 
-        Called for every endpoint at start, then for each change before any request sees it. It must not block.
-
-        Raises:
-            Unavailable: no payload now; counted as a poll error.
+        Called for every endpoint at start, then for each change before any request sees it. It must not block. Raises
+        Unavailable if there is no payload: a poll error.
         """
 
 
@@ -128,6 +121,5 @@ class DataCollector(Plugin[P], Generic[P, Payload]):
     def collect(self, payload: Payload, writer: ColumnWriter) -> None:
         """Write the values of one payload. Leave missing values unwritten, so that their age grows.
 
-        Raises:
-            Unavailable: required values are missing; counted as a collect error, and logged once per interval.
+        Raises Unavailable if required values are missing: a collect error, logged once per interval.
         """

@@ -43,7 +43,7 @@ class EndpointRegistry(Protocol):
         """Set the priorities of inference objectives by name; the configuration takes precedence."""
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set model rewrites. The configuration takes precedence, then rules with the model, then those for all; the first counts."""
+        """Set model rewrites. Precedence: the configuration, rules with the model, rules for all models; among equals the first."""
 
     def ready(self) -> None:
         """Report that the pool is complete; endpick serves from then on."""
@@ -52,7 +52,7 @@ class EndpointRegistry(Protocol):
         """Make this replica report NOT_SERVING; an empty reason makes it serve."""
 
     async def until_ending(self) -> None:
-        """Wait until the process shuts down, for example to release a lease."""
+        """Wait until the process shuts down."""
 
 
 class EndpointDiscovery(Plugin[P]):
@@ -67,6 +67,5 @@ class EndpointDiscovery(Plugin[P]):
     async def run(self, registry: EndpointRegistry) -> None:
         """Report endpoints until cancelled; return if nothing will change any more.
 
-        Raises:
-            ConfigurationError: ends start-up before `registry.ready()`; later, like any error, makes `run` start again with back-off.
+        A ConfigurationError ends start-up before `registry.ready()`. Later, `run` is called again with back-off, as after any error.
         """

@@ -68,7 +68,7 @@ class Endpoints:
 
     @property
     def pool_members(self) -> tuple[Endpoint, ...]:
-        """All endpoints of the pool; the same tuple until one changes: cache by its identity, and select this view with `gather`."""
+        """All endpoints of the pool; the same tuple until the pool changes: cache by its identity, and select this view with `gather`."""
         return self._pool_members
 
     def gather(self, values: NDArray[Scalar]) -> NDArray[Scalar]:

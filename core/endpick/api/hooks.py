@@ -105,11 +105,7 @@ class HookSpecs:
 
     @hookspec
     def endpick_startup(self, host: HostView) -> Awaitable[None] | None:
-        """Called after the instances started, before serving. May be `async def`; awaited under a deadline.
-
-        Raises:
-            ConfigurationError: ends start-up with this message, like any exception.
-        """
+        """Called after the instances started, before serving. May be `async def`; awaited under a deadline. Exceptions end start-up."""
 
     @hookspec
     def endpick_shutdown(self, host: HostView) -> Awaitable[None] | None:

@@ -96,8 +96,8 @@ def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's 
 class RefersTo:
     """Marks a parameter that names another instance: `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`.
 
-    Works on strings, optional strings and sequences of strings, also in nested models; empty names refer to nothing. The host checks names,
-    kinds and cycles, and builds the named instance first. Get it with `PluginContext.instance`.
+    Works on strings, optional strings and sequences of strings, also in nested models; empty names refer to nothing. The host builds the
+    named instance first; get it with `PluginContext.instance`.
     """
 
     kind: type[Plugin[Any]]
@@ -121,11 +121,8 @@ class ColumnWriter(Protocol):
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
         """Write a value of scope `ENDPOINT` for `endpoint`, by default the payload's.
 
-        Infinite numbers, and numbers beyond ±1e300, count as not reported.
-
-        Raises:
-            UndeclaredAccess: under test, if the plugin does not produce it.
-            ValueError: there is no endpoint.
+        Infinite numbers, and numbers beyond ±1e300, count as not reported. Raises ValueError without an endpoint and, under test,
+        UndeclaredAccess for a key that the plugin does not produce.
         """
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
@@ -146,7 +143,7 @@ class PluginContext:
         registry: For Prometheus metrics; None without a metrics server. `/metrics` adds `plugin_name` and `plugin_type`. Pass label values
             that clients choose through a `LabelLimit`.
         columns: Writes endpoint data from the request path; None without an endpoint table.
-        instances: Instances that `RefersTo` parameters name; see `instance`.
+        instances: See `instance`.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -215,11 +212,7 @@ class Plugin(Generic[P]):
         return Subscriptions(cls.consumes, cls.consumes_optional, cls.produces)
 
     async def start(self) -> None:
-        """Open sessions and files. Called once before traffic, in configuration order.
-
-        Raises:
-            ConfigurationError: ends start-up with this message.
-        """
+        """Open sessions and files. Called once before traffic, in configuration order. A ConfigurationError ends start-up."""
 
     async def stop(self) -> None:
         """Release everything. Called after the last request, in reverse order."""

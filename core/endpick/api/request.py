@@ -107,7 +107,7 @@ class Prompt:
     def __init__(
         self, render: Callable[[], tuple[bytes, ...]], find_pieces: Callable[[], tuple[tuple[Piece, ...], ...]] | None = None
     ) -> None:
-        """`render` returns `texts`, `find_pieces` returns `pieces`; both are called at most once. None for text without media."""
+        """`render` returns `texts`, `find_pieces` returns `pieces`; each is called at most once. `find_pieces` is None without media."""
         self._render = render
         self._find_pieces = find_pieces
         self._texts: tuple[bytes, ...] | None = None

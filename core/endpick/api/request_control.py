@@ -45,8 +45,8 @@ class Parser(Plugin[P]):
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
         """Token counts in a response body, or None.
 
-        If `streaming`, called for each piece: one or more complete server-sent events or gRPC frames. Later counts replace earlier ones;
-        zeros and None do not.
+        `body` is whole or, if `streaming`, a piece: one or more complete server-sent events or gRPC frames. Later counts replace earlier
+        ones; zeros and None do not.
         """
         return None
 

@@ -203,7 +203,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
         end = position + size
         if end > stop:
             return None
-        while position < end:  # nearly every header
+        while position < end:  # nearly every header has a known name and one-byte lengths
             size = message[position + 1]
             at = position + 5 + message[position + 3]
             name = _names.get(message[position + 2 : at])

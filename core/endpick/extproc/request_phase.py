@@ -12,7 +12,7 @@ from endpick.requests.intake import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
 
 LARGE_BODY_BYTES: Final = 1024 * 1024  # memory is measured before parsing larger bodies
-_JOINED_CHUNKS: Final = 1024  # an object has 40 bytes of overhead
+_JOINED_CHUNKS: Final = 1024  # chunks are joined: an object has 40 bytes of overhead
 
 # Globals: an enum lookup is several times slower.
 _HEADERS: Final = MessagePart.HEADERS

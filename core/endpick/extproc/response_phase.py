@@ -121,7 +121,7 @@ class ResponsePhase(PassingBody):
     def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
         """Raises ProtocolError."""
         end = end or self._mode in ONE_MESSAGE_MODES
-        if end or self.state is not _BODY:  # nearly every chunk
+        if end or self.state is not _BODY:  # nearly every chunk leaves the state as it is
             self.state = next_state("response", self.state, _LAST_BODY if end else _BODY_PART)
             self.streams = False
         if self._mode is _NONE:

@@ -302,6 +302,7 @@ class Session:
             return self._internal_error(error)
 
     def _evicted(self, result: object) -> Sequence[bytes]:
+        """Refuse, unless the response is complete; the gateway aborts a partial one."""
         if not isinstance(result, Refused) or self._response.state >= _DONE:
             return ()
         return self._refuse(result)

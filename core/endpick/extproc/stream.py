@@ -80,10 +80,10 @@ class SessionCounters:
     """Counters shared by all sessions of a listener."""
 
     requests: int = 0
-    unroutable: int = 0  # before the director saw them
+    unroutable: int = 0  # refused before the director saw them
     bodies_too_large: int = 0
     names_too_long: int = 0
-    buffer_exhaustions: int = 0  # the memory budget was used up
+    buffer_exhaustions: int = 0  # refused: the memory budget was used up
     decision_faults: int = 0
     exchange_faults: int = 0
     protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))

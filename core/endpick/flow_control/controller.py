@@ -70,7 +70,7 @@ _place = attrgetter("place")
 
 
 class Report(Protocol):
-    """Receives events of the queues, for metrics."""
+    """Receives events, for metrics."""
 
     def passed(self, request: InferenceRequest) -> None:
         """A request did not wait."""
@@ -249,7 +249,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request, or return the reason for refusing it. `on_end` is called at the end of the wait, unless by `leave`."""
+        """Queue a request, or return why not. `on_end` is called at the end of the wait, unless by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)

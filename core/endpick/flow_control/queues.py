@@ -1,4 +1,4 @@
-"""The queues: flows of requests, bands of flows, and all bands of a process."""
+"""Flows of requests, bands of flows, and all bands."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class FlowQueue:
 
 
 class BandQueue:
-    """The `Band` of policies; holds non-empty flows."""
+    """The `Band` of policies."""
 
     __slots__ = ("_access", "_entries", "_flows", "_missed_changes", "priority", "private", "rules", "size_bytes", "used_at")
 
@@ -142,7 +142,7 @@ class BandQueue:
 
     @property
     def entries(self) -> Collection[Entry]:
-        """In the order of arrival."""
+        """In order of arrival."""
         return self._entries.values()
 
     @property
@@ -238,7 +238,7 @@ class Bands:
         return map(self._by_priority.__getitem__, self.priorities)
 
     def band(self, priority: int, now: float) -> BandQueue:
-        """Get or make the band of a priority."""
+        """Get or make a band."""
         band = self._by_priority.get(priority)
         if band is None:
             band = self._by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), self._access, now)

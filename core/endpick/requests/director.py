@@ -169,7 +169,7 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
-        # After the pre-request plugins, which may open circuits of observers.
+        # Built after the pre-request plugins, which may open circuits of observers.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:

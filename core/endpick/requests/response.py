@@ -190,7 +190,7 @@ class TrackedExchange:
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
         arrived = self._clock()
-        # Reading the clock takes as long as counting.
+        # Counted chunks are not timed: reading the clock takes as long as counting.
         is_timed = end or self._restorer is not None or self._ttft is None
         if chunk:
             if self._ttft is None:
