@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Unavailable
-from endpick_builtin.collection.otlp import MalformedExport, pages_of, parse_export
+from endpick_builtin.collection.otlp_messages import MalformedExport, pages_of, parse_export
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
 from endpick_builtin.observers import read_load
 from endpick_builtin.producers.latency_service import predictions_in

@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, Endpoint, PluginContext
-from endpick_builtin.collection.otlp import MAX_BODY_BYTES, OtlpParameters, OtlpSource, page_line, pages_of, parse_export
+from endpick_builtin.collection.otlp import MAX_BODY_BYTES, OtlpParameters, OtlpSource
+from endpick_builtin.collection.otlp_messages import page_line, pages_of, parse_export
 from unit.builtin.pages import make_certificate
 
 pytestmark = pytest.mark.asyncio

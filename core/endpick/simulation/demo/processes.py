@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
-STOP_SECONDS = 5.0  # until children are killed
+DRAIN_SECONDS = 0.5  # until children get a second signal, which ends a drain
+STOP_SECONDS = 5.0  # from then until they are killed
 
 _POLL_SECONDS = 0.02
 
@@ -75,6 +76,8 @@ class Children:
         self._signal_all(signal.SIGTERM)
         waits = [asyncio.create_task(child.process.wait()) for child in self._children]
         if waits:
+            await asyncio.wait(waits, timeout=DRAIN_SECONDS)
+            self._signal_all(signal.SIGTERM)  # ends a drain
             await asyncio.wait(waits, timeout=STOP_SECONDS)
             self._signal_all(signal.SIGKILL)
             await asyncio.wait(waits)

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from endpick.cli.plan import command
+from endpick.cli.plan import plan as plan_command
 from endpick.config import load_config
 from endpick.diagnostics import render_text
 from endpick.flow_control.policies import bind_flow_control
@@ -310,7 +310,7 @@ def test_the_plan_shows_what_waits(tmp_path):
         """)
     )
 
-    shown = CliRunner().invoke(command, [str(file)]).output
+    shown = CliRunner().invoke(plan_command, [str(file)]).output
 
     section = shown.partition("waiting\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split() for line in section[:4]] == [
