@@ -31,15 +31,12 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """numpy's idle threads cost each of the processes that tests start a tenth of a second."""
 
-settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
-settings.load_profile("unhurried")
-"""What an example may take depends on what else the machine does, so it is no reason to fail."""
+settings.register_profile("quick", settings.default, max_examples=30, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("quick")
+"""Few examples, others in each run. The machine may be busy, so no example is too slow."""
 
 settings.register_profile("fuzz", max_examples=500, deadline=None, suppress_health_check=tuple(HealthCheck))
 """For `make fuzz`, which repeats the targets of `tests/fuzz` with other examples."""
-
-settings.register_profile("mutants", max_examples=20, derandomize=True, deadline=None, database=None)
-"""For `tools/mutants.py`, which runs the tests a few thousand times: the same few examples every time."""
 
 _SCORER = '''
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import Stability
 from endpick.host.discovery import discover
 from endpick.host.loader import LoadedPlugin, load
@@ -15,8 +15,8 @@ from endpick.host.resolution import Reference
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/fixtures/catalogue"
-CATALOGUE = YAML(typ="safe").load(FOLDER / "types.yaml")
-EXPECTED_MISSING = set(YAML(typ="safe").load(FOLDER / "expected_missing.yaml") or ())
+CATALOGUE = yaml_files.load(FOLDER / "types.yaml")
+EXPECTED_MISSING = set(yaml_files.load(FOLDER / "expected_missing.yaml") or ())
 TYPES = {row["type"] for row in CATALOGUE}
 INSTALLED = {candidate.type: candidate for candidate in discover() if candidate.is_builtin}
 PRESENT = [row for row in CATALOGUE if row["type"] in INSTALLED]

@@ -115,9 +115,9 @@ def problems_of(manifest: Mapping[str, Any]) -> list[object]:
 
 
 def test_examples_of_plugins_use_them_without_errors():
-    problems = []
+    problems, installed = [], discover()
     for block, plugin_type in marked("example"):
-        outcome = make_plan(load_config(text=block.text), discover())
+        outcome = make_plan(load_config(text=block.text), installed)
         types = {planned.loaded.type for planned in outcome.plan.instances} if outcome.plan else set()
         problems += [] if plugin_type in types else [block.name]
     assert problems == []

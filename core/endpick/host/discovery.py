@@ -128,7 +128,7 @@ class Installed:
         self._path = Path(str(cast("PathDistribution", distribution)._path))
         self.path = str(self._path)
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         """True after an interrupted uninstall."""
         return self._path.is_dir() and not any((self._path / file).exists() for file in ("METADATA", "PKG-INFO"))
@@ -138,12 +138,12 @@ class Installed:
         """The name as published."""
         return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The canonical name."""
         return normalise(self.name)
 
-    @property
+    @cached_property
     def version(self) -> str:
         """Empty for an empty directory."""
         return "" if self.is_empty else self._distribution.version

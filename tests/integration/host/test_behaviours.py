@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from endpick.cli.validate import command
+from endpick.cli.validate import validate as validate_command
 
 FLOW = '''
 """Plugins that only declare data."""
@@ -131,7 +131,7 @@ def validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., V
         text = head + dedent(body).lstrip()
         monkeypatch.chdir(tmp_path)
         Path("config.yaml").write_text(text)
-        result = CliRunner().invoke(command, ["config.yaml", "--format", "json"])
+        result = CliRunner().invoke(validate_command, ["config.yaml", "--format", "json"])
         assert isinstance(result.exception, SystemExit)
         return Verdict(result.exit_code, text, json.loads(result.stdout)["diagnostics"])
 

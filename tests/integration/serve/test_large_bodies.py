@@ -42,12 +42,16 @@ def repeated(before: bytes, item: bytes, after: bytes, size: int) -> bytes:
 
 
 HOSTILE = {
-    "parts": (CHAT, repeated(b'{"model":"m","messages":[{"role":"user","content":[', b'{"type":"text","text":"a"}', b"]}]}", 3 * MIB), 413),
-    "prompts": (COMPLETIONS, repeated(b'{"model":"m","prompt":[', b'"a"', b"]}", 16 * MIB), 413),
-    "messages": (CHAT, repeated(b'{"model":"m","messages":[', b'{"role":"user","content":"a"}', b"]}", 16 * MIB), 413),
-    "tools": (CHAT, repeated(b'{"model":"m","messages":[{"content":"a"}],"tools":[', b'{"type":"function"}', b"]}", 16 * MIB), 413),
-    "keys": (CHAT, b"{" + b",".join(b'"k%d":1' % number for number in range(16 * MIB // 12)) + b"}", 413),
-    "nesting": (CHAT, b'{"model":' + b"[" * (MIB // 2) + b"]" * (MIB // 2) + b"}", 413),
+    "parts": (
+        CHAT,
+        lambda: repeated(b'{"model":"m","messages":[{"role":"user","content":[', b'{"type":"text","text":"a"}', b"]}]}", 3 * MIB),
+        413,
+    ),
+    "prompts": (COMPLETIONS, lambda: repeated(b'{"model":"m","prompt":[', b'"a"', b"]}", 16 * MIB), 413),
+    "messages": (CHAT, lambda: repeated(b'{"model":"m","messages":[', b'{"role":"user","content":"a"}', b"]}", 16 * MIB), 413),
+    "tools": (CHAT, lambda: repeated(b'{"model":"m","messages":[{"content":"a"}],"tools":[', b'{"type":"function"}', b"]}", 16 * MIB), 413),
+    "keys": (CHAT, lambda: b"{" + b",".join(b'"k%d":1' % number for number in range(16 * MIB // 12)) + b"}", 413),
+    "nesting": (CHAT, lambda: b'{"model":' + b"[" * (MIB // 2) + b"]" * (MIB // 2) + b"}", 413),
 }
 
 
@@ -89,7 +93,7 @@ def resident_bytes(picker: Picker) -> int:
 
 
 def attack(port: int, done: threading.Event) -> dict[str, int]:
-    statuses = {name: send(port, path, body)[0] for name, (path, body, _) in HOSTILE.items()}
+    statuses = {name: send(port, path, body())[0] for name, (path, body, _) in HOSTILE.items()}
     done.set()
     return statuses
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.serve.legacy import OLD_NAMES
 from integration.serve.gateway import Gateway, running_gateway, until
 
 PREFIX = "llm_d_epp_"
-CATALOGUE = {row["name"]: row for row in YAML(typ="safe").load(Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml")}
+CATALOGUE = {row["name"]: row for row in yaml_files.load(Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml")}
 OF_PLUGINS = {"plugin_name", "plugin_type"}
 """endpick adds these to whatever a plugin counts."""
 CONFIG = """\

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.serve.legacy import OLD_NAMES
 from integration.plugins.serving import serving
 from integration.serve.test_metrics_catalogue import CATALOGUE, OF_PLUGINS, PREFIX, families
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/metrics"
-ROWS = YAML(typ="safe").load(FIXTURES / "dashboards.yaml")
-ABSENT = {row["name"]: row["why"] for row in YAML(typ="safe").load(FIXTURES / "absent.yaml")}
+ROWS = yaml_files.load(FIXTURES / "dashboards.yaml")
+ABSENT = {row["name"]: row["why"] for row in yaml_files.load(FIXTURES / "absent.yaml")}
 OLD_NAME_OF = {name.old: name for name in OLD_NAMES}
 PRECISE = "precise-prefix-cache-producer"
 CONFIG = f"""\

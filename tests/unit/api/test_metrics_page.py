@@ -71,7 +71,7 @@ def expected(text: str, name: str) -> list[tuple[dict[str, str], float, float | 
 @given(PAGES)
 @example('up{a="x\\\\"} 1')
 @example('up{a="}"} 1\nup {} 2')
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_samples_are_those_prometheus_client_reads(text):
     page = MetricsPage(text.encode())
     for name in NAMES:
@@ -80,14 +80,14 @@ def test_samples_are_those_prometheus_client_reads(text):
 
 
 @given(st.binary(max_size=400), st.sampled_from(["", "a", "up", "é"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_bytes_whatever_raise(body, name):
     for sample in MetricsPage(body).samples(name):
         assert isinstance(sample.value, float)
 
 
 @given(st.lists(st.sampled_from(["up", "{", "}", '"', "\\", 'a="b"', ",", " ", "1", "\n", "=", "# "]), max_size=25))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_almost_right_lines_raise_nothing(pieces):
     for sample in MetricsPage("".join(pieces).encode()).samples("up"):
         assert isinstance(sample.value, float)

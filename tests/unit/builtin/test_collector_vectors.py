@@ -6,8 +6,8 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import Endpoint, EndpointChange, EndpointEvent, MetricsPage, PluginContext, Unavailable
 from endpick.api.keys import Topology
 from endpick.data.table import EndpointTable
@@ -16,7 +16,7 @@ from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.host.schema import own_model
 
-VECTORS = YAML(typ="safe").load(Path(__file__).parents[2] / "fixtures/vectors/collectors.yaml")
+VECTORS = yaml_files.load(Path(__file__).parents[2] / "fixtures/vectors/collectors.yaml")
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["case"])

@@ -176,7 +176,7 @@ def test_a_mapping_that_merges_itself_is_refused():
 
 
 @given(st.one_of(st.binary(max_size=60), st.text("endpoints:- {}[]&*a<\n\t'\"#!|>%@", max_size=60).map(str.encode)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_content_whatever_raises(content):
     contents = read_endpoint_file(content)
     assert contents.endpoints is not None or contents.mistakes

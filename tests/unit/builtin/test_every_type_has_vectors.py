@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import WAITING_QUEUE_SIZE, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult, ScoredEndpoints
 from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
@@ -105,7 +105,7 @@ def test_silent_endpoint_vector(case):
 def vectors_by_type() -> Counter[str]:
     counted: Counter[str] = Counter()
     for path in FOLDER.glob("*.yaml"):
-        for case in YAML(typ="safe").load(path):
+        for case in yaml_files.load(path):
             plugin_type = case.get("type") or case.get("plugin") or OF_ONE_TYPE.get(path.stem)
             counted[plugin_type] += plugin_type is not None
     return counted

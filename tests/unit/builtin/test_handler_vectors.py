@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import (
     CycleState,
     DisaggregationDecider,
@@ -36,7 +36,7 @@ ENDPOINTS = (*(Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number i
 
 
 def cases(topic: str) -> list[Any]:
-    return [pytest.param(case, id=f"{case['type']}: {case['case']}") for case in YAML(typ="safe").load(VECTORS / f"{topic}.yaml")]
+    return [pytest.param(case, id=f"{case['type']}: {case['case']}") for case in yaml_files.load(VECTORS / f"{topic}.yaml")]
 
 
 class Scripted(DisaggregationDecider):

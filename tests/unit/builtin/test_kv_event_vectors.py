@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import Modality
 from endpick.api.keys import MediaPlace, PromptTokens
 from endpick_kv_events.block_index import BlockKeys, HashAlgorithm, TierIndex
@@ -27,7 +27,7 @@ WEIGHTS = {"gpu": 1.0, "cpu": 0.8}
 
 
 def cases(topic):
-    loaded = YAML(typ="safe").load((VECTORS / f"{topic}.yaml").read_text(encoding="utf-8"))
+    loaded = yaml_files.load(VECTORS / f"{topic}.yaml")
     return [pytest.param(case, id=f"{case.get('algorithm', '')} {case['case']}".strip()) for case in loaded]
 
 

@@ -154,4 +154,4 @@ class TreeAgainstModel(RuleBasedStateMachine):
 
 
 TestTreeAgainstModel = TreeAgainstModel.TestCase
-TestTreeAgainstModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestTreeAgainstModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.api import DataKey, InferenceRequest, Scope, keys
 from endpick.api.access import AccessScope
 from endpick.api.keys import TOKENIZED_PROMPT, LoraAdapters, PrefixBlocks, PromptTokens, Topology
@@ -29,7 +29,7 @@ FIELDS = {"case", "plugin", "parameters", "request", "columns", "labels", "state
 
 
 def vectors(topic, answer):
-    cases = YAML(typ="safe").load(VECTORS / f"{topic}.yaml")
+    cases = yaml_files.load(VECTORS / f"{topic}.yaml")
     chosen = [one for one in cases if answer in one]
     return [pytest.param(one, id=f"{one['plugin']}: {one['case']}") for one in chosen]
 
@@ -116,7 +116,7 @@ def test_filter_parameters_refused(vector):
 
 
 def test_scheduling_vectors_are_complete():
-    cases = [one for topic in ("scorers", "latency_scorer", "filters") for one in YAML(typ="safe").load(VECTORS / f"{topic}.yaml")]
+    cases = [one for topic in ("scorers", "latency_scorer", "filters") for one in yaml_files.load(VECTORS / f"{topic}.yaml")]
 
     assert len(cases) >= 120
     assert all(len({"scores", "kept", "refused"} & one.keys()) == 1 for one in cases)

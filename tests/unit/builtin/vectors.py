@@ -7,8 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.host.discovery import discover
 from endpick.host.instance import Instance
 from unit.scheduling.workbench import instance
@@ -19,7 +19,7 @@ TARGETS = {candidate.type: candidate.target for candidate in discover() if candi
 
 def cases(topic: str) -> list:
     """The cases of one file, each a parameter with its sentence for a name."""
-    found = YAML(typ="safe").load((FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"))
+    found = yaml_files.load(FOLDER / f"{topic}.yaml")
     return [pytest.param(case, id=f"{case.get('type', topic)}: {case['case']}") for case in found]
 
 

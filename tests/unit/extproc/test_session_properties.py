@@ -149,7 +149,7 @@ class Stream(RuleBasedStateMachine):
             assert answered or self.session.waiting is not None
 
 
-Stream.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+Stream.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestStream = Stream.TestCase
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.flow_control.queues import WaitEnd
 from endpick.serve.pool_metrics import FlowControlMetrics
 from endpick.serve.recorder import MOST_PRIORITIES
@@ -15,7 +15,7 @@ from unit.flow_control.queue_bench import Bench, band, settings
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml"
 CATALOGUE = {
-    row["name"]: row for row in YAML(typ="safe").load(FIXTURE) if row["name"].startswith("flow_control_") and row["when"] == "flow control"
+    row["name"]: row for row in yaml_files.load(FIXTURE) if row["name"].startswith("flow_control_") and row["when"] == "flow control"
 }
 
 

@@ -85,7 +85,7 @@ def advance_in_steps(engine: Engine, until: float) -> list[Event]:
     return events + engine.advance(until)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_every_request_ends_once_and_frees_its_blocks(data: st.DataObject):
     engine = Engine(data.draw(engine_settings()))
@@ -100,7 +100,7 @@ def test_every_request_ends_once_and_frees_its_blocks(data: st.DataObject):
     assert (end.finished, end.aborted) == (len(finished), len(aborted))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_tokens_come_in_order_and_usage_adds_up(data: st.DataObject):
     engine = Engine(data.draw(engine_settings()))
@@ -122,7 +122,7 @@ def test_tokens_come_in_order_and_usage_adds_up(data: st.DataObject):
         assert usage.cached_tokens % engine.settings.block_size == 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_without_adapters_first_tokens_come_in_order_of_arrival(data: st.DataObject):
     engine = Engine(replace(data.draw(engine_settings()), max_loras=0))
@@ -132,7 +132,7 @@ def test_without_adapters_first_tokens_come_in_order_of_arrival(data: st.DataObj
     assert order == [arrival.request.id for arrival in arrivals]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_events_do_not_depend_on_the_number_of_advances(data: st.DataObject):
     shape = data.draw(engine_settings())

@@ -86,7 +86,7 @@ def sent(kind: str, piece: bytes, at: int) -> bytes:
     return data(1, payload)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     pieces=st.lists(
         st.tuples(st.one_of(st.just("frame"), KINDS), st.sampled_from(EDGES), st.binary(min_size=1, max_size=3), st.integers(0, 20_000)),

@@ -6,15 +6,15 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
+import yaml_files
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
 
 ROOT = Path(__file__).parents[4]
-ROWS = YAML(typ="safe").load(ROOT / "tests/fixtures/catalogue/deprecated.yaml")
+ROWS = yaml_files.load(ROOT / "tests/fixtures/catalogue/deprecated.yaml")
 LLM_D, FORMER, ENDPICK = "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1", "endpick/v1alpha1"
 OF_THE_EXAMPLE = {"W0301", "W0308", "W0504", "W0505", "W0506", "W0602"}
 """A document of two lines is odd in other ways, too."""
