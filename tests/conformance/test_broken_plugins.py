@@ -45,6 +45,7 @@ def judge(broken: Broken) -> ConformanceReport:
     return conformance(broken.plugin, candidates=[offer], **broken.inputs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.plugin.__name__)
 def test_fault_is_caught_by_its_own_check_only(broken: Broken, monkeypatch):
     if broken.check == "source_ends_when_cancelled":  # every check that starts it waits in vain

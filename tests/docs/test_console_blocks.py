@@ -54,6 +54,7 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribut
     return for_block
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_print_the_output_of_the_page(page: Path, shell: Callable[[Block], Shell]):
     for block in blocks(page):

@@ -42,6 +42,7 @@ def test_plugins_of_a_page_pass_the_kit(page: Path, distribution, run_cli):
     assert result.stdout.count("passed") == len(entry_points_of(page)), result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_TESTS, ids=named)
 def test_tests_of_a_page_pass(page: Path, distribution, tmp_path: Path):
     for block in (block for block in blocks(page) if block.file):

@@ -185,6 +185,7 @@ def test_template_refuses_bad_names_by_itself_too(tmp_path):
     assert (run_by_hand("acme.good") / "pyproject.toml").is_file()
 
 
+@pytest.mark.long
 def test_installed_copy_makes_the_same_project_as_the_repository(run_cli, plugin_host, tmp_path):
     arguments = ("new", "latency", "--vendor", "acme", "--kind", "data-source", "--output")
     run_cli(*arguments, tmp_path / "repository")

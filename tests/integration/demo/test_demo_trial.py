@@ -68,6 +68,7 @@ def trial(envoy: Path) -> Trial:
     return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, PICKER)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_demo_beats_random_and_leaves_no_process(envoy, processes):
     before = processes.children_of(os.getpid())
@@ -107,6 +108,7 @@ async def test_a_picker_that_dies_during_the_load_ends_the_trial(trial: Trial, t
     assert processes.children_of(os.getpid()) == before
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("started", [1, PROCESSES])
@@ -124,6 +126,7 @@ async def test_an_interrupted_demo_stops_everything_it_started(
     assert is_empty(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_saturated_demo_answers_all_and_draws_a_picture(envoy: Path, processes, tmp_path: Path):
     before, picture, output = processes.children_of(os.getpid()), tmp_path / "picture.svg", io.StringIO()

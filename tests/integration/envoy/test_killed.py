@@ -10,6 +10,7 @@ from integration.envoy.rolling import DRAIN, rolling
 CLIENTS = 8
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
 async def test_other_picker_serves_after_a_kill(tmp_path, transport):

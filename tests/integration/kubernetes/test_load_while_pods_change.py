@@ -17,7 +17,7 @@ from integration.kubernetes.api_server import PODS as PODS_PATH
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.loaded import PODS, ModelServers, Scene, loaded, model_servers
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.asyncio, pytest.mark.timeout(180)]
 
 
 @dataclass

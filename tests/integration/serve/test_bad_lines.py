@@ -20,7 +20,7 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
 """
 REQUESTS = 40
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("transport", ["h2", "grpcio"])]
+pytestmark = [pytest.mark.long, pytest.mark.asyncio, pytest.mark.parametrize("transport", ["h2", "grpcio"])]
 
 
 @pytest.fixture

@@ -81,10 +81,8 @@ class Clients:
         self.gateway.children.named(name).process.send_signal(number)
 
 
-@TRANSPORTS
-async def test_waiting_requests_go_by_priority_and_fairness(tmp_path, transport):
-    options = ("--transport", transport)
-    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
+async def test_waiting_requests_go_by_priority_and_fairness(tmp_path):
+    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS) as gateway:
         clients = Clients(gateway)
         await clients.occupy()
         for count, (name, keywords) in enumerate(
@@ -110,11 +108,9 @@ async def test_waiting_requests_go_by_priority_and_fairness(tmp_path, transport)
         assert await gateway.sample(durations, {"outcome": "Dispatched", "priority": "0"}) == 5
 
 
-@TRANSPORTS
-async def test_full_queues_and_expired_waits_are_refused(tmp_path, transport):
+async def test_full_queues_and_expired_waits_are_refused(tmp_path):
     config = CONFIG.replace("maxRequests: 6", "maxRequests: 1")
-    options = ("--transport", transport)
-    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
         clients = Clients(gateway)
         first = await clients.occupy()
         late = clients.begin("late")

@@ -55,6 +55,7 @@ def _fill(writer: int) -> None:
             os.write(writer, b"." * 4096)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_log_without_a_reader_delays_nothing(folder):
     reader, writer = os.pipe()
@@ -96,6 +97,7 @@ def _free_ports(count: int) -> list[int]:
         return [taken.getsockname()[1] for taken in sockets]
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("opened", [_unread_pipe, _full_device])
 async def test_requests_are_answered_when_outputs_are_full(folder, opened):
@@ -124,6 +126,7 @@ async def test_requests_are_answered_when_outputs_are_full(folder, opened):
             await process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_jumping_wall_clock_changes_nothing(folder, tmp_path):
     site = tmp_path / "site"
@@ -149,6 +152,7 @@ def _replace(path: Path, content: str) -> None:
     fresh.replace(path)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_requests_are_answered_over_a_lossy_network(folder):
     own = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]

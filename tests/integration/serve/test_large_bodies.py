@@ -15,7 +15,7 @@ import pytest
 from endpick._proto import ext_proc_pb2 as pb
 from integration.plugins.serving import METHOD, Picker, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 CONFIG = """\
 apiVersion: endpick/v1alpha1
