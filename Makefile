@@ -13,8 +13,10 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 VLLM ?= $(CURDIR)/.venv-vllm
 PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
-# Of the unit tests those that run compiled modules.
-USE_COMPILED := api builtin data extproc flow_control host requests scheduling serve testing transport
+# Those that run compiled modules.
+COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control host requests scheduling serve transport) \
+  $(addprefix tests/integration/,transport envoy packaging/test_make_wheels.py) \
+  $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py overload.py reload.py traffic.py)
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
 .PHONY: demo test test-long check real real-kube compiled wheels bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
@@ -48,7 +50,8 @@ real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, an
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
-	.venv-compiled/bin/python -m pytest -n auto $(addprefix tests/unit/,$(USE_COMPILED)) tests/conformance tests/integration/transport tests/integration/envoy tests/integration/serve tests/integration/packaging/test_make_wheels.py
+	.venv-compiled/bin/python -m pytest -n auto -m "not long" $(COMPILED_TESTS)
+	.venv-compiled/bin/python -m pytest tests/integration/transport/test_h2spec.py
 
 wheels: .venv/.installed ## Build compiled wheels into dist, for each Python on the path or those in PYTHONS; needs a C compiler.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
