@@ -25,6 +25,9 @@ from endpick_kubernetes.discovery import KubernetesDiscovery
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
     b"vllm:num_requests_running 2\n"
+    b"vllm:nixl_num_failed_transfers_total 1\n"
+    b"vllm:nixl_num_failed_notifications_total 2\n"
+    b"vllm:nixl_num_kv_expired_reqs_total 3\n"
     b"vllm:kv_cache_usage_perc 0.25\n"
     b'vllm:cache_config_info{block_size="16",num_gpu_blocks="4000"} 1\n'
     b'vllm:lora_requests_info{running_lora_adapters="a",waiting_lora_adapters="",max_lora="4"} 1.7e9\n'

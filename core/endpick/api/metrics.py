@@ -47,10 +47,23 @@ class MetricsPage:
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
         """The latest sample with at least these labels; the first among equals."""
+        return max(self._matching(name, labels), key=_timestamp, default=None)
+
+    def series(self, name: str, labels: Mapping[str, str] | None = None) -> Sequence[MetricSample]:
+        """The latest sample of each series with at least these labels; the first among equals."""
+        samples = self._matching(name, labels)
+        if len(samples) < 2:
+            return samples
+        latest: dict[frozenset[tuple[str, str]], MetricSample] = {}
+        for sample in samples:
+            known = latest.setdefault(frozenset(sample.labels.items()), sample)
+            if _timestamp(sample) > _timestamp(known):
+                latest[frozenset(sample.labels.items())] = sample
+        return tuple(latest.values())
+
+    def _matching(self, name: str, labels: Mapping[str, str] | None) -> Sequence[MetricSample]:
         samples = self.samples(name)
-        if labels:
-            samples = [sample for sample in samples if labels.items() <= sample.labels.items()]
-        return max(samples, key=lambda sample: sample.timestamp_seconds or 0.0, default=None)
+        return [sample for sample in samples if labels.items() <= sample.labels.items()] if labels else samples
 
     def _ends_of(self, name: bytes) -> Iterator[int]:
         body, size = self.body, len(name)
@@ -60,6 +73,10 @@ class MetricsPage:
             if body[after : after + 1] in _AFTER_NAME and not body[body.rfind(b"\n", 0, at) + 1 : at].strip(b" \t"):
                 yield after
             at = body.find(name, after)
+
+
+def _timestamp(sample: MetricSample) -> float:
+    return sample.timestamp_seconds or 0.0
 
 
 def _parse_sample(body: bytes, after: int) -> MetricSample | None:

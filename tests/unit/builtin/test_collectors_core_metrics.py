@@ -57,13 +57,24 @@ TRITON = """\
 nv_inference_pending_request_count{model="m",version="1"} 7
 nv_inference_exec_count{model="m",version="1"} 8
 """
+ATOM = """\
+atom:requests_waiting 1
+atom:requests_running 2
+atom:kv_cache_usage_ratio 0.5
+atom:cache_config_info{block_size="16",num_gpu_blocks="300"} 1
+"""
+TOKENSPEED = """\
+tokenspeed:num_requests_waiting 3
+tokenspeed:num_requests_running 4
+tokenspeed:kv_cache_usage_perc 0.25
+"""
 
 
 class Written:
     """A column writer that keeps what was written."""
 
-    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
-        self.endpoint = Endpoint("default/a", "10.0.0.1", 8000, labels or {})
+    def __init__(self, labels: Mapping[str, str] | None = None, name: str = "default/a") -> None:
+        self.endpoint = Endpoint(name, "10.0.0.1", 8000, labels or {})
         self.values: dict[str, object] = {}
 
     def set(self, key, value, endpoint=None):
@@ -111,6 +122,8 @@ def test_a_vllm_page_gives_everything():
         ("trtllm-serve", TRTLLM, numbers(1, 2, 0.3, 32, 500)),
         ("triton-tensorrt-llm", TRITON_TRTLLM, numbers(4, 6, 0.42, 64, 6239)),
         ("triton", TRITON, numbers(7, 8, None)),
+        ("atom", ATOM, numbers(1, 2, 0.5, 16, 300)),
+        ("tokenspeed", TOKENSPEED, numbers(3, 4, 0.25)),
     ],
 )
 def test_each_engine_has_its_own_names(engine, page, values):
@@ -196,7 +209,7 @@ def test_adapters_are_those_of_the_series_the_spec_names():
     assert values == {LORA_ADAPTERS.name: LoraAdapters(frozenset({"mine"}), frozenset(), 1)}
 
 
-def test_the_sample_with_the_latest_timestamp_counts():
+def test_the_latest_sample_of_a_series_counts():
     page = "vllm:num_requests_waiting 6 1000\nvllm:num_requests_waiting 5 3000\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0\n"
     assert collected(page)[WAITING_QUEUE_SIZE.name] == 5
 
@@ -212,6 +225,7 @@ def test_own_engine_replaces_the_built_in_of_its_name():
     assert collected(SGLANG, {"llm-d.ai/engine-type": "sglang"}, engineConfigs=[mine])[WAITING_QUEUE_SIZE.name] == 20
 
 
+NIXL_KEYS = tuple(DataKey(name, float) for name in ("NixlFailedTransfers", "NixlFailedNotifications", "NixlKVExpiredRequests"))
 CUSTOM = {
     "name": "mine",
     "customMetrics": [{"attributeKey": "acme.example/gpu-temperature", "metricSpec": "gpu_temperature{gpu=0}"}],
@@ -222,7 +236,7 @@ def test_custom_metrics_are_columns_under_keys_of_ones_own():
     temperature = DataKey("acme.example/gpu-temperature", float)
     parameters = CoreMetricsParameters.model_validate({"defaultEngine": "mine", "engineConfigs": [CUSTOM]})
     produced = CoreMetricsExtractor.subscriptions(parameters).produces
-    assert produced == (*CORE_KEYS, temperature)
+    assert produced == (*CORE_KEYS, *NIXL_KEYS, temperature)
     assert produced[-1].is_number
     page = 'gpu_temperature{gpu="1"} 99\ngpu_temperature{gpu="0"} 61.5\n'
     assert collected(page, defaultEngine="mine", engineConfigs=[CUSTOM]) == {temperature.name: 61.5}
@@ -236,7 +250,8 @@ def test_a_custom_key_of_two_engines_is_produced_once():
 
 
 def test_without_parameters_the_declared_keys_are_the_core_keys():
-    assert CoreMetricsExtractor.subscriptions(CoreMetricsParameters()).produces == CoreMetricsExtractor.produces
+    produced = CoreMetricsExtractor.subscriptions(CoreMetricsParameters()).produces
+    assert produced == (*CoreMetricsExtractor.produces, *NIXL_KEYS)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick_builtin.collection.core_metrics import MetricSpec, parse_spec
+from endpick_builtin.collection.engines import MetricSpec, parse_spec
 
 
 @pytest.mark.parametrize(

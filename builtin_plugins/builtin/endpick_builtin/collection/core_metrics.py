@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -27,220 +27,133 @@ from endpick.api import (
 )
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
 from endpick.api.metrics import MetricSample
-
-_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|((?!~)[^\s,{}=\"']+))\s*"
-_SPEC = re.compile(rf"\s*({_NAME})\s*(?:\{{\s*((?:{_LABEL}(?:,\s*{_LABEL})*,?\s*)?)\}}\s*)?")
-_LABELS = re.compile(_LABEL)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """A metric name and labels of the series."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        labels = ",".join(f'{label}="{value}"' for label, value in self.labels.items())
-        return f"{self.name}{{{labels}}}" if labels else self.name
-
-
-def parse_spec(text: str) -> MetricSpec | None:
-    """Parse `name` or `name{label=value}`; None for empty text. Raises ValueError."""
-    if not text.strip():
-        return None
-    match = _SPEC.fullmatch(text)
-    if match is None:
-        raise ValueError(f"'{text}' names no metric; write `name` or `name{{label=value}}`")
-    labels = _LABELS.findall(match[2] or "")
-    return MetricSpec(match[1], {label: double or single or bare for label, double, single, bare in labels})
-
-
-def _checked(text: str) -> str:
-    parse_spec(text)
-    return text
-
-
-SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["vllm:num_requests_waiting", "name{label=value}"])]
+from endpick_builtin.collection.engines import AGGREGATE, BUILT_IN_ENGINES, CustomMetric, EngineConfig, MetricSpec, parse_spec
 
 LABEL_KEY = "llm-d.ai/engine-type"
 LEGACY_LABEL_KEY = "inference.networking.k8s.io/engine-type"
-
-
-class CustomMetric(Parameters):
-    """An additional number to keep for each endpoint."""
-
-    attribute_key: Annotated[str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under.")]
-    metric_spec: Annotated[SpecText, Field(alias="metricSpec", min_length=1, description="The metric to read.")]
-
-
-class EngineConfig(Parameters):
-    """The metrics of one engine. An empty spec means that the engine has no such metric."""
-
-    name: Annotated[str, Field(min_length=1, description="The engine's name, as endpoints carry it in the engine label.")]
-    queued_requests_spec: Annotated[SpecText, Field(alias="queuedRequestsSpec", description="Requests waiting.")] = ""
-    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests running.")] = ""
-    kv_usage_spec: Annotated[SpecText, Field(alias="kvUsageSpec", description="Share of the KV cache in use, 0 to 1.")] = ""
-    lora_spec: Annotated[
-        SpecText, Field(alias="loraSpec", description="LoRA adapters, in the labels of the series with the greatest value.")
-    ] = ""
-    cache_info_spec: Annotated[SpecText, Field(alias="cacheInfoSpec", description="KV-cache layout, in the labels of the series.")] = ""
-    cache_block_size_label_name: Annotated[
-        str, Field(alias="cacheBlockSizeLabelName", description="Label of the cache info that holds tokens per block.")
-    ] = "block_size"
-    cache_num_blocks_label_name: Annotated[
-        str, Field(alias="cacheNumBlocksLabelName", description="Label of the cache info that holds the number of blocks.")
-    ] = "num_gpu_blocks"
-    cache_block_size_spec: Annotated[
-        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, if the engine has a metric for it.")
-    ] = ""
-    cache_num_blocks_spec: Annotated[
-        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, if the engine has a metric for it.")
-    ] = ""
-    custom_metrics: Annotated[
-        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Additional numbers to keep, under your data keys.")
-    ] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _not_reserved(cls, name: str) -> str:
-        if name == "default":
-            raise ValueError("'default' is a reserved name; name the engine, and choose it with defaultEngine")
-        return name
-
-
-BUILT_IN_ENGINES = (
-    EngineConfig(
-        name="vllm",
-        queued_requests_spec="vllm:num_requests_waiting",
-        running_requests_spec="vllm:num_requests_running",
-        kv_usage_spec="vllm:kv_cache_usage_perc",
-        lora_spec="vllm:lora_requests_info",
-        cache_info_spec="vllm:cache_config_info",
-    ),
-    EngineConfig(
-        name="sglang",
-        queued_requests_spec="sglang:num_queue_reqs",
-        running_requests_spec="sglang:num_running_reqs",
-        kv_usage_spec="sglang:token_usage",
-        cache_info_spec="sglang:cache_config_info",
-        cache_block_size_label_name="page_size",
-        cache_num_blocks_label_name="num_pages",
-        # Metrics since SGLang 0.5.11, labels before.
-        cache_block_size_spec="sglang:page_size",
-        cache_num_blocks_spec="sglang:num_pages",
-    ),
-    EngineConfig(
-        name="trtllm-serve",
-        queued_requests_spec="trtllm_num_requests_waiting",
-        running_requests_spec="trtllm_num_requests_running",
-        kv_usage_spec="trtllm_kv_cache_utilization",
-        cache_block_size_spec="trtllm_kv_cache_tokens_per_block",
-        cache_num_blocks_spec="trtllm_kv_cache_max_blocks",
-    ),
-    EngineConfig(
-        name="triton-tensorrt-llm",
-        queued_requests_spec="nv_trt_llm_request_metrics{request_type=waiting}",
-        running_requests_spec="nv_trt_llm_request_metrics{request_type=scheduled}",
-        kv_usage_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
-        cache_block_size_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
-        cache_num_blocks_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
-    ),
-    EngineConfig(name="triton", queued_requests_spec="nv_inference_pending_request_count", running_requests_spec="nv_inference_exec_count"),
-)
 
 
 class EngineReader:
     """Reads the metrics of one `EngineConfig`."""
 
     def __init__(self, config: EngineConfig) -> None:
-        counts = ((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec))
-        layout = ((CACHE_BLOCK_SIZE, config.cache_block_size_spec), (CACHE_NUM_BLOCKS, config.cache_num_blocks_spec))
-        self._counts = tuple(_parsed(counts))
+        self._counts = _parsed(((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec)))
         self._usage = parse_spec(config.kv_usage_spec)
-        self._custom = tuple(_parsed(custom_keys_of(config)))
-        self._layout = tuple(_parsed(layout))
+        self._custom = tuple((key, spec, custom) for custom in config.custom_metrics for key, spec in _parsed((_custom_key(custom),)))
+        self._block_size = parse_spec(config.cache_block_size_spec)
+        self._num_blocks = parse_spec(config.cache_num_blocks_spec)
         self._lora = parse_spec(config.lora_spec)
         self._cache_info = parse_spec(config.cache_info_spec)
-        self._cache_labels = (
-            (CACHE_BLOCK_SIZE, config.cache_block_size_label_name),
-            (CACHE_NUM_BLOCKS, config.cache_num_blocks_label_name),
-        )
+        self._block_size_label = config.cache_block_size_label_name
+        self._num_blocks_label = config.cache_num_blocks_label_name
+
+    def recognises(self, page: MetricsPage) -> bool:
+        """True if the page has a required metric."""
+        required = [spec for _, spec in self._counts] + ([self._usage] if self._usage else [])
+        return any(page.samples(spec.name) for spec in required)
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
         """Write the values; returns missing required metrics."""
-        missing = []
+        rank, missing = _rank_of(writer), []
         for key, spec in self._counts:
-            if (count := _whole(page, spec)) is None:
-                missing.append(str(spec))
+            counts = [value for value in _values(page, spec, rank) if value > -1]
+            if counts:
+                writer.set(key, math.trunc(math.fsum(counts)))
             else:
-                writer.set(key, count)
+                missing.append(str(spec))
         if self._usage is not None:
-            value = _number(page, self._usage)
-            if value is None or value < 0:
+            shares = [min(value, 1.0) for value in _values(page, self._usage, rank) if value >= 0]
+            if shares:
+                writer.set(KV_CACHE_USAGE, math.fsum(shares) / len(shares))
+            else:
                 missing.append(str(self._usage))
-            else:
-                writer.set(KV_CACHE_USAGE, min(value, 1.0))
-        for key, spec in self._custom:
-            if (value := _number(page, spec)) is None:
+        for name, spec, custom in self._custom:
+            numbers = _values(page, spec, rank)
+            if numbers:
+                writer.set(name, AGGREGATE[custom.aggregation](numbers))
+            elif not custom.optional:
                 missing.append(str(spec))
-            else:
-                writer.set(key, value)
-        self._read_cache_layout(page, writer)
-        if self._lora and (adapters := _lora_adapters(page, self._lora)):
+        self._read_cache_layout(page, writer, rank)
+        if self._lora and (adapters := _lora_adapters(_series(page, self._lora, rank))):
             writer.set(LORA_ADAPTERS, adapters)
         return missing
 
-    def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter) -> None:
-        for key, spec in self._layout:
-            if (count := _whole(page, spec)) is not None:
-                writer.set(key, count)
-        info = page.newest(self._cache_info.name, self._cache_info.labels) if self._cache_info else None
-        if info is not None:
-            for key, label in self._cache_labels:
-                if (count := _count(info.labels.get(label, ""))) is not None:
-                    writer.set(key, count)
+    def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter, rank: str | None) -> None:
+        infos = {_engine(info): info.labels for info in _series(page, self._cache_info, rank)}.values() if self._cache_info else ()
+        sizes = _labelled(infos, self._block_size_label) or (_values(page, self._block_size, rank) if self._block_size else [])
+        blocks = _labelled(infos, self._num_blocks_label) or (_values(page, self._num_blocks, rank) if self._num_blocks else [])
+        if sizes and (size := max(sizes)) > -1:
+            writer.set(CACHE_BLOCK_SIZE, math.trunc(size))
+        if blocks and (total := math.fsum(blocks)) > -1:
+            writer.set(CACHE_NUM_BLOCKS, math.trunc(total))
 
 
-def custom_keys_of(config: EngineConfig) -> tuple[tuple[DataKey[float], str], ...]:
-    """With their specs."""
-    return tuple(
-        (DataKey(custom.attribute_key, float, doc=f"The metric {custom.metric_spec}, as the model server reports it."), custom.metric_spec)
-        for custom in config.custom_metrics
-    )
+def _custom_key(custom: CustomMetric) -> tuple[DataKey[float], str]:
+    doc = f"The metric {custom.metric_spec}, as the model server reports it."
+    return DataKey(custom.attribute_key, float, doc=doc), custom.metric_spec
 
 
-def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[DataKey[float], MetricSpec]]:
-    for key, text in specs:
-        if spec := parse_spec(text):
-            yield key, spec
+def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> tuple[tuple[DataKey[float], MetricSpec], ...]:
+    return tuple((key, spec) for key, text in specs if (spec := parse_spec(text)))
 
 
-def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
-    """None for NaN and infinities: exporters write them for unknown values."""
-    sample = page.newest(spec.name, spec.labels)
-    if sample is None:
-        return None
-    value = sample.value
-    return value if math.isfinite(value) else None
+_RANK_OF_ENDPOINT = re.compile(r"-rank-(\d+)$", re.ASCII)
+_RANK_LABELS = ("dp_rank", "engine")  # of the engines behind a server
+_PARALLEL_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})  # these ranks work on the same requests
 
 
-def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
-    value = _number(page, spec)
-    return math.trunc(value) if value is not None and value > -1 else None
+def _rank_of(writer: ColumnWriter) -> str | None:
+    """The rank of an endpoint that is one data-parallel rank."""
+    match = _RANK_OF_ENDPOINT.search(writer.endpoint.name) if writer.endpoint else None
+    return match[1] if match else None
 
 
-def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
-    """A series' value is the time of its last change."""
-    newest: MetricSample | None = None
-    for sample in page.samples(spec.name):
-        if spec.labels.items() <= sample.labels.items() and (newest is None or sample.value > newest.value):
-            newest = sample
-    if newest is None:
-        return None
-    labels = newest.labels
-    return _adapters(labels.get("running_lora_adapters", ""), labels.get("waiting_lora_adapters", ""), labels.get("max_lora", ""))
+def _series(page: MetricsPage, spec: MetricSpec, rank: str | None) -> Sequence[MetricSample]:
+    """The series of the endpoint's own rank, if the page tells ranks apart."""
+    series = page.series(spec.name, spec.labels)
+    if rank is None or len(series) < 2:
+        return series
+    own = [sample for sample in series if any(sample.labels.get(label) == rank for label in _RANK_LABELS)]
+    return own or series
+
+
+def _values(page: MetricsPage, spec: MetricSpec, rank: str | None) -> list[float]:
+    """Finite values, one per data-parallel engine: exporters write NaN for unknown values."""
+    series = [sample for sample in _series(page, spec, rank) if math.isfinite(sample.value)]
+    if len(series) < 2:
+        return [sample.value for sample in series]
+    engines: dict[Engine, float] = {}
+    for sample in series:
+        engines[_engine(sample)] = max(sample.value, engines.get(_engine(sample), sample.value))
+    return list(engines.values())
+
+
+Engine: TypeAlias = frozenset[tuple[str, str]]
+
+
+def _engine(sample: MetricSample, apart_from: Collection[str] = _PARALLEL_LABELS) -> Engine:
+    return frozenset(item for item in sample.labels.items() if item[0] not in apart_from)
+
+
+def _labelled(infos: Iterable[Mapping[str, str]], label: str) -> list[float]:
+    return [count for labels in infos if (count := _count(labels.get(label, ""))) is not None]
+
+
+_ADAPTERS = ("running_lora_adapters", "waiting_lora_adapters", "max_lora")
+
+
+def _lora_adapters(series: Sequence[MetricSample]) -> LoraAdapters | None:
+    """The adapters of all engines. A series' value is the time of its last change; the newest of each engine counts."""
+    engines: dict[Engine, MetricSample] = {}
+    for sample in series:
+        known = engines.setdefault(_engine(sample, _ADAPTERS), sample)
+        if sample.value > known.value:
+            engines[_engine(sample, _ADAPTERS)] = sample
+    found = [_adapters(*(sample.labels.get(label, "") for label in _ADAPTERS)) for sample in engines.values()]
+    if len(found) < 2:
+        return found[0] if found else None
+    running, waiting = (frozenset(chain.from_iterable(names)) for names in zip(*((one.running, one.waiting) for one in found), strict=True))
+    return LoraAdapters(running, waiting, max(one.max_adapters for one in found))
 
 
 @lru_cache(maxsize=1024)
@@ -296,8 +209,10 @@ class CoreMetricsParameters(Parameters):
 class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
     """Reads queue, running requests, KV cache and LoRA adapters from a metrics page, under the names of the endpoint's engine.
 
-    Each value is the newest sample with its spec's labels; counts are truncated, KV-cache usage is at most 1. NaN, infinite and negative
-    values count as missing. A missing required metric is an error and keeps its column; the others are updated.
+    Of several series, such as one per engine, counts are summed, KV-cache usage is the mean, adapters are the union, and block size is
+    the maximum. An endpoint that is one data-parallel rank reads the series with its `dp_rank` or `engine`. Counts are truncated,
+    KV-cache usage is at most 1. NaN, infinite and negative values count as missing. A missing required metric is an error and keeps
+    its column; the others are updated.
     """
 
     produces = CORE_KEYS
@@ -310,12 +225,20 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     @classmethod
     def subscriptions(cls, parameters: CoreMetricsParameters) -> Subscriptions:
-        custom = {key.name: key for engine in parameters.engine_configs for key, _ in custom_keys_of(engine)}
+        custom = {one.attribute_key: _custom_key(one)[0] for engine in parameters.engines.values() for one in engine.custom_metrics}
         return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
         labels = writer.endpoint.labels if writer.endpoint else {}
         engine = labels.get(self.parameters.engine_label_key) or labels.get(LEGACY_LABEL_KEY, "")
-        missing = self._readers.get(engine, self._default).read(payload, writer)
+        reader = self._readers.get(engine, self._default)
+        missing = reader.read(payload, writer)
         if missing:
-            raise Unavailable(f"the metrics page has no number for {', '.join(missing)}")
+            raise Unavailable(f"the metrics page has no number for {', '.join(missing)}{self._advice(reader, payload)}")
+
+    def _advice(self, reader: EngineReader, page: MetricsPage) -> str:
+        """Names the engine whose page this is, if it is not the reader's."""
+        other = next((name for name, one in self._readers.items() if one.recognises(page)), "")
+        if reader.recognises(page) or not other:
+            return ""
+        return f"; it looks like a page of {other}: label the Pod `{self.parameters.engine_label_key}: {other}`, or set defaultEngine"

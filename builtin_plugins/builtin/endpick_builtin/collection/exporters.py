@@ -11,7 +11,7 @@ from pydantic import Field
 from endpick.api import ColumnWriter, DataCollector, Endpoint, MetricsPage, Parameters, Stability, Unavailable
 from endpick.api.keys import GPU_UTILIZATION, MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE
 from endpick.api.metrics import MetricSample
-from endpick_builtin.collection.core_metrics import MetricSpec, SpecText, parse_spec
+from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
 from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
 
 NODE_ADDRESS_LABEL = "endpick/node-address"
