@@ -15,6 +15,7 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
 from endpick.extproc.messages import (
     REQUEST_BODY,
+    REQUEST_TRAILERS,
     RESPONSE_BODY,
     RESPONSE_HEADERS,
     MessageContext,
@@ -29,6 +30,7 @@ from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import (
     SESSION_TRANSITIONS,
     GrpcStatus,
+    LateMessage,
     LetPass,
     MessageState,
     ProtocolError,
@@ -41,6 +43,7 @@ from endpick.requests.intake import NO_MEMORY, Memory
 from endpick.requests.model import (
     EVICTED,
     LONG_NAME,
+    BodyMode,
     BodyModes,
     CloseCause,
     Decider,
@@ -75,6 +78,7 @@ _DECIDING: Final = SessionState.DECIDING
 _ROUTED: Final = SessionState.ROUTED
 _CLOSED: Final = SessionState.CLOSED
 _DONE: Final = MessageState.DONE
+_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class Session:
@@ -171,6 +175,8 @@ class Session:
             return self._accept(_message_of(message))
         except RequestRefused as refusal:
             return self._unroutable(refusal.refused)
+        except LateMessage as late:
+            return self._ignored(message[0], late)
         except ProtocolError as error:
             raise self._counted(error) from None
         except DecodeError as malformed:
@@ -337,6 +343,19 @@ class Session:
             return cause
         over = self._response.state is not MessageState.IDLE and not self.body_modes.sees_response_body
         return CloseCause.END if over else CloseCause.RESET
+
+    def _ignored(self, tag: int, late: LateMessage) -> Sequence[bytes]:
+        """A gateway waits for an answer to all but a full-duplex body."""
+        self._counters.messages_after_end += 1
+        suppressed = self._complaints.admit(late.message)
+        if suppressed is not None:
+            logger.warning("%s, and was ignored", late.message, extra={"suppressed": suppressed})
+        assert self.body_modes is not None
+        if tag == REQUEST_BODY:
+            return () if self.body_modes.request_body is _FULL_DUPLEX else (replies.CONTINUE_REQUEST_BODY,)
+        if tag == RESPONSE_BODY:
+            return () if self.body_modes.response_body is _FULL_DUPLEX else (replies.CONTINUE_RESPONSE_BODY,)
+        return (replies.CONTINUE_REQUEST_TRAILERS if tag == REQUEST_TRAILERS else replies.CONTINUE_RESPONSE_TRAILERS,)
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
         self._counters.protocol_errors[error.status] += 1
