@@ -22,7 +22,8 @@ from endpick.host.instance import Instance
 from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
+from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage, read_usage
+from endpick.requests.restored_names import ModelNameRestorer
 
 _STATUS_DIGITS: Final = 3
 _NO_USAGE: Final = UsageReader()
@@ -138,9 +139,8 @@ class TrackedExchange:
         self.adds_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
-        renamed = request.incoming_model and request.model != request.incoming_model
-        self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
-        self.rewrites = self._restorer is not None
+        self._restorer: ModelNameRestorer | None = None
+        self.rewrites = False  # known after the response headers
         self._usage: UsageReader = _NO_USAGE
         self._status = 0
         self._bytes = 0
@@ -166,6 +166,10 @@ class TrackedExchange:
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
+        request = self._request
+        if request.model != request.incoming_model and request.incoming_model and _has_names(content_type):
+            self._restorer = ModelNameRestorer(request.model, request.incoming_model, content_type)
+            self.rewrites = True
         parser = self._parser
         if parser is not None and parser.usage is not None:
             # Does not bind `self`: a reference cycle would keep it until the next collection.
@@ -279,6 +283,11 @@ class BodilessExchange:
             self._ended = True
             if cause is CloseCause.END:
                 self._telemetry.bodiless_ended(self._fairness_id, self._clock() - self._received_at)
+
+
+def _has_names(content_type: str) -> bool:
+    """In gRPC, another length of the name would break the frame."""
+    return not content_type or "json" in content_type or "text/event-stream" in content_type
 
 
 def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> None:
