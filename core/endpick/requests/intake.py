@@ -104,6 +104,7 @@ class CompiledParser:
     """`usage` is None if it reads none."""
 
     claims: tuple[str, ...]
+    reads_body: bool
     parse: Step
     parse_large: Step
     rewrite_model: Step
@@ -155,9 +156,10 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
     rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
     usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
+    return CompiledParser(plugin.claims, plugin.reads_body, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
 
 
+IDENTITY: Final = "identity"  # the content-encoding of uncompressed bodies
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -250,6 +252,8 @@ def build_request(
         parser = parsers.usual.get(path) or parsers.for_path(path)
         if parser is None:
             raise RequestRefused(Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'"))
+        if "content-encoding" in headers and parser.reads_body:
+            _refuse_compressed(headers["content-encoding"])
         answer = _parsed(parser, path, headers, came, access)
         if isinstance(answer, Fault):
             _refuse_unreadable(answer, changes_model=bool(rewrite or rules.rewrites))
@@ -285,6 +289,12 @@ def build_request(
         None if parsed.payload is None else MappingProxyType(parsed.payload),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
+
+
+def _refuse_compressed(encoding: str) -> None:
+    if encoding.strip().lower() != IDENTITY:
+        problem = f"the request body has content-encoding {shown(encoding)}, but is read uncompressed only; send it without"
+        raise RequestRefused(Refused(415, CODE_OF[415], problem))
 
 
 def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:

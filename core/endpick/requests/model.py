@@ -166,6 +166,7 @@ CODE_OF: Final[Mapping[int, str]] = MappingProxyType(
         404: "NotFound",
         412: "PreconditionFailed",
         413: "PayloadTooLarge",
+        415: "UnsupportedMediaType",
         429: "ResourceExhausted",
         500: "Internal",
         503: "ServiceUnavailable",
