@@ -94,6 +94,7 @@ def as_struct(metadata: Metadata) -> Struct:
 
 
 ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+STREAMING_MODES: Final = frozenset({BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED})
 _GRPC_MODE: Final = 5
 
 

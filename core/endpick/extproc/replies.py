@@ -17,6 +17,7 @@ from endpick._proto.ext_proc_pb2 import (
     HeadersResponse,
     HttpStatus,
     ImmediateResponse,
+    ProcessingMode,
     ProcessingResponse,
     StatusCode,
     TrailersResponse,
@@ -118,6 +119,10 @@ def replacement(body: bytes | None) -> BodyMutation | None:
 def with_metadata(reply: bytes, metadata: Struct) -> bytes:
     """Append dynamic metadata."""
     return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
+
+
+WITHOUT_BODIES: Final = ProcessingResponse(mode_override=ProcessingMode(response_trailer_mode=ProcessingMode.SEND)).SerializeToString()
+"""Appended to a reply to request headers. Trailers keep the stream open until the end."""
 
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:

@@ -159,6 +159,7 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     return CompiledParser(plugin.claims, plugin.reads_body, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
 
 
+_MAX_LENGTH_DIGITS: Final = 18
 IDENTITY: Final = "identity"  # the content-encoding of uncompressed bodies
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
@@ -242,7 +243,11 @@ def build_request(
 ) -> BuiltRequest:
     """As in llm-d, rules override headers, and configured objectives discovered ones (unknown: 0). Raises RequestRefused."""
     headers, came = incoming.headers, incoming.body
-    path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+    size_bytes = 0 if came is None else len(came)
+    if incoming.unread:
+        size_bytes = _announced_size(headers)
+        came = None if is_upgrade(headers) else b""
+    path = _path_of(headers)
     rewrite = objective = fairness_id = None
     if not CONTROLS.isdisjoint(headers):
         rewrite, objective, fairness_id = first_of(headers, MODEL_REWRITE), first_of(headers, OBJECTIVE), first_of(headers, FAIRNESS_ID)
@@ -284,11 +289,37 @@ def build_request(
         objectives.get(objective, rules.objectives.get(objective, 0)) if objective else 0,
         fairness_id or DEFAULT_FAIRNESS_ID,
         parsed.cache_salt,
-        0 if came is None else len(came),
+        size_bytes,
         incoming.received_at,
         None if parsed.payload is None else MappingProxyType(parsed.payload),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
+
+
+def wants_body(headers: Mapping[str, str], parsers: Parsers) -> bool:
+    """False if the body may stay open, or no parser reads it."""
+    if is_upgrade(headers):
+        return False
+    path = _path_of(headers)
+    parser = parsers.usual.get(path) or parsers.for_path(path)
+    return parser is not None and parser.reads_body
+
+
+def is_upgrade(headers: Mapping[str, str]) -> bool:
+    """True for CONNECT, and for another protocol than HTTP, such as WebSocket."""
+    if headers.get(":method") == "CONNECT" or ":protocol" in headers:
+        return True
+    protocol = headers.get("upgrade")
+    return protocol is not None and not protocol.lower().startswith("h2c") and "upgrade" in headers.get("connection", "").lower()
+
+
+def _path_of(headers: Mapping[str, str]) -> str:
+    return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+
+
+def _announced_size(headers: Mapping[str, str]) -> int:
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS else 0
 
 
 def _refuse_compressed(encoding: str) -> None:

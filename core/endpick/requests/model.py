@@ -47,7 +47,7 @@ class IncomingRequest:
     """A request as the gateway sent it."""
 
     # No dataclass, nor is `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
-    __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
+    __slots__ = ("body", "body_modes", "headers", "received_at", "subset", "unread")
 
     def __init__(
         self,
@@ -56,13 +56,15 @@ class IncomingRequest:
         subset: tuple[str, ...] | None,
         received_at: float,
         body_modes: BodyModes = EVERYTHING_SENT,
+        unread: bool = False,
     ) -> None:
-        """Header names are lower-case. `body` is None if absent or kept by the gateway. `subset` None allows all endpoints."""
+        """Header names are lower-case. `body` is None if absent, kept by the gateway or `unread`. `subset` None allows all endpoints."""
         self.headers = headers
         self.body = body
         self.subset = subset
         self.received_at = received_at
         self.body_modes = body_modes
+        self.unread = unread  # the body passes after the decision
 
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -198,6 +200,9 @@ Decision = Routed | Refused
 
 class Decider(Protocol):
     """Decides about requests."""
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        """False to decide at the headers, although a body may follow."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         """Route or refuse."""

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import itertools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 import pytest
 
@@ -36,6 +36,9 @@ class LaterDirector:
     def __init__(self) -> None:
         self.promise = _Promise()
 
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return True
+
     def decide(self, incoming: IncomingRequest) -> Awaitable[Decision]:
         return self.promise
 
@@ -46,6 +49,9 @@ class _Promise:
 
 
 class RaisingDirector:
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return True
+
     def decide(self, incoming: IncomingRequest) -> Decision:
         raise LookupError("no such thing")
 
