@@ -8,8 +8,8 @@ from endpick.extproc import replies
 from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, STREAMING_MODES, destination_metadata, mutation
 from endpick.extproc.replies import Direction
 from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
-from endpick.requests.intake import NO_MEMORY, OVERLOADED, Memory, OverloadStage, is_upgrade
-from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
+from endpick.requests.intake import NO_MEMORY, OVERLOADED, Memory, OverloadStage
+from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed, is_upgrade
 
 LARGE_BODY_BYTES: Final = 1024 * 1024  # memory is measured before parsing larger bodies
 _JOINED_CHUNKS: Final = 1024  # chunks are joined: an object has 40 bytes of overhead

@@ -15,7 +15,6 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
 from endpick.extproc.messages import (
     REQUEST_BODY,
-    REQUEST_TRAILERS,
     RESPONSE_BODY,
     RESPONSE_HEADERS,
     MessageContext,
@@ -39,11 +38,10 @@ from endpick.extproc.stream import (
     SessionState,
 )
 from endpick.host.telemetry import Throttle
-from endpick.requests.intake import NO_MEMORY, Memory, is_upgrade
+from endpick.requests.intake import NO_MEMORY, Memory
 from endpick.requests.model import (
     EVICTED,
     LONG_NAME,
-    BodyMode,
     BodyModes,
     CloseCause,
     Decider,
@@ -52,6 +50,7 @@ from endpick.requests.model import (
     Refused,
     RequestRefused,
     Routed,
+    is_upgrade,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,7 +78,6 @@ _DECIDING: Final = SessionState.DECIDING
 _ROUTED: Final = SessionState.ROUTED
 _CLOSED: Final = SessionState.CLOSED
 _DONE: Final = MessageState.DONE
-_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class Session:
@@ -350,17 +348,12 @@ class Session:
         return CloseCause.END if has_no_end and self._response.state is not MessageState.IDLE else CloseCause.RESET
 
     def _ignored(self, tag: int, late: LateMessage) -> Sequence[bytes]:
-        """A gateway waits for an answer to all but a full-duplex body."""
         self._counters.messages_after_end += 1
         suppressed = self._complaints.admit(late.message)
         if suppressed is not None:
             logger.warning("%s, and was ignored", late.message, extra={"suppressed": suppressed})
         assert self.body_modes is not None
-        if tag == REQUEST_BODY:
-            return () if self.body_modes.request_body is _FULL_DUPLEX else (replies.CONTINUE_REQUEST_BODY,)
-        if tag == RESPONSE_BODY:
-            return () if self.body_modes.response_body is _FULL_DUPLEX else (replies.CONTINUE_RESPONSE_BODY,)
-        return (replies.CONTINUE_REQUEST_TRAILERS if tag == REQUEST_TRAILERS else replies.CONTINUE_RESPONSE_TRAILERS,)
+        return replies.to_late(tag, self.body_modes)
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
         self._counters.protocol_errors[error.status] += 1

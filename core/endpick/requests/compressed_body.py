@@ -1,4 +1,4 @@
-"""Decodes compressed responses piece by piece, to read their token usage."""
+"""Refuses compressed requests; decodes compressed responses piece by piece, to read their token usage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-from endpick.api.request import Usage
+from endpick.api.request import Usage, shown
+from endpick.requests.model import CODE_OF, Refused, RequestRefused
 from endpick.requests.response_body import UsageReader
 
+IDENTITY: Final = "identity"
 _PIECE_BYTES: Final = 1 << 16
 _ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
 _ZSTD_MODULES: Final = ("compression.zstd", "backports.zstd")  # the first is Python's since 3.14
+
+
+def refuse_compressed(encoding: str) -> None:
+    """Refuse a request body, unless it is not compressed after all. Raises RequestRefused."""
+    if encoding.strip().lower() != IDENTITY:
+        problem = f"the request body has content-encoding {shown(encoding)}, but is read uncompressed only; send it without"
+        raise RequestRefused(Refused(415, CODE_OF[415], problem))
 
 
 class Decoder:

@@ -23,7 +23,18 @@ from endpick.data.model_rules import ModelRules, choose_model
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
-from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, RequestRefused, refused
+from endpick.requests.compressed_body import refuse_compressed
+from endpick.requests.model import (
+    CODE_OF,
+    LONG_NAME,
+    MAX_NAME_CHARACTERS,
+    NO_MODEL,
+    IncomingRequest,
+    Refused,
+    RequestRefused,
+    is_upgrade,
+    refused,
+)
 
 MAX_UNDECIDED_BYTES: Final = 512 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
@@ -160,7 +171,6 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
 
 
 _MAX_LENGTH_DIGITS: Final = 18
-IDENTITY: Final = "identity"  # the content-encoding of uncompressed bodies
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -258,7 +268,7 @@ def build_request(
         if parser is None:
             raise RequestRefused(Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'"))
         if "content-encoding" in headers and parser.reads_body:
-            _refuse_compressed(headers["content-encoding"])
+            refuse_compressed(headers["content-encoding"])
         answer = _parsed(parser, path, headers, came, access)
         if isinstance(answer, Fault):
             _refuse_unreadable(answer, changes_model=bool(rewrite or rules.rewrites))
@@ -305,14 +315,6 @@ def wants_body(headers: Mapping[str, str], parsers: Parsers) -> bool:
     return parser is not None and parser.reads_body
 
 
-def is_upgrade(headers: Mapping[str, str]) -> bool:
-    """True for CONNECT, and for another protocol than HTTP, such as WebSocket."""
-    if headers.get(":method") == "CONNECT" or ":protocol" in headers:
-        return True
-    protocol = headers.get("upgrade")
-    return protocol is not None and not protocol.lower().startswith("h2c") and "upgrade" in headers.get("connection", "").lower()
-
-
 def _path_of(headers: Mapping[str, str]) -> str:
     return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
 
@@ -320,12 +322,6 @@ def _path_of(headers: Mapping[str, str]) -> str:
 def _announced_size(headers: Mapping[str, str]) -> int:
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS else 0
-
-
-def _refuse_compressed(encoding: str) -> None:
-    if encoding.strip().lower() != IDENTITY:
-        problem = f"the request body has content-encoding {shown(encoding)}, but is read uncompressed only; send it without"
-        raise RequestRefused(Refused(415, CODE_OF[415], problem))
 
 
 def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:

@@ -67,6 +67,14 @@ class IncomingRequest:
         self.unread = unread  # the body passes after the decision
 
 
+def is_upgrade(headers: Mapping[str, str]) -> bool:
+    """True for CONNECT, and for another protocol than HTTP, such as WebSocket."""
+    if headers.get(":method") == "CONNECT" or ":protocol" in headers:
+        return True
+    protocol = headers.get("upgrade")
+    return protocol is not None and not protocol.lower().startswith("h2c") and "upgrade" in headers.get("connection", "").lower()
+
+
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

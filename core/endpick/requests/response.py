@@ -20,8 +20,8 @@ from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.instance import Instance
 from endpick.host.telemetry import ITL_BUCKETS, Telemetry
-from endpick.requests.compressed_body import CompressedUsage, decoder_of
-from endpick.requests.intake import IDENTITY, BuiltRequest
+from endpick.requests.compressed_body import IDENTITY, CompressedUsage, decoder_of
+from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.requests.restored_names import ModelNameRestorer

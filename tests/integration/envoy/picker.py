@@ -13,8 +13,7 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.messages import read_headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
-from endpick.requests.intake import is_upgrade
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed, is_upgrade
 
 T = TypeVar("T")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import Parser, Usage
-from endpick.requests.intake import is_upgrade
-from endpick.requests.model import CloseCause, IncomingRequest, Routed
+from endpick.api.keys import INFLIGHT_REQUESTS
+from endpick.requests.model import CloseCause, IncomingRequest, Routed, is_upgrade
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.requests.stage import CHAT, JSON_OK, Stage, before_request_of, parser_of
+from unit.scheduling.workbench import instance, pool
 
 WEBSOCKET = {":method": "GET", ":path": "/v1/realtime", "connection": "keep-alive, Upgrade", "upgrade": "websocket"}
 
@@ -60,6 +62,23 @@ def test_upgrade_is_scheduled_and_in_flight_until_its_end():
     routed.exchange.finish(CloseCause.END)
     (end,) = stage.telemetry.ended
     assert (end.status, end.usage, end.response_bytes) == (101, None, 30)
+
+
+def test_upgrade_counts_as_load_until_its_end():
+    table = pool(size=1)
+    producer = instance(InflightLoadProducer, columns=table.writer(instance(InflightLoadProducer).scope))
+    stage = Stage(table=table, observers=[producer], producers=[producer], pre_request=[producer])
+
+    def load() -> list[float]:
+        return table.view(stage.director.access)[INFLIGHT_REQUESTS].tolist()
+
+    routed = unread(stage, WEBSOCKET)
+    for chunk in (b"", b"frame", b"frame"):
+        assert load() == [1.0]
+        routed.exchange.response_headers({":status": "101"}, None)
+        routed.exchange.response_chunk(chunk, False)
+    routed.exchange.finish(CloseCause.END)
+    assert load() == [0.0]
 
 
 def test_upgrade_without_endpoints_is_refused():
