@@ -243,7 +243,8 @@ def field_of(name: str, body: bytes) -> JSONValue:
 
 def last_events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
     """Events that contain `mark`, last first. An event may have several `data:` lines, or lack the blank line after it."""
-    for text in reversed(_BLANK_LINE.split(events)):
+    texts: list[bytes] = _BLANK_LINE.split(events)
+    for text in reversed(texts):
         if mark not in text:
             continue
         lines = [line[5:] for line in text.splitlines() if line.startswith(b"data:")]
