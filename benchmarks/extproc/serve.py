@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 import uvloop
 
@@ -46,6 +46,9 @@ class OneEndpoint:
 
     def __init__(self, destination: str) -> None:
         self._routed = Routed((destination,), BodilessExchange("", 0.0, NullTelemetry(), time.monotonic))
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return True
 
     def decide(self, incoming: IncomingRequest) -> Decision:
         return self._routed

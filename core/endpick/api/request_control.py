@@ -28,6 +28,9 @@ class Parser(Plugin[P]):
     claims: ClassVar[tuple[str, ...]] = ()
     """Suffixes of whole segments, or with a leading dot for a part of a gRPC service name. The longest match wins. Empty: every path."""
 
+    reads_body: ClassVar[bool] = True
+    """False if `parse` ignores the body. Requests are then decided at their headers, with an empty body."""
+
     reads_usage: ClassVar[bool] = False
     """True if `usage` can find token counts."""
 

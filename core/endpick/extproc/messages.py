@@ -94,6 +94,7 @@ def as_struct(metadata: Metadata) -> Struct:
 
 
 ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+STREAMING_MODES: Final = frozenset({BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED})
 _GRPC_MODE: Final = 5
 
 
@@ -269,7 +270,8 @@ def _remembered(encoded: bytes) -> str:
 
 
 REQUEST_BODY: Final = 0x22
-RESPONSE_BODY: Final = 0x2A  # tags in `ProcessingRequest`
+RESPONSE_BODY: Final = 0x2A
+REQUEST_TRAILERS: Final = 0x32  # tags in `ProcessingRequest`
 
 _BODY_END: Final = b"\x10\x01"  # `end_of_stream: true` of an `HttpBody`
 _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"

@@ -17,6 +17,7 @@ from endpick._proto.ext_proc_pb2 import (
     HeadersResponse,
     HttpStatus,
     ImmediateResponse,
+    ProcessingMode,
     ProcessingResponse,
     StatusCode,
     TrailersResponse,
@@ -25,13 +26,16 @@ from endpick.extproc.messages import (
     DESTINATION_HEADER,
     DROPPED_REASON_HEADER,
     NO_HEAD,
+    REQUEST_BODY,
+    REQUEST_TRAILERS,
+    RESPONSE_BODY,
     destination_metadata,
     mutation,
     option,
     response_piece_head,
     varint,
 )
-from endpick.requests.model import Refused
+from endpick.requests.model import BodyMode, BodyModes, Refused
 
 _MAX_CACHED: Final = 512
 MAX_CHUNK_BYTES: Final = 62_000  # some gateways limit a message to 64 KiB
@@ -53,6 +57,7 @@ CONTINUE_RESPONSE_TRAILERS: Final = ProcessingResponse(response_trailers=Trailer
 
 _FINAL_STATUSES: Final = frozenset(number for number in StatusCode.values() if number >= StatusCode.OK)
 
+_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _END: Final = b"\x10\x01"
 
 
@@ -118,6 +123,19 @@ def replacement(body: bytes | None) -> BodyMutation | None:
 def with_metadata(reply: bytes, metadata: Struct) -> bytes:
     """Append dynamic metadata."""
     return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
+
+
+WITHOUT_BODIES: Final = ProcessingResponse(mode_override=ProcessingMode(response_trailer_mode=ProcessingMode.SEND)).SerializeToString()
+"""Appended to a reply to request headers. Trailers keep the stream open until the end."""
+
+
+def to_late(tag: int, modes: BodyModes) -> list[bytes]:
+    """Leave a message after the end unchanged. A gateway waits for an answer to all but a full-duplex body."""
+    if tag == REQUEST_BODY:
+        return [] if modes.request_body is _FULL_DUPLEX else [CONTINUE_REQUEST_BODY]
+    if tag == RESPONSE_BODY:
+        return [] if modes.response_body is _FULL_DUPLEX else [CONTINUE_RESPONSE_BODY]
+    return [CONTINUE_REQUEST_TRAILERS if tag == REQUEST_TRAILERS else CONTINUE_RESPONSE_TRAILERS]
 
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:

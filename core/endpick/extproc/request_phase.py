@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from endpick.extproc import replies
-from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, destination_metadata, mutation
+from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, STREAMING_MODES, destination_metadata, mutation
 from endpick.extproc.replies import Direction
 from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
 from endpick.requests.intake import NO_MEMORY, OVERLOADED, Memory, OverloadStage
-from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed
+from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed, is_upgrade
 
 LARGE_BODY_BYTES: Final = 1024 * 1024  # memory is measured before parsing larger bodies
 _JOINED_CHUNKS: Final = 1024  # chunks are joined: an object has 40 bytes of overhead
@@ -40,15 +40,18 @@ class RequestPhase:
         "_messages",
         "_mode",
         "_sees_body",
+        "_streams_nothing",
         "body",
         "headers",
         "ready",
         "state",
+        "unread",
     )
 
     def __init__(self, modes: BodyModes, max_body_bytes: int, memory: Memory) -> None:
         self._mode = modes.request_body
         self._sees_body = modes.sees_request_body
+        self._streams_nothing = modes.request_body not in STREAMING_MODES or modes.response_body not in STREAMING_MODES
         self._max_body_bytes = max_body_bytes
         self._memory = memory
         self._held_bytes = 0
@@ -60,6 +63,7 @@ class RequestPhase:
         self.body: bytes | None = None  # the whole body, once `ready`
         self.state = MessageState.IDLE
         self.ready = False
+        self.unread = False  # the body passes after `route`
 
     def release(self) -> None:
         """Release the body."""
@@ -68,13 +72,15 @@ class RequestPhase:
         self._chunks.clear()
         self.body = None
 
-    def on_headers(self, headers: dict[str, str], end: bool) -> list[bytes]:
+    def on_headers(self, headers: dict[str, str], end: bool, wants_body: bool) -> list[bytes]:
         """Returns replies. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _LAST_HEADERS if end else _HEADERS)
         self._refuse_if_short_of_memory()
         self.headers = headers
         if end or not self._sees_body:
             self.ready = True
+        elif not wants_body:
+            self.ready = self.unread = True
         elif self._mode in ONE_MESSAGE_MODES:
             self._buffered = True
             return [replies.CONTINUE_REQUEST_HEADERS]
@@ -89,14 +95,7 @@ class RequestPhase:
             raise misplaced("request", self.state, part)
         self.state = following
         self._messages += 1
-        size = len(chunk)
-        self._held_bytes += size
-        if self._held_bytes > self._max_body_bytes:
-            limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
-            self._held_bytes -= size
-            raise RequestRefused(Refused(413, CODE_OF[413], limit))
-        if not self._memory.hold(size):
-            raise RequestRefused(NO_MEMORY)
+        self.hold(len(chunk))
         if chunk:
             self._chunks.append(chunk)
             if len(self._chunks) - self._joined >= _JOINED_CHUNKS:
@@ -105,6 +104,16 @@ class RequestPhase:
         if last:
             self._complete(is_whole=end or self._mode is not _BUFFERED_PARTIAL)
         return last
+
+    def hold(self, size: int) -> None:
+        """Reserve memory. Raises RequestRefused."""
+        self._held_bytes += size
+        if self._held_bytes > self._max_body_bytes:
+            limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
+            self._held_bytes -= size
+            raise RequestRefused(Refused(413, CODE_OF[413], limit))
+        if not self._memory.hold(size):
+            raise RequestRefused(NO_MEMORY)
 
     def on_trailers(self) -> None:
         """Trailers end the body. Raises ProtocolError, RequestRefused."""
@@ -131,14 +140,18 @@ class RequestPhase:
             elif self._messages:
                 answers.append(replies.replaced_request_body(replaced))
                 answers += [replies.replaced_request_body(b"")] * (self._messages - 1)
+        if self._streams_nothing and is_upgrade(self.headers):
+            answers[0] += replies.WITHOUT_BODIES
         if self.state is _TRAILED:
             answers.append(replies.CONTINUE_REQUEST_TRAILERS)
         self.release()
         return answers
 
-    def pass_body(self, end: bool) -> list[bytes]:
+    def pass_body(self, chunk: bytes, end: bool) -> list[bytes]:
         """A chunk after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _LAST_BODY if end or self._mode in ONE_MESSAGE_MODES else _BODY_PART)
+        if self._mode is _FULL_DUPLEX:
+            return replies.streamed(Direction.REQUEST, chunk, end)
         if self._mode is _NONE:
             raise out_of_order("a request body came although request_body_mode is NONE")
         return [replies.CONTINUE_REQUEST_BODY]

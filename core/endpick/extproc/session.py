@@ -29,6 +29,7 @@ from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import (
     SESSION_TRANSITIONS,
     GrpcStatus,
+    LateMessage,
     LetPass,
     MessageState,
     ProtocolError,
@@ -49,6 +50,7 @@ from endpick.requests.model import (
     Refused,
     RequestRefused,
     Routed,
+    is_upgrade,
 )
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class SessionSettings:
 
 DEFAULT_SETTINGS: Final = SessionSettings()
 COMPLAINT_INTERVAL_SECONDS: Final = 30.0
+_QUEUED_BYTES: Final = 64  # of a message besides its content
 MAX_EARLY_MESSAGES: Final = 64  # while the decision is awaited; only trailers are expected then
 
 # Globals: an enum lookup is several times slower.
@@ -152,10 +155,10 @@ class Session:
                 return self._keep(message)
             tag = message[0] if message else 0
             if tag == REQUEST_BODY:
-                piece = body_piece(message) if state is _RECEIVING and self.body_modes is not None else None
+                piece = body_piece(message) if state <= _ROUTED and self.body_modes is not None else None
                 if piece is not None:
                     start, stop, end = piece
-                    return self._decide() if self._request.on_body(message[start:stop], end) else ()
+                    return self._accept_request_body(message[start:stop], end)
             elif tag == RESPONSE_BODY:
                 piece = body_piece(message) if self.body_modes is not None else None
                 if piece is not None:
@@ -171,6 +174,8 @@ class Session:
             return self._accept(_message_of(message))
         except RequestRefused as refusal:
             return self._unroutable(refusal.refused)
+        except LateMessage as late:
+            return self._ignored(message[0], late)
         except ProtocolError as error:
             raise self._counted(error) from None
         except DecodeError as malformed:
@@ -227,10 +232,7 @@ class Session:
                 return self._accept_request_headers(read_headers(head.headers), head.end_of_stream, context)
             case "request_body":
                 self._note_subset(context)
-                body = message.request_body
-                if self.state is _RECEIVING:
-                    return self._decide() if self._request.on_body(body.body, body.end_of_stream) else ()
-                return self._request.pass_body(body.end_of_stream) if self.state is _ROUTED else ()
+                return self._accept_request_body(message.request_body.body, message.request_body.end_of_stream)
             case "request_trailers":
                 self._note_subset(context)
                 if self.state is _RECEIVING:
@@ -254,8 +256,13 @@ class Session:
         self._note_subset(context)
         self._counters.requests += 1
         self._received_at = self._clock()
-        answers = self._request.on_headers(headers, end)
+        answers = self._request.on_headers(headers, end, end or self._director.wants_body(headers))
         return self._decide() if self._request.ready else answers
+
+    def _accept_request_body(self, chunk: bytes, end: bool) -> Sequence[bytes]:
+        if self.state is _RECEIVING:
+            return self._decide() if self._request.on_body(chunk, end) else ()
+        return self._request.pass_body(chunk, end) if self.state is _ROUTED else ()
 
     def _accept_response_headers(self, headers: dict[str, str], end: bool, context: MessageContext) -> Sequence[bytes]:
         if self.body_modes is None:
@@ -278,7 +285,7 @@ class Session:
     def _decide(self) -> Sequence[bytes]:
         assert self.body_modes is not None
         request = self._request
-        incoming = IncomingRequest(request.headers, request.body, self._subset, self._received_at, self.body_modes)
+        incoming = IncomingRequest(request.headers, request.body, self._subset, self._received_at, self.body_modes, request.unread)
         try:
             decision = self._director.decide(incoming)
         except Exception as error:
@@ -326,17 +333,27 @@ class Session:
 
     def _keep(self, message: bytes) -> Sequence[bytes]:
         _message_of(message)  # raises if invalid
-        if len(self._queue) >= MAX_EARLY_MESSAGES:
+        if self._request.unread:
+            self._request.hold(len(message) + _QUEUED_BYTES)
+        elif len(self._queue) >= MAX_EARLY_MESSAGES:
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages came while the decision was being awaited")
         self._queue.append(message)
         return ()
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
-        """A gateway ends a stream if the client left or, if it keeps response bodies, after the response."""
+        """A gateway ends a stream if the client left or, if it keeps response bodies, after the response. Upgrades have no other end."""
         if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.body_modes is None:
             return cause
-        over = self._response.state is not MessageState.IDLE and not self.body_modes.sees_response_body
-        return CloseCause.END if over else CloseCause.RESET
+        has_no_end = not self.body_modes.sees_response_body or is_upgrade(self._request.headers)
+        return CloseCause.END if has_no_end and self._response.state is not MessageState.IDLE else CloseCause.RESET
+
+    def _ignored(self, tag: int, late: LateMessage) -> Sequence[bytes]:
+        self._counters.messages_after_end += 1
+        suppressed = self._complaints.admit(late.message)
+        if suppressed is not None:
+            logger.warning("%s, and was ignored", late.message, extra={"suppressed": suppressed})
+        assert self.body_modes is not None
+        return replies.to_late(tag, self.body_modes)
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
         self._counters.protocol_errors[error.status] += 1

@@ -34,6 +34,10 @@ class ProtocolError(Exception):
         self.message = message
 
 
+class LateMessage(ProtocolError):  # noqa: N818 - ignored, no error
+    """A piece, end or trailers after the end. Some gateways repeat the end of large bodies."""
+
+
 class PassingBody:
     """A response body whose chunks a transport may answer unchanged."""
 
@@ -86,6 +90,8 @@ class SessionCounters:
     buffer_exhaustions: int = 0  # refused: the memory budget was used up
     decision_faults: int = 0
     exchange_faults: int = 0
+    messages_after_end: int = 0
+    """Pieces, ends and trailers after the end of a message; ignored."""
     protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))
 
     def snapshot(self) -> dict[str, int]:
@@ -145,7 +151,7 @@ MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
     (MessageState.BODY, MessagePart.TRAILERS): MessageState.TRAILED,
     (MessageState.DONE, MessagePart.TRAILERS): MessageState.TRAILED,
 }
-"""Other transitions are errors; a gateway that buffers sends trailers after the end."""
+"""Other transitions are errors, or ignored after the end; a gateway that buffers sends trailers after the end."""
 
 _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
 
@@ -161,11 +167,11 @@ def next_state(message: str, state: MessageState, part: MessagePart) -> MessageS
 def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
     """The error for a part in a wrong state."""
     subject = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
-    if part <= MessagePart.LAST_HEADERS or (part is MessagePart.TRAILERS and state is MessageState.TRAILED):
+    if part <= MessagePart.LAST_HEADERS:
         return out_of_order(f"{subject} came twice")
     if state is MessageState.IDLE:
         return out_of_order(f"{subject} came before the {message} headers")
-    return out_of_order(f"{subject} came after the end of the {message}")
+    return LateMessage(GrpcStatus.INVALID_ARGUMENT, f"{subject} came after the end of the {message}")
 
 
 def out_of_order(problem: str) -> ProtocolError:

@@ -57,6 +57,9 @@ class Telemetry:
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
         """The gateway changed body modes; `losses` are sentences about missing data."""
 
+    def unread_response(self, encoding: str, lost: str) -> None:
+        """The `usage` or `model name` of a compressed response could not be read or restored."""
+
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
         """A request goes to a model server."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from time import perf_counter
 from typing import Final
@@ -26,6 +26,7 @@ from endpick.requests.intake import (
     build_request,
     first_of,
     new_id,
+    wants_body,
     within,
 )
 from endpick.requests.model import (
@@ -103,6 +104,10 @@ class Director:
         if self._gate is not None:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        """See `Decider`."""
+        return wants_body(headers, self._pipeline.parsers)
+
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request."""
         pipeline, access = self._pipeline, self.access
@@ -110,7 +115,7 @@ class Director:
             self._report_body_modes(incoming.body_modes, pipeline)
         built: BuiltRequest | None = None
         try:
-            if incoming.body is None and incoming.body_modes.sees_request_body:
+            if incoming.body is None and incoming.body_modes.sees_request_body and not incoming.unread:
                 return self._route_bodiless(incoming)
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access)
             job = Job(incoming, pipeline, built, self._view, CycleState(access))

@@ -23,7 +23,18 @@ from endpick.data.model_rules import ModelRules, choose_model
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
 from endpick.host.telemetry import Telemetry
-from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, RequestRefused, refused
+from endpick.requests.compressed_body import refuse_compressed
+from endpick.requests.model import (
+    CODE_OF,
+    LONG_NAME,
+    MAX_NAME_CHARACTERS,
+    NO_MODEL,
+    IncomingRequest,
+    Refused,
+    RequestRefused,
+    is_upgrade,
+    refused,
+)
 
 MAX_UNDECIDED_BYTES: Final = 512 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
@@ -104,6 +115,7 @@ class CompiledParser:
     """`usage` is None if it reads none."""
 
     claims: tuple[str, ...]
+    reads_body: bool
     parse: Step
     parse_large: Step
     rewrite_model: Step
@@ -155,9 +167,10 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
     rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
     usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
+    return CompiledParser(plugin.claims, plugin.reads_body, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
 
 
+_MAX_LENGTH_DIGITS: Final = 18
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -240,7 +253,11 @@ def build_request(
 ) -> BuiltRequest:
     """As in llm-d, rules override headers, and configured objectives discovered ones (unknown: 0). Raises RequestRefused."""
     headers, came = incoming.headers, incoming.body
-    path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+    size_bytes = 0 if came is None else len(came)
+    if incoming.unread:
+        size_bytes = _announced_size(headers)
+        came = None if is_upgrade(headers) else b""
+    path = _path_of(headers)
     rewrite = objective = fairness_id = None
     if not CONTROLS.isdisjoint(headers):
         rewrite, objective, fairness_id = first_of(headers, MODEL_REWRITE), first_of(headers, OBJECTIVE), first_of(headers, FAIRNESS_ID)
@@ -250,6 +267,8 @@ def build_request(
         parser = parsers.usual.get(path) or parsers.for_path(path)
         if parser is None:
             raise RequestRefused(Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'"))
+        if "content-encoding" in headers and parser.reads_body:
+            refuse_compressed(headers["content-encoding"])
         answer = _parsed(parser, path, headers, came, access)
         if isinstance(answer, Fault):
             _refuse_unreadable(answer, changes_model=bool(rewrite or rules.rewrites))
@@ -280,11 +299,29 @@ def build_request(
         objectives.get(objective, rules.objectives.get(objective, 0)) if objective else 0,
         fairness_id or DEFAULT_FAIRNESS_ID,
         parsed.cache_salt,
-        0 if came is None else len(came),
+        size_bytes,
         incoming.received_at,
         None if parsed.payload is None else MappingProxyType(parsed.payload),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
+
+
+def wants_body(headers: Mapping[str, str], parsers: Parsers) -> bool:
+    """False if the body may stay open, or no parser reads it."""
+    if is_upgrade(headers):
+        return False
+    path = _path_of(headers)
+    parser = parsers.usual.get(path) or parsers.for_path(path)
+    return parser is not None and parser.reads_body
+
+
+def _path_of(headers: Mapping[str, str]) -> str:
+    return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+
+
+def _announced_size(headers: Mapping[str, str]) -> int:
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS else 0
 
 
 def _parsed(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:

@@ -47,7 +47,7 @@ class IncomingRequest:
     """A request as the gateway sent it."""
 
     # No dataclass, nor is `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
-    __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
+    __slots__ = ("body", "body_modes", "headers", "received_at", "subset", "unread")
 
     def __init__(
         self,
@@ -56,13 +56,23 @@ class IncomingRequest:
         subset: tuple[str, ...] | None,
         received_at: float,
         body_modes: BodyModes = EVERYTHING_SENT,
+        unread: bool = False,
     ) -> None:
-        """Header names are lower-case. `body` is None if absent or kept by the gateway. `subset` None allows all endpoints."""
+        """Header names are lower-case. `body` is None if absent, kept by the gateway or `unread`. `subset` None allows all endpoints."""
         self.headers = headers
         self.body = body
         self.subset = subset
         self.received_at = received_at
         self.body_modes = body_modes
+        self.unread = unread  # the body passes after the decision
+
+
+def is_upgrade(headers: Mapping[str, str]) -> bool:
+    """True for CONNECT, and for another protocol than HTTP, such as WebSocket."""
+    if headers.get(":method") == "CONNECT" or ":protocol" in headers:
+        return True
+    protocol = headers.get("upgrade")
+    return protocol is not None and not protocol.lower().startswith("h2c") and "upgrade" in headers.get("connection", "").lower()
 
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -166,6 +176,7 @@ CODE_OF: Final[Mapping[int, str]] = MappingProxyType(
         404: "NotFound",
         412: "PreconditionFailed",
         413: "PayloadTooLarge",
+        415: "UnsupportedMediaType",
         429: "ResourceExhausted",
         500: "Internal",
         503: "ServiceUnavailable",
@@ -197,6 +208,9 @@ Decision = Routed | Refused
 
 class Decider(Protocol):
     """Decides about requests."""
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        """False to decide at the headers, although a body may follow."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         """Route or refuse."""

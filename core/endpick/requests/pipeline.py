@@ -109,7 +109,7 @@ def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...
     """Consequences of unseen bodies."""
     lost: list[str] = []
     if not modes.sees_request_body:
-        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each]
+        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each if parser.reads_body]
         lost += [f"{producer.step.instance.name} sees an empty prompt" for producer in pipeline.producers]
     if not modes.sees_response_body:
         lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]

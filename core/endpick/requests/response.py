@@ -20,9 +20,11 @@ from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.instance import Instance
 from endpick.host.telemetry import ITL_BUCKETS, Telemetry
+from endpick.requests.compressed_body import IDENTITY, CompressedUsage, decoder_of
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
+from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage, read_usage
+from endpick.requests.restored_names import ModelNameRestorer
 
 _STATUS_DIGITS: Final = 3
 _NO_USAGE: Final = UsageReader()
@@ -138,9 +140,8 @@ class TrackedExchange:
         self.adds_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
-        renamed = request.incoming_model and request.model != request.incoming_model
-        self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
-        self.rewrites = self._restorer is not None
+        self._restorer: ModelNameRestorer | None = None
+        self.rewrites = False  # known after the response headers
         self._usage: UsageReader = _NO_USAGE
         self._status = 0
         self._bytes = 0
@@ -166,6 +167,10 @@ class TrackedExchange:
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
+        request = self._request
+        if request.model != request.incoming_model and request.incoming_model and (self.streaming or _is_text(content_type)):
+            self._restorer = ModelNameRestorer(request.model, request.incoming_model, content_type)
+            self.rewrites = True
         parser = self._parser
         if parser is not None and parser.usage is not None:
             # Does not bind `self`: a reference cycle would keep it until the next collection.
@@ -174,8 +179,11 @@ class TrackedExchange:
                 self._usage = StreamedUsage(read, parser.usage_mark)
             elif content_type.startswith("application/grpc"):
                 self._usage = FramedUsage(read)
-            else:
+            elif _is_text(content_type):
                 self._usage = WholeUsage(read, parser.usage_mark)
+        encoding = headers.get("content-encoding")
+        if encoding:
+            self._decode(encoding.strip().lower())
         added: dict[str, str | None] = {}
         if self._observers.started:
             endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
@@ -186,6 +194,22 @@ class TrackedExchange:
                     _add_headers(answer, added, step)
         self.processing_seconds += self._clock() - began
         return added
+
+    def _decode(self, encoding: str) -> None:
+        """Read a compressed response; its model name stays as it is."""
+        if encoding == IDENTITY:
+            return
+        unread = self._host.telemetry.unread_response
+        if self._restorer is not None:
+            self._restorer, self.rewrites = None, False
+            unread(encoding, "model name")
+        if self._usage is not _NO_USAGE:
+            decoder = decoder_of(encoding)
+            if decoder is None:
+                self._usage = _NO_USAGE
+                unread(encoding, "usage")
+            else:
+                self._usage = CompressedUsage(decoder, self._usage, partial(unread, encoding, "usage"))
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
@@ -279,6 +303,11 @@ class BodilessExchange:
             self._ended = True
             if cause is CloseCause.END:
                 self._telemetry.bodiless_ended(self._fairness_id, self._clock() - self._received_at)
+
+
+def _is_text(content_type: str) -> bool:
+    """True for JSON. In gRPC, a model name of another length would break the frame."""
+    return not content_type or "json" in content_type
 
 
 def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> None:

@@ -187,6 +187,11 @@ class EndpickMetrics:
             "1 if gateways send bodies of this direction; 0 if one did not in the last 5 minutes.",
             ("direction",),
         )
+        self.unread_responses = own_counter(
+            "endpick_unread_responses_total",
+            "Compressed responses whose usage could not be read, or whose model name could not be restored.",
+            ("encoding", "lost"),
+        )
         self.overflows = Counts(
             "endpick_metric_overflows_total",
             "Requests counted under `other` because of --metrics-max-combinations.",

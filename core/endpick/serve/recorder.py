@@ -58,6 +58,8 @@ class Recorder(Telemetry):
         self._detailed = CombinationLimit(detailed_combinations(max_combinations), lambda: None)
         self._target_model = LabelLimit(detailed_combinations(max_combinations))
         self._reason = LabelLimit(MOST_REASONS)
+        self._encoding = LabelLimit(MOST_REASONS)
+        self._unread: set[tuple[str, str]] = set()
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination | _Labels, _ModelMetrics] = {}
         self._attempts: dict[_Attempt, Tally] = {}
@@ -157,6 +159,16 @@ class Recorder(Telemetry):
                 "; ".join(losses),
                 extra={"request_bodies": request_bodies, "response_bodies": response_bodies},
             )
+
+    def unread_response(self, encoding: str, lost: str) -> None:
+        """See `Telemetry`."""
+        labels = self._encoding(encoding), lost
+        self._metrics.unread_responses.labels(*labels).inc()
+        if labels not in self._unread:
+            self._unread.add(labels)
+            text = "the %s in responses with content-encoding %s cannot be read; install endpick[compression] for br and zstd"
+            advice = "compress responses after ext_proc in the gateway, not in the model server"
+            _request_log.warning(text, lost, labels[0], extra={"advice": advice})
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
         """See `Telemetry`."""

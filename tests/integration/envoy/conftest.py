@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pytest
+import websockets
 
 from endpick.transport.listener import ListenSettings
 from endpick.transport.methods import ext_proc_methods
@@ -60,11 +61,22 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         thread.join(timeout=30)
 
 
+async def echo(connection: websockets.ServerConnection) -> None:
+    """Repeat every frame; `close` ends the connection."""
+    async for frame in connection:
+        if frame == "close":
+            await connection.close(4000, "as asked")
+        else:
+            await connection.send(frame)
+
+
 async def _serve(transport: TransportName, picker: Picker, ready: Future[int], wait_for_stop: Callable[[], object]) -> None:
     """Run the picker's port and the model server until told to stop."""
     try:
         models = await asyncio.start_server(serve_model, "127.0.0.1", 0)
         picker.director.destination = f"127.0.0.1:{models.sockets[0].getsockname()[1]}"
+        websocket = await websockets.serve(echo, "127.0.0.1", 0, ping_interval=None)
+        picker.director.websocket_destination = f"127.0.0.1:{websocket.sockets[0].getsockname()[1]}"
         server = open_server(transport, ListenSettings("127.0.0.1", 0), ext_proc_methods(picker.open_session))
         ready.set_result(await server.start())
     except BaseException as error:
@@ -73,3 +85,4 @@ async def _serve(transport: TransportName, picker: Picker, ready: Future[int], w
     await asyncio.to_thread(wait_for_stop)
     await server.stop()
     models.close()
+    websocket.close()

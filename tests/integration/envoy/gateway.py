@@ -30,16 +30,17 @@ class Dialect:
     trailers: str = "SEND"
     early_request_body: bool = False
     observability: bool = False
+    allow_mode_override: bool = False
 
 
 DIALECTS = {
     "full_duplex": Dialect(),
     "streamed": Dialect("STREAMED", "STREAMED"),
     "streamed_early": Dialect("STREAMED", "STREAMED", early_request_body=True),
-    "buffered": Dialect("BUFFERED", "BUFFERED"),
-    "buffered_partial": Dialect("BUFFERED_PARTIAL", "BUFFERED_PARTIAL"),
+    "buffered": Dialect("BUFFERED", "BUFFERED", allow_mode_override=True),
+    "buffered_partial": Dialect("BUFFERED_PARTIAL", "BUFFERED_PARTIAL", allow_mode_override=True),
     "no_response_body": Dialect(response_body="NONE", trailers="SEND"),
-    "no_bodies": Dialect("NONE", "NONE", trailers="SKIP"),
+    "no_bodies": Dialect("NONE", "NONE", trailers="SKIP", allow_mode_override=True),
     "observing": Dialect("STREAMED", "STREAMED", trailers="SKIP", observability=True),
 }
 
@@ -156,6 +157,8 @@ def _listener(name: str, dialect: Dialect) -> dict[str, Any]:
         "stat_prefix": name,
         "codec_type": "AUTO",
         "http_protocol_options": {"enable_trailers": True},
+        "http2_protocol_options": {"allow_connect": True},
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
         "route_config": {
             "virtual_hosts": [
                 {
@@ -207,6 +210,7 @@ def _ext_proc(dialect: Dialect) -> dict[str, Any]:
             "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}, "timeout": "60s"},
             "message_timeout": "10s",
             "processing_mode": mode,
+            "allow_mode_override": dialect.allow_mode_override,
             "observability_mode": dialect.observability,
             "send_body_without_waiting_for_header_response": dialect.early_request_body,
             "metadata_options": {

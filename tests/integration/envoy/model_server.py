@@ -38,6 +38,9 @@ async def serve_model(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         while line := await reader.readline():
             method, path, _ = line.decode().split(" ", 2)
             arrived = Arrived(method, path, await _headers(reader))
+            if path == "/duplex":
+                await _repeat(reader, writer)
+                continue
             if arrived.headers.get("transfer-encoding") == "chunked":
                 await _read_chunks(reader, arrived)
             else:
@@ -45,6 +48,18 @@ async def serve_model(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
             await _answer(arrived, writer)
             await writer.drain()
     writer.close()
+
+
+async def _repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each chunk before the next."""
+    _begin(writer, b"")
+    while size := int((await reader.readline()).split(b";")[0], 16):
+        _chunk(writer, await reader.readexactly(size))
+        await reader.readexactly(2)
+        await writer.drain()
+    await reader.readline()
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
 
 
 async def _answer(arrived: Arrived, writer: asyncio.StreamWriter) -> None:

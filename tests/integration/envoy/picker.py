@@ -13,7 +13,7 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.messages import read_headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed, is_upgrade
 
 T = TypeVar("T")
 
@@ -84,8 +84,12 @@ class Director:
 
     def __init__(self) -> None:
         self.destination = ""
+        self.websocket_destination = ""
         self._changed = threading.Condition()
         self._seen: dict[str, Seen] = {}
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return "x-test-open" not in headers and not is_upgrade(headers)
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         return self._decide_later(incoming) if "x-test-later" in incoming.headers else self._decide(incoming)
@@ -107,7 +111,8 @@ class Director:
             self._changed.notify_all()
         body = headers.get("x-test-body")
         exchange = Exchange(seen, self._notify)
-        return Routed((self.destination,), exchange, {"x-from-picker": "1"}, None if body is None else body.encode())
+        destination = self.websocket_destination if is_upgrade(headers) else self.destination
+        return Routed((destination,), exchange, {"x-from-picker": "1"}, None if body is None else body.encode())
 
     def requests(self) -> list[Seen]:
         """Everything routed so far."""

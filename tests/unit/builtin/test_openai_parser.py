@@ -159,6 +159,10 @@ def test_images_render_by_their_url():
             Usage(11, 100, 10),
         ),
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 0}}}, Usage(1, 2, 0)),
+        ({"results": [{"index": 0}], "usage": {"total_tokens": 56}}, Usage(56, 0)),
+        ({"text": "Hi", "usage": {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}}, Usage(14, 45)),
+        ({"usage": {"input_tokens": 14, "output_tokens": 4, "input_token_details": {"cached_tokens": 3}}}, Usage(14, 4, 3)),
+        ({"text": "Hi", "usage": {"type": "duration", "seconds": 5}}, None),
         ({"usage": {"prompt_tokens": "many"}}, None),
         ({"usage": None}, None),
         ({"usage": [1]}, None),
@@ -199,6 +203,12 @@ def test_usage_in_the_end_of_a_response():
         (b'data:{"usage":{"prompt_tokens":1}}\n\ndata: {"usage":{"prompt_tokens":2}}\n\n', Usage(2, 0)),
         (b'data: {"choices":[{"delta":{"content":"usage"}}],"usage":null}\n\n', None),
         (b'data: {broken "usage"\n\ndata: [DONE]\n\n', None),
+        (b'data: {"type":"response.incomplete","response":{"usage":{"input_tokens":3,"output_tokens":9}}}\n\n', Usage(3, 9)),
+        (b'data: {"type":"response.failed","response":{"usage":{"input_tokens":3,"output_tokens":1}}}\n\n', Usage(3, 1)),
+        (b'data: {"type":"transcript.text.done","text":"Hi","usage":{"input_tokens":14,"output_tokens":45}}\n\n', Usage(14, 45)),
+        (b'data: {"usage":\ndata: {"prompt_tokens":7,\ndata:  "completion_tokens":2}\ndata: }\n\n', Usage(7, 2)),
+        (b'data: {"usage":{"prompt_tokens":7}}\ndata: {"usage":{"completion_tokens":2}}\n\n', Usage(7, 2)),
+        (b'data: {"usage":{"prompt_tokens":7}}\n\ndata: {"usage":{"completion_tokens":1}}\n\n', Usage(7, 1)),
     ],
 )
 def test_usage_in_events(events, usage):

@@ -180,10 +180,14 @@ class NotedExchange:
 class NotedDirector:
     """Always decides the same and keeps what it was asked."""
 
-    def __init__(self, decision: Decision | Awaitable[Decision] | None = None) -> None:
+    def __init__(self, decision: Decision | Awaitable[Decision] | None = None, wants: bool = True) -> None:
+        self.wants = wants
         self.exchange = NotedExchange()
         self.decision = Routed((ENDPOINT,), self.exchange) if decision is None else decision
         self.asked: list[IncomingRequest] = []
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return self.wants
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         self.asked.append(incoming)

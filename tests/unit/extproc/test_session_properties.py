@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,10 +27,14 @@ class _Promise:
 class Director:
     """Decides at once or later, as told; counts."""
 
-    def __init__(self, decision: Decision, later: bool) -> None:
+    def __init__(self, decision: Decision, later: bool, wants: bool = True) -> None:
+        self.wants = wants
         self.decision = decision
         self.later = later
         self.asked = 0
+
+    def wants_body(self, headers: Mapping[str, str]) -> bool:
+        return self.wants
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         self.asked += 1
@@ -40,11 +44,11 @@ class Director:
 class Stream(RuleBasedStateMachine):
     """A gateway that sends any message at any time."""
 
-    @initialize(later=st.booleans(), refuse=st.booleans(), hold=st.booleans(), wants=st.booleans())
-    def open(self, later: bool, refuse: bool, hold: bool, wants: bool) -> None:
+    @initialize(later=st.booleans(), refuse=st.booleans(), hold=st.booleans(), wants=st.booleans(), reads=st.booleans())
+    def open(self, later: bool, refuse: bool, hold: bool, wants: bool, reads: bool) -> None:
         self.exchange = NotedExchange(wants_chunks=wants, rewrite=self._hold if hold else lambda chunk, end: None)
         decision = Refused(429, "ResourceExhausted", "no") if refuse else Routed((ENDPOINT,), self.exchange)
-        self.director = Director(decision, later)
+        self.director = Director(decision, later, reads)
         self.session = Session(self.director, SessionSettings(max_request_body_bytes=LIMIT))
         self.replies: list[Reply] = []
         self.broken = False
@@ -158,10 +162,11 @@ TestStream = Stream.TestCase
     response=st.lists(st.binary(min_size=1, max_size=100), max_size=6),
     request_end=st.sampled_from(["own message", "last chunk", "trailers"]),
     response_end=st.sampled_from(["own message", "last chunk", "trailers"]),
+    reads=st.booleans(),
 )
-def test_bodies_pass_however_they_are_cut(request, response, request_end, response_end):
+def test_bodies_pass_however_they_are_cut(request, response, request_end, response_end, reads):
     exchange = NotedExchange()
-    session = Session(Director(Routed((ENDPOINT,), exchange), later=False))
+    session = Session(Director(Routed((ENDPOINT,), exchange), later=False, wants=reads))
     sent = [say.request_headers()]
     sent += _cut(request, request_end, say.request_body, say.request_trailers())
     sent += [say.response_headers()]

@@ -21,6 +21,7 @@ def test_losses_without_response_bodies():
     assert (request_bodies, response_bodies) == (True, False)
     assert losses == (
         "openai-parser reads no usage",
+        "passthrough-parser reads no usage",
         "watching does not learn when a response begins",
         "at-the-end takes responses for over at their headers unless the gateway has response_trailer_mode: SEND",
     )
@@ -31,9 +32,8 @@ def test_losses_without_request_bodies():
     stage.decide(None, body_modes=NO_BODIES)
 
     ((_, _, losses),) = stage.telemetry.delivered
-    assert losses[:3] == (
+    assert losses[:2] == (
         "openai-parser reads no model, prompt or limits",
-        "passthrough-parser reads no model, prompt or limits",
         "prefixes sees an empty prompt",
     )
 
@@ -48,7 +48,7 @@ def test_each_change_is_reported_and_losses_once():
 
     sent, losses = zip(*[(told[:2], told[2]) for told in stage.telemetry.delivered], strict=True)
     assert sent == ((True, False), (True, True)) * 2
-    assert losses == (("openai-parser reads no usage",), (), (), ())
+    assert losses == (("openai-parser reads no usage", "passthrough-parser reads no usage"), (), (), ())
 
 
 def test_losses_name_the_inflight_producer():
@@ -57,7 +57,7 @@ def test_losses_name_the_inflight_producer():
 
     stage.route(body_modes=NO_RESPONSE_BODY)
 
-    assert stage.telemetry.delivered[0][2][1:] == (
+    assert stage.telemetry.delivered[0][2][2:] == (
         "inflight-load-producer does not learn when a response begins",
         "inflight-load-producer takes responses for over at their headers unless the gateway has response_trailer_mode: SEND",
     )

@@ -82,6 +82,7 @@ class Recording(NullTelemetry):
     outs: list[tuple[str, str]] = field(default_factory=list)
     circuits: list[tuple[str, str, str]] = field(default_factory=list)
     lates: list[tuple[str, str]] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
     timers: dict[tuple[str, str], Distribution] = field(default_factory=dict)
     delivered: list[tuple[bool, bool, tuple[str, ...]]] = field(default_factory=list)
 
@@ -105,6 +106,9 @@ class Recording(NullTelemetry):
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
         self.circuits.append((instance.name, before.name, instance.breaker.state.name))
+
+    def unread_response(self, encoding: str, lost: str) -> None:
+        self.unread.append((encoding, lost))
 
     def clamped(self, instance: Instance, count: int) -> None:
         self.clamps.append((instance.name, count))

@@ -8,7 +8,7 @@ from functools import partial
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
-from endpick_builtin.parsers.openai_bodies import field_of, first_of, last_events_with
+from endpick_builtin.parsers.openai_bodies import field_of, filled, first_of, last_events_with
 
 COUNT_TOKENS = "/messages/count_tokens"
 
@@ -61,9 +61,7 @@ def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
     prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))
     if prompt is None and completion is None:
         return earlier
-    before = earlier or Usage()
-    cached = first_of(usage, ("cache_read_input_tokens",))
-    return Usage(prompt or before.prompt_tokens, completion or before.completion_tokens, before.cached_tokens if cached is None else cached)
+    return filled(Usage(prompt or 0, completion or 0, first_of(usage, ("cache_read_input_tokens",))), earlier)
 
 
 def _is_message(message: JSONValue) -> bool:

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from endpick.api import JSONObject, Media, Modality, ParsedRequest, Parser, Prompt, Rejection, Usage
 from endpick_builtin.parsers.json_bodies import dumped
 from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.openai_bodies import from_body, from_events
+from endpick_builtin.parsers.openai_bodies import filled, from_body, from_events
 from endpick_builtin.parsers.token_ids import MAX_MEDIA, PlacedMedia, token_prompt, without_overlaps
 
 HEAD_BYTES = 5  # compressed flag and length
@@ -140,7 +140,7 @@ class VertexAIParser(OpenAIParser):
         message: Any
         for message in answers_in(body, http_bodies()[0]):
             data = message.data
-            found = (from_events(data) if data.lstrip()[:5] == b"data:" else from_body(data)) or found
+            found = filled(from_events(data) if data.lstrip()[:5] == b"data:" else from_body(data), found)
         return found
 
 

@@ -90,10 +90,16 @@ def _api_for(path: str) -> Api:
 
 
 class PassthroughParser(Parser):
-    """Accepts every path that no other parser claims, without reading model, prompt or usage.
+    """Accepts every path that no other parser claims, without reading the body. Token counts are read from the response.
 
     Parsers configured after it are never used.
     """
 
+    reads_body = False
+    reads_usage = True
+
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         return ParsedRequest(needs_model=False)
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        return from_events(body) if streaming else from_body(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from struct import pack
 from typing import Final
@@ -194,18 +195,29 @@ def _sequence(value: JSONValue) -> Sequence[JSONValue]:
 _decode_first: Final = json.JSONDecoder().raw_decode
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
-_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details", "input_token_details")
+_LAST_EVENTS: Final = frozenset(("response.completed", "response.incomplete", "response.failed"))
+_BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 
 
 def from_events(events: bytes) -> Usage | None:
-    """The last usage; the Responses API has it in `response.completed`."""
+    """The last counts; the Responses API has them in the `response` of its last event."""
+    found: Usage | None = None
     for event in last_events_with(b'"usage"', events):
         response = event.get("response")
-        carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
-        found = _usage(carrier.get("usage"))
-        if found is not None:
-            return found
-    return None
+        carrier = response if isinstance(response, dict) and event.get("type") in _LAST_EVENTS else event
+        found = filled(found, _usage(carrier.get("usage")))
+        if found is not None and found.prompt_tokens and found.completion_tokens and found.cached_tokens is not None:
+            break
+    return found
+
+
+def filled(later: Usage | None, earlier: Usage | None) -> Usage | None:
+    """Counts that are missing in `later` come from `earlier`."""
+    if later is None or earlier is None:
+        return later or earlier
+    cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
+    return Usage(later.prompt_tokens or earlier.prompt_tokens, later.completion_tokens or earlier.completion_tokens, cached)
 
 
 def from_body(body: bytes) -> Usage | None:
@@ -230,10 +242,18 @@ def field_of(name: str, body: bytes) -> JSONValue:
 
 
 def last_events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
-    """Events that contain `mark`, last first."""
-    for line in reversed(events.splitlines()):
-        if line.startswith(b"data:") and mark in line:
-            event = _object(line[5:])
+    """Events that contain `mark`, last first. An event may have several `data:` lines, or lack the blank line after it."""
+    texts: list[bytes] = _BLANK_LINE.split(events)
+    for text in reversed(texts):
+        if mark not in text:
+            continue
+        lines = [line[5:] for line in text.splitlines() if line.startswith(b"data:")]
+        whole = _object(b"\n".join(lines))
+        if whole is not None:
+            yield whole
+            continue
+        for line in reversed(lines):
+            event = _object(line) if mark in line else None
             if event is not None:
                 yield event
 
@@ -255,7 +275,9 @@ def _usage(usage: JSONValue) -> Usage | None:
     if type(completion) is not int or completion < 0:
         completion = first_of(usage, _COMPLETION)
     if prompt is None and completion is None:
-        return None
+        prompt = first_of(usage, ("total_tokens",))  # of a reranking
+        if prompt is None:
+            return None
     cached = None
     for name in _DETAILS:
         details = usage.get(name)
