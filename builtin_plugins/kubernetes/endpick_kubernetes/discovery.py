@@ -91,9 +91,11 @@ class PoolFollower:
         if pool is None:
             where = f"InferencePool {self._connection.namespace}/{self._pool_name.name} of {self._pool_name.group}"
             self._connection.logger.warning("%s does not exist: there are no endpoints until it is created", where)
+            self._connection.obstacles[self._pools.title] = f"{where} does not exist"
             self._stop_pods()
             self._selector = ""
         else:
+            self._connection.obstacles.pop(self._pools.title, None)
             self._ports = pool.ports
             if pool.label_selector != self._selector:
                 self._selector = pool.label_selector
@@ -249,6 +251,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     def __init__(self, name: str, parameters: KubernetesDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         registry = context.registry
+        self._obstacles: dict[str, str] = {}
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by outcome.", ("collection", "outcome"), registry=registry
         )
@@ -257,6 +260,10 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         self._attempts = Counter(
             "endpick_lease_attempts", "Attempts to take, renew or release the lease, by outcome.", ("outcome",), registry=registry
         )
+
+    @property
+    def not_ready_because(self) -> str:
+        return "; ".join(self._obstacles.values())
 
     async def start(self) -> None:
         mistake = self.parameters.mistake()
@@ -277,6 +284,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
             self._synced,
             parameters.watch_timeout,
             parameters.longest_pause,
+            self._obstacles,
         )
         try:
             if parameters.leader_election:

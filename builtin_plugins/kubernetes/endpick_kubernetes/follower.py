@@ -16,6 +16,7 @@ from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, SingleConfig
 from lightkube.core.exceptions import ConfigError
+from lightkube.core.resource import api_info
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 from prometheus_client.metrics import Counter, Gauge
 
@@ -133,6 +134,7 @@ class Connection:
     synced: Gauge
     watch_seconds: float
     longest_pause_seconds: float
+    obstacles: dict[str, str]  # why a collection is not known yet, by title
 
 
 class Follower(Generic[T]):
@@ -217,6 +219,7 @@ class Follower(Generic[T]):
         self._changed()
 
     def _become(self, objects: dict[str, T], *, installed: bool) -> None:
+        self._connection.obstacles.pop(self.title, None)
         if self.synced and objects == self.objects and installed == self.installed:
             return
         self.objects, self.installed, self.synced = objects, installed, True
@@ -232,7 +235,7 @@ class Follower(Generic[T]):
             self._count("expired")
             connection.logger.info("%s: listing again: %s", self.title, describe(error))
         else:
-            self._log_once(describe(error), status)
+            self._log_once(describe(error) + self._advice(status), status)
         if not self._collection.required and (status == 404 or (status == 403 and not self.synced)):
             self._count("absent")
             self._version = ""
@@ -247,12 +250,23 @@ class Follower(Generic[T]):
         self._failures += 1
         return max(pause, _retry_after(error))
 
+    def _advice(self, status: int) -> str:
+        if status == 401:
+            return "; the API server does not accept the credentials"
+        if status != 403:
+            return ""
+        info, verb = api_info(self._collection.resource), "watch" if self._version else "list"
+        name = ".".join(filter(None, (info.plural, info.resource.group)))
+        return f"; the Role needs the verb `{verb}` for {name} in namespace {self._connection.namespace}"
+
     def _log_once(self, trouble: str, status: int) -> None:
+        done = "watched" if self._version else "listed"
+        if not self.synced:
+            self._connection.obstacles[self.title] = f"{self.title} cannot be {done}: {trouble}"
         if trouble == self._trouble:
             return
         self._trouble = trouble
         level = logging.INFO if status == 404 and not self._collection.required else logging.WARNING
-        done = "watched" if self._version else "listed"
         self._connection.logger.log(level, "%s cannot be %s, trying again: %s", self.title, done, trouble)
 
     def _recovered(self) -> None:

@@ -63,6 +63,11 @@ class EndpointDiscovery(Plugin[P]):
     publishes_objectives: ClassVar[bool] = False
     """True if it calls `EndpointRegistry.set_objectives`."""
 
+    @property
+    def not_ready_because(self) -> str:
+        """Why `registry.ready()` was not called yet, for the error when start-up times out; empty if unknown."""
+        return ""
+
     @abstractmethod
     async def run(self, registry: EndpointRegistry) -> None:
         """Report endpoints until cancelled; return if nothing will change any more.

@@ -34,6 +34,7 @@ _SECONDS_PER_UNIT = {
     "m": Fraction(60),
     "h": Fraction(3600),
 }
+A_DURATION = "a duration such as 50ms or 1m30s"
 _PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _DURATION = rf"([-+]?)(0|({_PART})+)"
 
@@ -42,7 +43,7 @@ def parse_duration(text: str) -> float:
     """Parse a Go duration such as `200ms` or `1m30s` into seconds. Raises ValueError."""
     match = re.fullmatch(_DURATION, text)
     if match is None:
-        raise ValueError(f"'{text}' is not a duration; write for example 50ms, 2s or 1m30s")
+        raise ValueError(f"'{text}' is not {A_DURATION}")
     parts = re.findall(_PART, match[2])
     seconds = float(sum(Fraction(number.rstrip(".")) * _SECONDS_PER_UNIT[unit] for number, unit in parts))
     if seconds > MAX_SECONDS:

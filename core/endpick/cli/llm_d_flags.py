@@ -110,14 +110,14 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse, or fail with exit code 2."""
-        from endpick.api.plugin import parse_duration
+        from endpick.api.plugin import A_DURATION, parse_duration
 
         if isinstance(value, float):
             return value
         try:
             seconds = parse_duration(str(value))
         except ValueError:
-            self.fail(f"'{value}' is not a duration; write for example 50ms or 1m30s", param, ctx)
+            self.fail(f"'{value}' is not {A_DURATION}", param, ctx)
         if seconds < 0 or (self._positive and not seconds):
             self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
         return seconds

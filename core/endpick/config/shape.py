@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from endpick.api.plugin import A_DURATION
 from endpick.config.model import API_VERSIONS, ENDPICK, KIND, LLM_D, EndpointPickerConfig, Part, PluginSpec, part_in
 from endpick.config.source import Json, SourceMap, is_number
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
@@ -138,7 +139,7 @@ EXPECTED = {
     "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "duration_type": "a duration, as text",
+    "duration_type": A_DURATION,
     "quantity_type": "a quantity",
 }
 """By pydantic error."""
@@ -157,8 +158,10 @@ def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Dia
         return _unsupported_version(path, source)
     if path == ("kind",):
         return _wrong_kind(path, source)
-    if kind in ("duration", "quantity"):
-        return _unreadable_unit(kind, path, source)
+    if kind == "duration":
+        return _unreadable(path, source, f"must be {A_DURATION}, not", None)
+    if kind == "quantity":
+        return _unreadable(path, source, "is not a quantity:", "write for example 5000, '10k' or '1Gi'")
     return _wrong_value(detail, path, source)
 
 
@@ -229,7 +232,7 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
             return "put the value in quotes"
         case "a number" | "a whole number", str() if is_number(value):
             return "write the number without quotes"
-        case "a duration, as text", int() | float() if not isinstance(value, bool):
+        case _, int() | float() if expected == A_DURATION and not isinstance(value, bool):
             return f"write '{value}s' if seconds are meant"
         case _:
             return None
@@ -259,15 +262,13 @@ def _wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
     return Diagnostic(Code.E0209, message, source.value_span(path), help=hint, path=path)
 
 
-def _unreadable_unit(kind: str, path: DocumentPath, source: SourceMap) -> Diagnostic:
-    value = value_at(source.data, path)
-    examples = {"duration": "'200ms', '60s' or '1m30s'", "quantity": "5000, '10k' or '1Gi'"}
+def _unreadable(path: DocumentPath, source: SourceMap, complaint: str, advice: str | None) -> Diagnostic:
     return Diagnostic(
         Code.E0210,
-        f"{show_path(path)} is not a {kind}: {describe(value)}",
+        f"{show_path(path)} {complaint} {describe(value_at(source.data, path))}",
         source.value_span(path),
         labels=source.labels_for(path),
-        help=f"write for example {examples[kind]}",
+        help=advice,
         path=path,
     )
 

@@ -137,7 +137,7 @@ class DiscoveryTask:
 
         Raises:
             ConfigurationError: the discovery ended or cannot work.
-            TimeoutError: no report in time; it continues.
+            TimeoutError: no report in time, with the reason if known; it continues.
         """
         assert self._task is not None
         ready = asyncio.ensure_future(self._table.is_ready.wait())
@@ -148,7 +148,8 @@ class DiscoveryTask:
         if self._table.is_ready.is_set():
             return
         if not self._task.done():
-            raise TimeoutError(f"{self.instance.origin} reported no endpoints within {timeout_seconds:g} s")
+            reason = self._plugin.not_ready_because
+            raise TimeoutError(f"reported no endpoints within {timeout_seconds:g} s{reason and f': {reason}'}")
         self._task.result()
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
 

@@ -15,7 +15,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from endpick.api.plugin import DURATION_SCHEMA, Parameters, Plugin, duration_text
+from endpick.api.plugin import A_DURATION, DURATION_SCHEMA, Parameters, Plugin, duration_text
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
 from endpick.host.discovery import Candidate
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
@@ -183,6 +183,9 @@ def _explained(error: ValidationError) -> Iterator[Violation]:
     if _is_about_a_name(error):
         yield Violation(Code.E0402, (*path, str(error.instance)), "is not allowed as a name", str(error.instance))
         return
+    if error.validator in ("type", "pattern") and _is_of_duration(error):
+        yield Violation(Code.E0401, path, f"must be {A_DURATION}, not {_shown(error.instance)}", help=_with_a_unit(error.instance))
+        return
     special = _SPECIAL.get(str(error.validator))
     if special is not None:
         yield from special(error, path)
@@ -225,9 +228,9 @@ def _no_choice_fits(error: ValidationError, path: DocumentPath) -> Iterator[Viol
     if len(plausible) == 1:
         yield from violations(plausible[0])
     elif not plausible and branches:
-        types: list[Any] = [branch[0].validator_value for branch in branches]
-        expected = list(dict.fromkeys(_expected(type_names) for type_names in types))
-        yield Violation(Code.E0401, path, f"must be {_either(expected)}, not {_shown(error.instance)}")
+        expected = list(dict.fromkeys(_wanted(branch[0]) for branch in branches))
+        advice = _with_a_unit(error.instance) if A_DURATION in expected else None
+        yield Violation(Code.E0401, path, f"must be {_either(expected)}, not {_shown(error.instance)}", help=advice)
     elif branches:
         ways = (next(violations([branch[0]])) for branch in plausible)
         predicates = list(dict.fromkeys(way.predicate for way in ways))
@@ -258,6 +261,19 @@ def _is_type_mismatch(branch: Sequence[ValidationError], error: ValidationError)
 
 def _mapping(instance: object) -> Mapping[str, object]:
     return instance if isinstance(instance, Mapping) else {}
+
+
+def _is_of_duration(error: ValidationError) -> bool:
+    return isinstance(error.schema, Mapping) and error.schema.get("pattern") == DURATION_SCHEMA["pattern"]
+
+
+def _wanted(error: ValidationError) -> str:
+    types: Any = error.validator_value
+    return A_DURATION if _is_of_duration(error) else _expected(types)
+
+
+def _with_a_unit(value: object) -> str | None:
+    return f"write '{value}s' if seconds are meant" if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _expected(types: str | Sequence[str]) -> str:

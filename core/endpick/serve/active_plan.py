@@ -85,7 +85,7 @@ class ActivePlan:
             failure = instance_failed(Code.E0706, self._discovery.instance, f"cannot discover endpoints: {problem}")
             raise StartRefused(failure) from problem
         except TimeoutError as problem:
-            failure = instance_failed(Code.E0703, self._discovery.instance, f"reported no endpoints within {discovery_timeout_seconds:g} s")
+            failure = instance_failed(Code.E0703, self._discovery.instance, str(problem))
             raise StartRefused(failure) from problem
         self._collection = self._new_collection(deployment)
         self._collection.start()

@@ -26,6 +26,7 @@ class Followed:
     server: ApiServer
     table: EndpointTable
     registry: CollectorRegistry
+    plugin: KubernetesDiscovery
     task: asyncio.Task[None]
     stands_by: list[str] = field(default_factory=list)  # the reasons reported; empty while it serves
 
@@ -38,6 +39,9 @@ class Followed:
 
     async def becomes(self, members: dict[str, str]) -> None:
         await eventually(lambda: self.members() == members, lambda: f"the pool is {self.members()}, not {members}")
+
+    def obstacles(self) -> str:
+        return self.plugin.not_ready_because
 
     def outcomes(self, collection: str, outcome: str) -> float:
         labels = {"collection": collection, "outcome": outcome}
@@ -63,9 +67,10 @@ async def discovering(server: ApiServer, file: Path, **parameters: object) -> As
     table = EndpointTable(time.monotonic)
     stands_by: list[str] = []
     table.on_stand_by.append(stands_by.append)
-    task = asyncio.create_task(KubernetesDiscovery("k", given, context).run(table))
+    plugin = KubernetesDiscovery("k", given, context)
+    task = asyncio.create_task(plugin.run(table))
     try:
-        yield Followed(server, table, registry, task, stands_by)
+        yield Followed(server, table, registry, plugin, task, stands_by)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

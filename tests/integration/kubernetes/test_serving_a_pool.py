@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from integration.kubernetes.api_server import NEW, POOLS, kubeconfig, pod, pool
+from integration.kubernetes.api_server import NEW, PODS, POOLS, kubeconfig, pod, pool, status
 from integration.kubernetes.api_server import serving as serving_api
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.real_api_server import free_port
@@ -102,6 +102,22 @@ async def test_pool_that_never_appears_ends_the_start(server, folder):
     async with serving_api(server) as url:
         file = kubeconfig(folder / "kubeconfig", url)
         options = ("--pool-name=pool", f"--kubeconfig={file}", "--discovery-timeout=1s")
-        with pytest.raises(AssertionError, match="reported no endpoints within 1 s"):
+        says = "reported no endpoints within 1 s: InferencePool default/pool of inference.networking.k8s.io does not exist"
+        with pytest.raises(AssertionError, match=says):
+            async with serving(folder, *options, exit_code=5):
+                pytest.fail("it serves")
+
+
+async def test_refused_permission_ends_the_start_by_name(server, folder):
+    pool(server)
+    server.instead = lambda request: status(403, "Forbidden") if request.path == PODS else None
+    async with serving_api(server) as url:
+        file = kubeconfig(folder / "kubeconfig", url)
+        options = ("--pool-name=pool", f"--kubeconfig={file}", "--discovery-timeout=1s")
+        says = (
+            "reported no endpoints within 1 s: pods cannot be listed: 403 Forbidden: as the test wants it; "
+            "the Role needs the verb `list` for pods in namespace default"
+        )
+        with pytest.raises(AssertionError, match=says):
             async with serving(folder, *options, exit_code=5):
                 pytest.fail("it serves")

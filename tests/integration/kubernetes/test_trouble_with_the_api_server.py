@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from endpick_kubernetes import follower
-from integration.kubernetes.api_server import NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
+from integration.kubernetes.api_server import NEW, PODS, POOLS, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
 pytestmark = pytest.mark.asyncio
@@ -184,3 +184,29 @@ async def test_custom_resource_installed_later_is_found(one, tmp_path, monkeypat
         one.objects[path] = {}
         one.put(path, "batch", spec={"priority": -1, "poolRef": {"name": "pool"}})
         await eventually(lambda: followed.table.rules.objectives == {"batch": -1}, lambda: "it was not found")
+
+
+ROLE = "; the Role needs the verb `list` for {} in namespace default"
+REFUSALS = [  # path, status, reason, what keeps the discovery from being ready
+    (PODS, 403, "Forbidden", "pods cannot be listed: {}" + ROLE.format("pods")),
+    (POOLS, 403, "Forbidden", "inferencepools cannot be listed: {}" + ROLE.format("inferencepools.inference.networking.k8s.io")),
+    (PODS, 401, "Unauthorized", "pods cannot be listed: {}; the API server does not accept the credentials"),
+    (POOLS, 404, "NotFound", "inferencepools cannot be listed: {}"),
+    (PODS, 500, "InternalError", "pods cannot be listed: {}"),
+]
+
+
+@pytest.mark.parametrize(("path", "code", "reason", "says"), REFUSALS)
+async def test_obstacle_to_readiness_is_named_until_it_is_gone(one, tmp_path, path, code, reason, says):
+    def refused(request: web.Request) -> web.Response | None:
+        if request.path == path:
+            return status(code, reason)
+        return status(403, "Forbidden") if "objectives" in request.path else None  # they are optional
+
+    one.instead = refused
+    async with serving(one) as url, discovering(one, kubeconfig(tmp_path / "kubeconfig", url)) as followed:
+        expected = says.format(f"{code} {reason}: as the test wants it")
+        await eventually(lambda: followed.obstacles() == expected, followed.obstacles)
+        one.instead = lambda _request: None
+        await ready(followed)
+        assert followed.obstacles() == ""

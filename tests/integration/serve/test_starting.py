@@ -117,7 +117,7 @@ def test_configuration_given_twice_is_wrong_usage(folder):
         ("--refresh-metrics-interval=0s", "'0s' is too short; write for example 50ms or 1m30s"),
         ("--drain-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
         ("--grpc-max-recv-msg-size=-1", "'-1' is too little; write for example 16Mi or 500k"),
-        ("--grpc-keepalive-timeout=20", "'20' is not a duration; write for example 50ms or 1m30s"),
+        ("--grpc-keepalive-timeout=20", "'20' is not a duration such as 50ms or 1m30s"),
         ("--grpc-max-connections=0", "0 is not in the range x>=1"),
     ],
 )

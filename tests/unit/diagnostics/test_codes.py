@@ -8,8 +8,11 @@ from importlib.resources import files
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, ExitCode, Severity, exit_code_of
 from endpick.diagnostics.codes import explanation
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
 
 SHOWN_BY_LOADING = [code for code in Code if code.family in (1, 2) and "```yaml" in explanation(code)]
+HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
 
 def test_every_code_has_a_page_with_a_repair() -> None:
@@ -38,6 +41,25 @@ def test_example_on_the_page_triggers_the_code() -> None:
 
         assert code in found
         assert {other for other in found if other.severity is Severity.ERROR} <= {code}
+
+
+def test_example_of_a_plan_triggers_the_code() -> None:
+    shown = {code: example for code in Code if code.family > 2 and (example := first_example(code))}
+    installed = discover()
+
+    for code, example in shown.items():
+        loaded = load_config(text=example if "apiVersion" in example else HEADER + example)
+        found = {diagnostic.code for diagnostic in make_plan(loaded, installed).diagnostics}
+
+        assert code in found, (code, found)
+        assert {other for other in found if other.severity is Severity.ERROR} <= {code}, code
+    assert len(shown) > 30
+
+
+def first_example(code: Code) -> str:
+    """Empty unless YAML: other examples need more than a configuration."""
+    language, _, rest = explanation(code).split("```", 1)[1].partition("\n")
+    return rest.split("```", 1)[0] if language == "yaml" else ""
 
 
 def test_only_file_errors_have_no_example() -> None:
