@@ -182,7 +182,14 @@ _ROWS = (
         "requestHandler.parsers",
         _REFUSE,
     ),
-    KindFacts(SaturationDetector, Layer.ADMISSION, {"saturation": _At.ADMISSION}, "flowControl.saturationDetector", at_most=1),
+    KindFacts(
+        SaturationDetector,
+        Layer.ADMISSION,
+        {"saturation": _At.ADMISSION},
+        "flowControl.saturationDetector",
+        at_most=1,
+        by_reference=True,
+    ),
     KindFacts(
         FairnessPolicy,
         Layer.QUEUEING,
