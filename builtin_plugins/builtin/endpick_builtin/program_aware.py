@@ -62,7 +62,7 @@ class ProgramAwareParameters(Parameters):
     ] = 60.0
     turn_priority_time_weight: Annotated[
         float,
-        Field(alias="turnPriorityTimeWeight", ge=0, le=1e6, description="For `turn-priority`: turns that one second of waiting counts for."),
+        Field(alias="turnPriorityTimeWeight", ge=0, le=1e6, description="For `turn-priority`: turns that a second of waiting is worth."),
     ] = 0.5
     turn_priority_inactivity_seconds: Annotated[
         float,
@@ -205,9 +205,9 @@ class ProgramAwareFairness(
 ):
     """Serves the program with the least attained service, or the session with the most turns, weighed against the longest wait.
 
-    A program is a fairness id. `las`: service = sum of prompt tokens + 2 * completion tokens of its finished responses, 0 if not reported, with
-    half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm
-    is min-max over the waiting flows, 0.5 if all are equal.
+    A program is a fairness id. `las`: service = sum of prompt tokens + 2 * completion tokens of its finished responses, 0 if not reported,
+    with half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request);
+    norm is min-max over the waiting flows, 0.5 if all are equal.
 
     `turn-priority`: score = turn + turnPriorityTimeWeight * wait of its first request (s); turn = its dispatched requests + 1, but 1 for
     `default-flow` and if that request came more than turnPriorityInactivitySeconds after the last response. Equal scores: the longest wait.

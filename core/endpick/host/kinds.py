@@ -25,6 +25,7 @@ from endpick.api import (
     PreRequest,
     ProfileHandler,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
     Scorer,
@@ -67,6 +68,7 @@ class ExtensionPoint(enum.StrEnum):
     """The `extension_point` label of metrics, as in llm-d if it has the point."""
 
     REQUEST_PARSING = "RequestParsing"
+    RESPONDER = "Responder"
     REQUEST_HEADERS = "RequestHeader"
     FAIRNESS_POLICY = "FairnessPolicy"
     ORDERING_POLICY = "OrderingPolicy"
@@ -160,6 +162,7 @@ _ROWS = (
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
     KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
+    KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
     KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
     KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
     KindFacts(Admitter, Layer.ADMISSION, {"admit": _At.ADMISSION}, on_fault=_REFUSE),

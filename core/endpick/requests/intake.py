@@ -283,6 +283,7 @@ def build_request(
         0 if came is None else len(came),
         incoming.received_at,
         None if parsed.payload is None else MappingProxyType(parsed.payload),
+        headers.get(":method", "POST"),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
 
