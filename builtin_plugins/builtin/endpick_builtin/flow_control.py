@@ -7,10 +7,10 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from typing import Annotated, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from endpick.api import Parameters, PluginContext, Stability
 from endpick.api.flow_control import (
@@ -212,6 +212,8 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
 class HoldbackParameters(Parameters):
     """Range and mapping."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"minCeiling": 0.5}]})
+
     shape: Annotated[Literal["linear"], Field(description="Shape of the ceilings over the priorities; only `linear`.")] = "linear"
     domain: Annotated[
         Literal["rank", "value", "explicit"],
@@ -226,7 +228,7 @@ class HoldbackParameters(Parameters):
     ] = 1.0
     ceilings: Annotated[
         Mapping[int, Annotated[float, Field(ge=0.0, le=1.0)]],
-        Field(default_factory=dict, description="For `explicit`: ceilings by priority; other priorities are not served."),
+        Field(default_factory=dict, description="For `explicit`: ceilings by priority, not rising as it falls."),
     ]
 
     @model_validator(mode="after")
@@ -253,7 +255,7 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
 
     `rank`: ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling) for priority i of the N that have a band, 0 being the highest.
     `value`: r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). One priority: maxCeiling.
-    `explicit`: the ceiling in `ceilings`, 0 if there is none.
+    `explicit`: the ceiling in `ceilings`; a priority without one has 0, as have all below it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -270,7 +272,7 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
 
     def _computed(self, priorities: Sequence[int]) -> list[float]:
         if self.parameters.domain == "explicit":
-            return [self.parameters.ceilings.get(priority, 0.0) for priority in priorities]
+            return list(accumulate((self.parameters.ceilings.get(priority, 0.0) for priority in priorities), min))
         lowest, highest = self.parameters.min_ceiling or 0.0, self.parameters.max_ceiling
         span = highest - lowest
         if len(priorities) < 2:

@@ -30,7 +30,7 @@ from endpick.api import (
     SaturationDetector,
     Scorer,
 )
-from endpick.api.discovery import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery, PeerDiscovery
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
@@ -161,6 +161,7 @@ _ROWS = (
     KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
     KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(PeerDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.peers", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
     KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
     KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),

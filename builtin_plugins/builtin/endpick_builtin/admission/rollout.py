@@ -92,7 +92,7 @@ class RolloutScope(_Part):
     label_selector: Annotated[
         LabelSelectorParameters,
         BeforeValidator(parse_selector),
-        WithJsonSchema({"anyOf": [{"type": "string"}, LabelSelectorParameters.model_json_schema()]}),
+        WithJsonSchema({"type": ["string", "object"]}),
         Field(alias="labelSelector", description="Labels of the deployment's endpoints, in kubectl syntax."),
     ]
 
