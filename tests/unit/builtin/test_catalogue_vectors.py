@@ -9,6 +9,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
 
 from endpick.api import (
     CycleState,
@@ -39,9 +41,13 @@ from endpick.api.keys import (
 from endpick.data.table import EndpointTable
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.scheduler import as_view
-from endpick_builtin.pairs.attributes import label_key
+from endpick_builtin.admission.detectors import MaxSaturationParameters
+from endpick_builtin.flow_control import HoldbackParameters
+from endpick_builtin.label_filters import LabelSelectorParameters, parse_selector
+from endpick_builtin.pairs.attributes import AttributeWeightParameters, LabelProducerParameters, label_key
+from endpick_builtin.producers.observed_latency import ObserverParameters
 from unit.builtin.vectors import TARGETS, built, cases, each, vectors
-from unit.scheduling.workbench import REQUEST, access, instance, names, pool
+from unit.scheduling.workbench import REQUEST, access, instance, pool
 
 
 def of(topic: str, plugin_type: str) -> list:
@@ -90,9 +96,8 @@ class Watching:
 @vectors("ttft_windows")
 def test_observed_ttft_percentiles(vector):
     watching, answers = Watching(vector.get("parameters", {})), []
-    events = sorted(
-        [(row[0], 1, row) for row in vector["observations"]] + [(at, 2, None) for at in vector["polls"]], key=lambda one: one[:2]
-    )
+    observations, polls = [(row[0], 1, row) for row in vector["observations"]], [(at, 2, None) for at in vector["polls"]]
+    events = sorted(observations + polls, key=lambda event: event[:2])
     for at, _, row in events:
         if row is None:
             answers.append(watching.percentiles(at))
@@ -179,12 +184,14 @@ def test_largest_saturation(vector):
     module, _, name = TARGETS[vector["type"]].partition(":")
     cls = getattr(import_module(module), name)
     children = {child: instance(Constant, child).plugin for child in vector["values"]}
-    combined = instance(cls, instances=children, detectors=list(children), stages=vector.get("stages", {}))
+    registry = CollectorRegistry()
+    parameters = MaxSaturationParameters.model_validate({"detectors": list(children), "stages": vector.get("stages", {})})
+    combined = cls("max", parameters, PluginContext(registry=registry, instances=children))
     roles = [*vector["roles"], *vector.get("among", [])]
     view = pool(labels=[{} if role is None else {"llm-d.ai/role": role} for role in roles]).view().take(range(len(vector["roles"])))
 
-    assert combined.plugin.saturation(view) == vector["saturation"]
-    (family,) = (one for one in combined.registry.collect() if one.name == "llm_d_epp_flow_control_detector_saturation")
+    assert combined.saturation(view) == vector["saturation"]
+    (family,) = (one for one in registry.collect() if one.name == "llm_d_epp_flow_control_detector_saturation")
     assert {f"{one.labels['detector']},{one.labels['stage']}": one.value for one in family.samples} == vector["shown"]
 
 
@@ -197,7 +204,8 @@ def test_pinned_endpoints(case):
     headers = HeadersForUpstream({})
     plugin.before_request(request, SchedulingResult.failed("unused"), headers, CycleState())
 
-    assert names(as_view(table.view(), plugin.filter_candidates(request, table.view()))) == [f"e{number}" for number in case["kept"]]
+    kept = as_view(table.view(), plugin.filter_candidates(request, table.view()))
+    assert [endpoint.name for endpoint in kept] == [f"default/e{number}" for number in case["kept"]]
     assert headers._removed == (() if case["pin"] is None else ("x-llm-d-pin-host-port",))
 
 
@@ -225,3 +233,64 @@ def test_model_lists(case):
     if "data" in case:
         assert json.loads(answer.body) == {"object": "list", "data": case["data"]}
         assert np.all([value == "application/json" for value in answer.headers.values()])
+
+
+TWICE = [{"label": "a", "attributeKey": "k"}, {"label": "b", "attributeKey": "k"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "problem"),
+    [
+        (ObserverParameters, {"maxRequests": 10, "windowSize": 9}, "10 is more than 9"),
+        (ObserverParameters, {"lowPercentile": 50}, "lowPercentile must be less"),
+        (ObserverParameters, {"bucketHistorySize": 1}, "greater than or equal to 2"),
+        (MaxSaturationParameters, {"detectors": []}, "at least 1"),
+        (MaxSaturationParameters, {"detectors": ["a", "a"]}, "names 'a' twice"),
+        (MaxSaturationParameters, {"detectors": ["a"], "stages": {"b": ["decode"]}}, "'b', which is not one of detectors"),
+        (MaxSaturationParameters, {"detectors": ["a"], "stages": {"a": []}}, "at least 1"),
+        (MaxSaturationParameters, {"detectors": ["a"], "stages": {"a": ["encode"]}}, "'prefill' or 'decode'"),
+        (LabelProducerParameters, {"labels": TWICE}, "attributeKey 'k'"),
+        (AttributeWeightParameters, {"attributeKey": "k", "weights": {"a": 1}}, "producer"),
+        (AttributeWeightParameters, {"attributeKey": "k", "producer": "", "weights": {}}, "at least 1"),
+        (AttributeWeightParameters, {"attributeKey": "k", "producer": "", "weights": {"a": 0}}, "greater than 0"),
+        (AttributeWeightParameters, {"attributeKey": "k", "producer": "", "weights": {"a": 1e-320, "b": 1e300}}, "too small"),
+        (HoldbackParameters, {}, "domain rank needs minCeiling"),
+        (HoldbackParameters, {"domain": "explicit"}, "needs ceilings"),
+        (HoldbackParameters, {"domain": "explicit", "ceilings": {"1": 0.5}, "maxCeiling": 1.0}, "takes no shape"),
+        (HoldbackParameters, {"domain": "explicit", "ceilings": {"1": 0.5, "2": 0.4}}, "must not rise"),
+        (HoldbackParameters, {"domain": "explicit", "ceilings": {"1": 1.5}}, "less than or equal to 1"),
+        (HoldbackParameters, {"minCeiling": 0.5, "ceilings": {"1": 0.5}}, "belong to domain explicit"),
+    ],
+)
+def test_wrong_parameters_are_refused(model, parameters, problem):
+    with pytest.raises(ValidationError, match=problem):
+        model.model_validate(parameters)
+
+
+LABELS = ({}, {"app": "a"}, {"app": "b", "env": "x"}, {"app.io/n-1": "c_d", "env": "y"})
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ("", [0, 1, 2, 3]),
+        ("app=a", [1]),
+        ("app == b , env=x", [2]),
+        ("app!=a", [0, 2, 3]),
+        ("env in (x, y)", [2, 3]),
+        ("env notin (x)", [0, 1, 3]),
+        ("env", [2, 3]),
+        ("!env,app", [1]),
+        ("app.io/n-1=c_d", [3]),
+        ("app=", []),
+    ],
+)
+def test_kubectl_selectors(selector, selected):
+    parsed = LabelSelectorParameters.model_validate(parse_selector(selector))
+    assert [number for number, labels in enumerate(LABELS) if parsed.selects(labels)] == selected
+
+
+@pytest.mark.parametrize("selector", ["app=a=b", "env in x", "a,,b", "=a", "env in (a", "a b"])
+def test_wrong_selectors_are_refused(selector):
+    with pytest.raises(ValueError, match="no label selector"):
+        parse_selector(selector)
