@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from prometheus_client.metrics import Counter, Gauge
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from endpick.api import ConfigurationError, Parameters, PluginContext, Stability
 from endpick.api.discovery import Peer, PeerDiscovery
@@ -27,7 +27,11 @@ class PeerParameters(Parameters):
     selector: Annotated[
         str, Field(min_length=1, description="Label selector of this deployment's Pods, in kubectl syntax.", examples=["app=my-epp"])
     ]
-    port: Annotated[int, Field(ge=1, le=65535, description="Port on which replicas exchange state.", examples=[9002])]
+    port: Annotated[
+        int,
+        Field(ge=1, le=65535, description="Port on which replicas exchange state, as number or text.", examples=["9002"]),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string", "pattern": "^[0-9]{1,5}$"}]}),
+    ]
     namespace: Annotated[
         str, Field(description="Namespace of the Pods. Must be $NAMESPACE, if set. Default: that, then as `kubernetes-discovery`.")
     ] = ""
