@@ -13,11 +13,11 @@ from endpick.host.kinds import OnFault
 from endpick.requests.model import NOT_RESERVED, Refused, Routed
 from endpick_builtin.coordination import ReserveEndpoint
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
-from unit.requests.stage import Stage
+from unit.requests.stage import CHAT, Stage
 from unit.scheduling.workbench import instance, plugin_of, pool
 
 HELLO = DirectResponse(200, b"hello", {"x-by": "plugin"})
-BODIES = [None, {"model": "m", "messages": []}, {"model": "m", "prompt": "x"}]
+BODIES = [None, CHAT]
 
 
 def responder_of(function, name="responder", on_fault=None):
