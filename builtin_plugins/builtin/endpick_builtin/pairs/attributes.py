@@ -251,7 +251,7 @@ class PublishedLabel(_Closed):
     """A label and its data key."""
 
     label: Annotated[str, Field(min_length=1, description="Label of the endpoint.")]
-    attribute_key: Annotated[AttributeName, Field(alias="attributeKey")]
+    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key for its value.", examples=["region"])]
 
 
 class LabelProducerParameters(Parameters):
@@ -305,7 +305,7 @@ Weight: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 class AttributeWeightParameters(Parameters):
     """The text and the weights of its values."""
 
-    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", examples=["region"])]
+    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key of the text.", examples=["region"])]
     producer: Annotated[str, Field(description="Instance that writes the text, such as a label-producer; or empty.", examples=[""])]
     weights: Annotated[
         Mapping[str, Weight], Field(min_length=1, description="Positive weights by value.", examples=[{"region-1": 2, "region-2": 1}])
