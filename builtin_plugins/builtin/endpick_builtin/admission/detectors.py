@@ -237,7 +237,11 @@ class MaxSaturationParameters(Parameters):
     detectors: Annotated[
         tuple[str, ...],
         RefersTo(SaturationDetector),
-        Field(min_length=1, description="Saturation detectors; the largest value counts.", examples=[["pool-concurrency", "pool-queue"]]),
+        Field(
+            min_length=1,
+            description="Saturation detectors; the largest value counts.",
+            examples=[["concurrency-detector", "utilization-detector"]],
+        ),
     ]
     stages: Annotated[
         Mapping[str, Annotated[tuple[Stage, ...], Field(min_length=1)]],
