@@ -21,6 +21,7 @@ from endpick.api import (
     ProfileRunResult,
     Rejection,
     RequestHeaderProcessor,
+    Responder,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -40,6 +41,7 @@ KINDS = (
     PreRequest,
     ProfileHandler,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
 )
@@ -84,6 +86,8 @@ def request_calls(
     """A name and a call for each part that it has in a request."""
     if isinstance(plugin, Parser):
         yield "parser", _parsing(plugin_type, plugin)
+    if isinstance(plugin, Responder):
+        yield "responder", lambda: plugin.respond(request, endpoints, state)
     if isinstance(plugin, RequestHeaderProcessor):
         yield "request header processor", lambda: plugin.request_headers(request, state)
     if isinstance(plugin, CandidateFilter):

@@ -72,9 +72,11 @@ PARAMETERS: Mapping[str, Mapping[str, object]] = {
         "attributes": [{"key": {"namespace": "envoy.lb", "name": "cost"}, "expression": "usage.completion_tokens"}]
     },
     "disaggregatedset-rollout-screener": {
-        "scope": {"labelSelector": {}},
-        "revisionGating": {"mode": "sum", "requireRoles": {"values": ["decode"]}},
+        "scope": {"labelSelector": ""},
+        "revisionGating": {"mode": "sum", "requiredRoles": ["decode"]},
     },
+    "endpoint-attribute-weight-scorer": {"attributeKey": "region", "producer": "", "weights": {"a": 2, "b": 1}},
+    "max-saturation-detector": {"detectors": ["a", "b"]},
     "precise-prefix-cache-producer": {"kvEventsConfig": {"discoverPods": False}},
     "precise-prefix-cache-scorer": {"kvEventsConfig": {"discoverPods": False}},
 }

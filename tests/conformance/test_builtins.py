@@ -17,7 +17,9 @@ from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetr
 from endpick_builtin.collection.otlp import OtlpSource
 from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor, TopologyExtractor
+from endpick_builtin.flow_control import PriorityHoldback
 from endpick_builtin.label_filters import ByLabelFilter
+from endpick_builtin.pairs.attributes import LabelProducer
 from endpick_builtin.pairs.sessions import SessionIdProducer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_kubernetes.discovery import KubernetesDiscovery
@@ -61,6 +63,8 @@ INPUTS = {
     ModelsDataExtractor: {"payloads": [ModelList((ServedModel("base"), ServedModel("a", "base")))]},
     MulticlusterMetricsExtractor: {"payloads": [CLUSTER_PAGE]},
     OtlpSource: {"parameters": {"port": 0}},
+    LabelProducer: {"payloads": [EndpointEvent(EndpointChange.ADDED, Endpoint("default/a", "127.0.0.1", 8000))]},
+    PriorityHoldback: {"parameters": {"minCeiling": 0.5}, "examples": [{"domain": "explicit", "ceilings": {"1": 0.9, "-1": 0.5}}]},
     SessionIdProducer: {"parameters": {"headerName": "X-Session-Id"}, "examples": [{"cookieName": "session"}]},
     TopologyExtractor: {"payloads": [EndpointEvent(EndpointChange.ADDED, Endpoint("default/a", "127.0.0.1", 8000))]},
 }

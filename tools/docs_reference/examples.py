@@ -21,6 +21,13 @@ _HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 _PROFILES = (("default",), ("decode",), ("decode", "prefill"), ("decode", "prefill", "encode"))
 """Some handlers need profiles with these names."""
 
+_OTHERS = (
+    "- type: always-disagg-pd-decider\n",
+    "- type: disagg-profile-handler\n",
+    "- type: concurrency-detector\n- type: utilization-detector\n",
+)
+"""Instances that some plugins refer to or need."""
+
 _QUEUEING = {
     FairnessPolicy: "  defaultPriorityBand: {{fairnessPolicyRef: {}}}\n",
     OrderingPolicy: "  defaultPriorityBand: {{orderingPolicyRef: {}}}\n",
@@ -53,7 +60,7 @@ def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
     if kinds & _QUEUEING.keys():
         named = "".join(line.format(loaded.type) for kind, line in _QUEUEING.items() if kind in kinds)
         layer += f"featureGates: [flowControl]\nflowControl:\n{named}"
-    for more in ("", "- type: always-disagg-pd-decider\n", "- type: disagg-profile-handler\n"):
+    for more in ("", *_OTHERS):
         for names in _PROFILES if ProfileHandler in kinds or PreRequest in kinds or more else _PROFILES[:1]:
             listed = f"  - pluginRef: {loaded.type}\n" if in_profile else "  - pluginRef: queue-scorer\n"
             scorer = "" if in_profile else "- type: queue-scorer\n"

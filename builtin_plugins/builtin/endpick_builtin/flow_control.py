@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from typing import Annotated, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from endpick.api import Parameters, PluginContext, Stability
 from endpick.api.flow_control import (
@@ -212,17 +212,39 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
 class HoldbackParameters(Parameters):
     """Range and mapping."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"minCeiling": 0.5}]})
+
     shape: Annotated[Literal["linear"], Field(description="Shape of the ceilings over the priorities; only `linear`.")] = "linear"
     domain: Annotated[
-        Literal["rank", "value"], Field(description="Ceilings rise with the rank of a priority (`rank`) or with its number (`value`).")
+        Literal["rank", "value", "explicit"],
+        Field(description="Ceilings rise with the rank of a priority (`rank`) or with its number (`value`), or are listed (`explicit`)."),
     ] = "rank"
-    min_ceiling: Annotated[float, Field(alias="minCeiling", ge=0.0, lt=1.0, description="Ceiling of the lowest priority.", examples=[0.5])]
+    min_ceiling: Annotated[
+        float | None,
+        Field(alias="minCeiling", ge=0.0, lt=1.0, description="Ceiling of the lowest priority; not for `explicit`.", examples=[0.5]),
+    ] = None
     max_ceiling: Annotated[
         float, Field(alias="maxCeiling", gt=0.0, le=1e6, description="Ceiling of the highest priority; at least minCeiling.")
     ] = 1.0
+    ceilings: Annotated[
+        Mapping[int, Annotated[float, Field(ge=0.0, le=1.0)]],
+        Field(default_factory=dict, description="For `explicit`: ceilings by priority, not rising as it falls."),
+    ]
 
     @model_validator(mode="after")
-    def _ordered(self) -> HoldbackParameters:
+    def _fits_the_domain(self) -> HoldbackParameters:
+        if self.domain == "explicit":
+            foreign = self.model_fields_set & {"shape", "min_ceiling", "max_ceiling"}
+            if foreign or not self.ceilings:
+                raise ValueError("domain explicit needs ceilings, and takes no shape, minCeiling or maxCeiling")
+            falling = [self.ceilings[priority] for priority in sorted(self.ceilings, reverse=True)]
+            if falling != sorted(falling, reverse=True):
+                raise ValueError("ceilings must not rise as the priority falls")
+            return self
+        if self.ceilings:
+            raise ValueError(f"ceilings belong to domain explicit, not to {self.domain}")
+        if self.min_ceiling is None:
+            raise ValueError(f"domain {self.domain} needs minCeiling")
         if self.max_ceiling < self.min_ceiling:
             raise ValueError("maxCeiling must not be below minCeiling")
         return self
@@ -233,6 +255,7 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
 
     `rank`: ceiling = maxCeiling - i / (N - 1) * (maxCeiling - minCeiling) for priority i of the N that have a band, 0 being the highest.
     `value`: r = (priority - lowest) / (highest - lowest), ceiling = minCeiling + r * (maxCeiling - minCeiling). One priority: maxCeiling.
+    `explicit`: the ceiling in `ceilings`; a priority without one has 0, as have all below it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -248,7 +271,9 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
         return self._ceilings
 
     def _computed(self, priorities: Sequence[int]) -> list[float]:
-        lowest, highest = self.parameters.min_ceiling, self.parameters.max_ceiling
+        if self.parameters.domain == "explicit":
+            return list(accumulate((self.parameters.ceilings.get(priority, 0.0) for priority in priorities), min))
+        lowest, highest = self.parameters.min_ceiling or 0.0, self.parameters.max_ceiling
         span = highest - lowest
         if len(priorities) < 2:
             return [highest] * len(priorities)

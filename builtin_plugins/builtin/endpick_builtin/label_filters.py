@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Generic, Self, TypeVar
@@ -122,6 +123,28 @@ class LabelSelectorParameters(Parameters):
     def selects(self, labels: Mapping[str, str]) -> bool:
         has_labels = all(labels.get(name) == value for name, value in self.match_labels.items())
         return has_labels and all(requirement.holds_for(labels) for requirement in self.match_expressions)
+
+
+_TERM = re.compile(r"\s*(?:(!)?\s*([\w./-]+)|([\w./-]+)\s*(==?|!=)\s*([\w.-]*)|([\w./-]+)\s+(in|notin)\s*\(([^()]*)\))\s*", re.ASCII)
+
+
+def parse_selector(selector: object) -> object:
+    """A selector in kubectl's syntax, such as `app=vllm,env in (a, b)`, as a mapping; other values as they are. Raises ValueError."""
+    if not isinstance(selector, str):
+        return selector
+    expressions: list[dict[str, object]] = []
+    for term in re.split(r",(?![^(]*\))", selector) if selector.strip() else ():
+        found = _TERM.fullmatch(term)
+        if found is None:
+            raise ValueError(f"'{term.strip()}' is no label selector; write for example app=vllm or env in (a, b)")
+        absent, label, key, equals, value, listed, among, values = found.groups()
+        if label:
+            expressions.append({"key": label, "operator": Operator.DOES_NOT_EXIST if absent else Operator.EXISTS})
+            continue
+        negative = equals == "!=" or among == "notin"
+        chosen = (value,) if equals else tuple(each.strip() for each in values.split(","))
+        expressions.append({"key": key or listed, "operator": Operator.NOT_IN if negative else Operator.IN, "values": chosen})
+    return {"matchExpressions": expressions}
 
 
 class LabelSelectorFilter(Filter[LabelSelectorParameters]):

@@ -1,7 +1,8 @@
-"""`program-aware-fairness`: serves the program with the least attained service."""
+"""`program-aware-fairness`: serves the program with the least attained service, or the most turns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, cast
 from weakref import WeakSet
@@ -11,19 +12,33 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field
 
-from endpick.api import CycleState, InferenceRequest, Parameters, PluginContext, ResponseEnd, ResponseObserver
+from endpick.api import (
+    CycleState,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    PreRequest,
+    ResponseEnd,
+    ResponseObserver,
+    SchedulingResult,
+    UpstreamHeaders,
+)
 from endpick.api.flow_control import Band, FairnessPolicy, Flow, WaitingRequest
 from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
+_SHARED_FLOW = "default-flow"  # of requests without a fairness id
 _MAX_HALF_LIVES = 500  # then the ledger is rescaled: 2^500 is far below the largest float, 2^1023
 
 
 class ProgramAwareParameters(Parameters):
-    """Weights and decay of attained service."""
+    """The strategy and its weights."""
 
-    strategy: Annotated[Literal["las"], Field(description="Least attained service; the only strategy.")] = "las"
+    strategy: Annotated[
+        Literal["las", "turn-priority"],
+        Field(description="Least attained service first (`las`), or sessions with the most turns first (`turn-priority`)."),
+    ] = "las"
     eviction_ttl_seconds: Annotated[
         float, Field(alias="evictionTtlSeconds", gt=0, le=1e9, description="A program without requests for this long is forgotten.")
     ] = 3600.0
@@ -45,14 +60,29 @@ class ProgramAwareParameters(Parameters):
     las_half_life_seconds: Annotated[
         float, Field(alias="lasHalfLifeSeconds", ge=0, le=1e9, description="Half-life of attained service; 0 for no decay.")
     ] = 60.0
+    turn_priority_time_weight: Annotated[
+        float,
+        Field(alias="turnPriorityTimeWeight", ge=0, le=1e6, description="For `turn-priority`: turns that a second of waiting is worth."),
+    ] = 0.5
+    turn_priority_inactivity_seconds: Annotated[
+        float,
+        Field(
+            alias="turnPriorityInactivitySeconds",
+            ge=0,
+            le=1e9,
+            description="For `turn-priority`: idle time after which a program is at turn one again; 0 for never.",
+        ),
+    ] = 120.0
 
 
 class _Program:
     """`service` is on the scale of the ledger."""
 
-    __slots__ = ("dispatched", "seen_at", "service", "waited")
+    __slots__ = ("completed_at", "dispatched", "in_flight", "seen_at", "service", "waited")
 
     def __init__(self) -> None:
+        self.completed_at = math.inf
+        self.in_flight = 0
         self.service = 0.0
         self.seen_at = 0.0
         self.waited = 0.0
@@ -130,7 +160,7 @@ class _Waiting:
             if place == len(self.since):
                 self.since = np.concatenate((self.since, np.zeros(place)))
                 self.service = np.concatenate((self.service, np.zeros(place)))
-            self.service[place] = service
+        self.service[place] = service
         self.flows[place] = flow
         self.since[place] = since
 
@@ -155,33 +185,51 @@ class _Waiting:
         cost += since * _slope(since, weight_wait)
         return self.flows[int(cost.argmin())]
 
+    def deepest(self, time_weight: float) -> Flow | None:
+        """`service` holds negative turns. Now shifts all scores alike; the longest wait breaks ties."""
+        size = len(self.flows)
+        if size < 2:
+            return self.flows[0] if size else None
+        since = self.since[:size]
+        cost = self.service[:size] + time_weight * since
+        return self.flows[int(np.where(cost == cost.min(), since, np.inf).argmin())]
+
 
 def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) -> float:
     width = float(np.maximum.reduce(column) - np.minimum.reduce(column))
     return weight / width if width else 0.0
 
 
-class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]):
-    """Serves the program with the least attained service, weighed against the longest wait.
+class ProgramAwareFairness(
+    FairnessPolicy[ProgramAwareParameters], PreRequest[ProgramAwareParameters], ResponseObserver[ProgramAwareParameters]
+):
+    """Serves the program with the least attained service, or the session with the most turns, weighed against the longest wait.
 
-    A program is a fairness id; service = sum of prompt tokens + 2 * completion tokens of its finished responses, 0 if not reported, with
-    half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request); norm
-    is min-max over the waiting flows, 0.5 if all are equal.
+    A program is a fairness id. `las`: service = sum of prompt tokens + 2 * completion tokens of its finished responses, 0 if not reported,
+    with half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request);
+    norm is min-max over the waiting flows, 0.5 if all are equal.
+
+    `turn-priority`: score = turn + turnPriorityTimeWeight * wait of its first request (s); turn = its dispatched requests + 1, but 1 for
+    `default-flow` and if that request came more than turnPriorityInactivitySeconds after the last response. Equal scores: the longest wait.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` for the first 1000
-    programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service.
+    programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service. `turn-priority` has no service: its index
+    is of mean waits.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         now = context.clock()
+        self._by_turn = parameters.strategy == "turn-priority"
         self._ledger = _Ledger(parameters.las_half_life_seconds, now, parameters.max_programs, context)
         self._swept_at = now
         self._bands: WeakSet[_Waiting] = WeakSet()
         if context.registry is not None:
-            context.registry.register(_Gauges(self._ledger, context))
+            context.registry.register(_Gauges(self._ledger, context, has_service=not self._by_turn))
 
     def choose(self, band: Band) -> Flow | None:
+        if self._by_turn:
+            return self._waiting(band).deepest(self.parameters.turn_priority_time_weight)
         return self._waiting(band).best(self.parameters.las_weight_service, self.parameters.las_weight_head_wait)
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
@@ -189,7 +237,7 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         if head is None:
             waiting.drop(flow.id)
         else:
-            waiting.put(flow, head.enqueued_at, self._service(flow.id))
+            waiting.put(flow, head.enqueued_at, self._rank(flow.id, head.enqueued_at))
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
         now = self.context.clock()
@@ -197,11 +245,23 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
         program.waited += max(0.0, now - waiting.enqueued_at)
         program.dispatched += 1
         self._maintain(now)
+        if flow.head is not None:
+            self.flow_changed(band, flow)
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        program = self._ledger.programs.get(kept_id(request.fairness_id))
+        if program is not None:
+            program.in_flight += 1
+            state.private["program"] = program
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        if end.usage is None:
-            return
         now = self.context.clock()
+        sent = state.private.pop("program", None)
+        if isinstance(sent, _Program):
+            sent.in_flight -= 1
+            sent.completed_at = now
+        if end.usage is None or self._by_turn:
+            return
         self._maintain(now)
         program = self._ledger.seen(request.fairness_id, now)
         program.service += (end.usage.prompt_tokens + 2 * end.usage.completion_tokens) * self._ledger.scale(now)
@@ -210,9 +270,16 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             if place is not None:
                 waiting.service[place] = program.service
 
-    def _service(self, program_id: str) -> float:
+    def _rank(self, program_id: str, waits_since: float) -> float:
+        """Service, or the turn as a negative number; the smaller goes first."""
         program = self._ledger.programs.get(kept_id(program_id))
-        return 0.0 if program is None else program.service
+        if not self._by_turn:
+            return 0.0 if program is None else program.service
+        if program is None or program_id == _SHARED_FLOW:
+            return -1.0
+        limit = self.parameters.turn_priority_inactivity_seconds
+        is_idle = bool(limit) and not program.in_flight and waits_since - program.completed_at > limit
+        return -1.0 if is_idle else -1.0 - program.dispatched
 
     def _waiting(self, band: Band) -> _Waiting:
         waiting = cast("_Waiting | None", band.private.get(_STATE))
@@ -221,7 +288,7 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             self._bands.add(waiting)
             for flow in band.flows:
                 if flow.head is not None:
-                    waiting.put(flow, flow.head.enqueued_at, self._service(flow.id))
+                    waiting.put(flow, flow.head.enqueued_at, self._rank(flow.id, flow.head.enqueued_at))
         return waiting
 
     def _maintain(self, now: float) -> None:
@@ -234,13 +301,14 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             self._ledger.rescale(now)
         for waiting in self._bands:
             for flow_id, place in waiting.places.items():
-                waiting.service[place] = self._service(flow_id)
+                waiting.service[place] = self._rank(flow_id, float(waiting.since[place]))
 
 
 class _Gauges(Collector):
-    def __init__(self, ledger: _Ledger, context: PluginContext) -> None:
+    def __init__(self, ledger: _Ledger, context: PluginContext, *, has_service: bool) -> None:
         self._ledger = ledger
         self._clock = context.clock
+        self._has_service = has_service
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         yield GaugeMetricFamily("llm_d_epp_program_aware_jains_fairness_index", _JAIN)
@@ -250,14 +318,18 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         programs, scale = self._ledger.programs, self._ledger.scale(self._clock())
         jain, service, wait = self.describe()
-        jain.add_metric((), jain_index(np.fromiter((program.service / scale for program in programs.values()), np.float64)))
+        if self._has_service:
+            compared = [program.service / scale for program in programs.values()]
+        else:
+            compared = [program.waited / program.dispatched for program in programs.values() if program.dispatched]
+        jain.add_metric((), jain_index(np.array(compared)))
         for key, label in self._ledger.shown.items():
             program = programs.get(key)
             if program is not None:
                 service.add_metric((label,), program.service / scale)
                 if program.dispatched:
                     wait.add_metric((label,), 1000.0 * program.waited / program.dispatched)
-        yield from (jain, service, wait)
+        yield from (jain, service, wait) if self._has_service else (jain, wait)
 
 
 _JAIN = "Jain's index of attained service: 1 if all programs have the same, 1 / n if one of n has all."

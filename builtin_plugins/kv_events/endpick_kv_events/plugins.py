@@ -25,6 +25,7 @@ from endpick.api import (
     SchedulingResult,
     Scorer,
     ScoringState,
+    Stability,
     Subscriptions,
     TerminationCause,
     UpstreamHeaders,
@@ -291,6 +292,8 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
     """
 
     category = Category.AFFINITY
+    stability = Stability.DEPRECATED
+    replaced_by = "prefix-cache-scorer"
     consumes: ClassVar[tuple[AnyKey, ...]] = (PREFIX_MATCH_SHARE,)
 
     @classmethod

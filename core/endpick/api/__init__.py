@@ -35,7 +35,18 @@ from endpick.api.keys import (
 )
 from endpick.api.metrics import LabelLimit, MetricsPage
 from endpick.api.plugin import ColumnWriter, Duration, Parameters, Plugin, PluginContext, RefersTo, Stability, parse_duration
-from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
+from endpick.api.request import (
+    DirectResponse,
+    InferenceRequest,
+    JSONObject,
+    JSONValue,
+    Media,
+    Modality,
+    ParsedRequest,
+    Prompt,
+    Rejection,
+    Usage,
+)
 from endpick.api.request_control import (
     Admitter,
     CandidateFilter,
@@ -45,6 +56,7 @@ from endpick.api.request_control import (
     Parser,
     PreRequest,
     RequestHeaderProcessor,
+    Responder,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -82,6 +94,7 @@ __all__ = (
     "DataKey",
     "DataProducer",
     "DataSource",
+    "DirectResponse",
     "DisaggregationDecider",
     "Duration",
     "EndpickError",
@@ -121,6 +134,7 @@ __all__ = (
     "Rejection",
     "ReloadRejected",
     "RequestHeaderProcessor",
+    "Responder",
     "ResponseEnd",
     "ResponseHead",
     "ResponseObserver",

@@ -1,4 +1,4 @@
-"""The kind that finds the endpoints of the pool."""
+"""The kinds that find the endpoints of the pool, and other endpoint pickers."""
 
 from __future__ import annotations
 
@@ -74,3 +74,23 @@ class EndpointDiscovery(Plugin[P]):
 
         A ConfigurationError ends start-up before `registry.ready()`. Later, `run` is called again with back-off, as after any error.
         """
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Peer:
+    """Another replica of this endpoint picker; `name` is `namespace/pod`."""
+
+    name: str
+    host: str
+    port: int
+
+
+class PeerDiscovery(Plugin[P]):
+    """Finds the other replicas of this endpoint picker, from `start` to `stop`. A configuration has at most one."""
+
+    kind: ClassVar[str] = "peer-discovery"
+
+    @property
+    @abstractmethod
+    def peers(self) -> tuple[Peer, ...]:
+        """The replicas known now, by name, without this one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -254,6 +255,77 @@ MEDIA_MATCHED = DataKey(
     Scope.CANDIDATE,
     doc="Media items whose embeddings the endpoint has probably cached (count).",
     default_producer=_ENCODER_CACHE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TTFTPercentiles:
+    """Observed times to first token of one endpoint.
+
+    Attributes:
+        floor: Without load, from the long history (seconds); 0 until it has an entry.
+        window_floor: P10 of the recent requests (seconds).
+        low_load: At the low percentile (seconds), with `inflight_at_low_load` requests in flight.
+        typical_load: At the typical percentile (seconds), with `inflight_at_typical_load` requests in flight.
+        recent: Recent requests (count).
+        observations: Requests so far (count).
+        threshold: Requests from which the numbers are trusted (count).
+    """
+
+    floor: float = 0.0
+    window_floor: float = 0.0
+    low_load: float = 0.0
+    typical_load: float = 0.0
+    inflight_at_low_load: float = 0.0
+    inflight_at_typical_load: float = 0.0
+    recent: int = 0
+    observations: int = 0
+    threshold: int = 0
+
+    @property
+    def trusted_floor(self) -> float:
+        """The floor; 0 below the threshold."""
+        return 0.0 if self.observations < self.threshold else self.floor or self.window_floor
+
+
+TTFT_PERCENTILES = DataKey(
+    "ttft-percentiles",
+    TTFTPercentiles,
+    doc="Times to first token as the picker observed them.",
+    default_producer="latency-observer-producer-hub",
+)
+
+
+class OutputLength(StrEnum):
+    """Expected length of a response."""
+
+    LONG = "LONG"
+    SHORT = "SHORT"
+    UNKNOWN = "UNKNOWN"
+
+
+OUTPUT_LENGTH = DataKey("outlen-bucket", OutputLength, Scope.REQUEST, doc="Expected length of the response: LONG, SHORT or UNKNOWN.")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """An agent session before the current request; times are seconds of `PluginContext.clock`."""
+
+    turns_taken: int = 0
+    duration_seconds: float = 0.0
+    last_seen_at: float = 0.0
+    in_flight_requests: int = 0
+    completed_requests: int = 0
+    total_input_tokens: int = 0
+    total_output_tokens: int = 0
+
+
+SESSION_STATE = DataKey(
+    "session-state",
+    SessionState,
+    Scope.REQUEST,
+    doc="What the agent session of the request did so far.",
+    default_producer="session-state-producer",
 )
 
 MULTICLUSTER_QUEUE_SIZE = DataKey(

@@ -161,6 +161,7 @@ class InferenceRequest:
         size_bytes: Of the body as received.
         received_at: Monotonic seconds when the headers arrived.
         payload: The JSON object of the body, read-only; else None.
+        method: Of HTTP, in upper case.
     """
 
     id: str
@@ -177,6 +178,7 @@ class InferenceRequest:
     size_bytes: int = 0
     received_at: float = 0.0
     payload: JSONObject | None = field(default=None, repr=False)
+    method: str = "POST"
 
 
 _REJECTION: Fields = (("message", str), ("status", int), ("reason", str))
@@ -205,6 +207,36 @@ class Rejection:
             raise ValueError(f"status of a Rejection must be an HTTP error, 400 to 599, not {self.status}")
         if not (self.reason.isascii() and self.reason.isprintable()):
             raise ValueError(f"reason of a Rejection must be fit for a header, not {shown(self.reason)}")
+
+
+MAX_RESPONSE_BYTES = 1024 * 1024
+"""Longest body of a `DirectResponse`."""
+_DIRECT_RESPONSE: Fields = (("status", int), ("body", bytes), ("headers", Mapping))
+
+
+@dataclass(frozen=True, slots=True)
+class DirectResponse:
+    """A response from a plugin, without a model server.
+
+    Attributes:
+        status: HTTP status, 200 to 599.
+        body: At most `MAX_RESPONSE_BYTES`.
+
+    Raises:
+        ValueError: the status is no final one, the body is too long, or HTTP does not allow a header.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types(self, _DIRECT_RESPONSE)
+        check_headers(self.headers.items())
+        if not 200 <= self.status <= 599:
+            raise ValueError(f"status of a DirectResponse must be a final one, 200 to 599, not {self.status}")
+        if len(self.body) > MAX_RESPONSE_BYTES:
+            raise ValueError(f"body of a DirectResponse may have {MAX_RESPONSE_BYTES} bytes, not {len(self.body)}")
 
 
 _PARSED_REQUEST: Fields = (

@@ -1,7 +1,7 @@
 """The kinds that act on a request before and after scheduling.
 
-Order for one request: parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request →
-response hooks. Only `produce` may await.
+Order for one request: parse → respond → request headers → candidates → shed → candidate filters → produce → admit → schedule →
+pre-request → response hooks. Only `produce` may await.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeAlias
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.plugin import P, Plugin
-from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, Usage
+from endpick.api.request import DirectResponse, InferenceRequest, ParsedRequest, Rejection, Usage
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 
@@ -52,6 +52,19 @@ class Parser(Plugin[P]):
         ones; zeros and None do not.
         """
         return None
+
+
+class Responder(Plugin[P]):
+    """Answers requests itself, without a model server."""
+
+    kind: ClassVar[str] = "responder"
+
+    @abstractmethod
+    def respond(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> DirectResponse | None:
+        """Answer, or return None to route the request. Called for requests with and without body, in order, until one answers.
+
+        `endpoints` may be empty.
+        """
 
 
 class RequestHeaderProcessor(Plugin[P]):
@@ -130,8 +143,8 @@ class PreRequest(Plugin[P]):
     @abstractmethod
     def before_request(
         self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState
-    ) -> Rejection | None:
-        """Record the decision or add headers. All instances run; the first rejection refuses the request."""
+    ) -> Rejection | DirectResponse | None:
+        """Record the decision or add headers. All instances run. The first rejection counts, else the first response."""
 
 
 class TerminationCause(StrEnum):

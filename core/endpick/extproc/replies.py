@@ -22,6 +22,7 @@ from endpick._proto.ext_proc_pb2 import (
     StatusCode,
     TrailersResponse,
 )
+from endpick.api.request import DirectResponse
 from endpick.extproc.messages import (
     DESTINATION_HEADER,
     DROPPED_REASON_HEADER,
@@ -155,10 +156,22 @@ def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) ->
     return b"".join((head, body, _END)) if end else b"".join((head, body))
 
 
+def direct(answer: DirectResponse) -> bytes:
+    """Have the gateway answer with a plugin's response."""
+    response = ImmediateResponse(
+        status=_status(answer.status), headers=mutation({}, answer.headers), body=answer.body, details="endpick_direct_response"
+    )
+    return ProcessingResponse(immediate_response=response).SerializeToString()
+
+
+def _status(number: int) -> HttpStatus:
+    return HttpStatus(code=StatusCode.Name(number if number in _FINAL_STATUSES else 500))
+
+
 def immediate(refused: Refused) -> bytes:
     """Have the gateway answer with an error."""
     response = ImmediateResponse(
-        status=HttpStatus(code=StatusCode.Name(refused.status if refused.status in _FINAL_STATUSES else 500)),
+        status=_status(refused.status),
         body=f"inference error: {refused.code} - {refused.message}".encode(errors="replace"),
         details=f"endpick_{refused.reason or refused.code}",
     )

@@ -12,6 +12,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
+from endpick.api.request import DirectResponse
 from endpick.extproc import replies
 from endpick.extproc.messages import (
     REQUEST_BODY,
@@ -191,8 +192,8 @@ class Session:
             return ()
         if self.state is _ROUTED:
             return self._evicted(result)
-        if not isinstance(result, (Routed, Refused)):
-            return self.fail(TypeError(f"a decision is Routed or Refused, not {type(result).__name__}"))
+        if not isinstance(result, (Routed, Refused, DirectResponse)):
+            return self.fail(TypeError(f"a decision is Routed, Refused or DirectResponse, not {type(result).__name__}"))
         answers = [*self._answer(result)]
         kept, self._queue = self._queue, []
         for message in kept:
@@ -290,7 +291,7 @@ class Session:
             decision = self._director.decide(incoming)
         except Exception as error:
             return self._internal_error(error)
-        if isinstance(decision, (Routed, Refused)):
+        if isinstance(decision, (Routed, Refused, DirectResponse)):
             return self._answer(decision)
         self._enter(_DECIDING)
         self.waiting = decision
@@ -299,6 +300,8 @@ class Session:
     def _answer(self, decision: Decision) -> Sequence[bytes]:
         if isinstance(decision, Refused):
             return self._refuse(decision)
+        if isinstance(decision, DirectResponse):
+            return self._end(replies.direct(decision))
         self._response.exchange = decision.exchange
         self._enter(_ROUTED)
         if decision.flight is not None and self._interrupt is not None:
@@ -316,9 +319,12 @@ class Session:
 
     def _refuse(self, refused: Refused) -> Sequence[bytes]:
         self._counters.names_too_long += refused is LONG_NAME
+        return self._end(replies.immediate(refused))
+
+    def _end(self, reply: bytes) -> Sequence[bytes]:
         self._request.release()
         self._enter(SessionState.ANSWERED)
-        return [replies.immediate(refused)]
+        return [reply]
 
     def _internal_error(self, exception: BaseException) -> Sequence[bytes]:
         self._counters.decision_faults += 1

@@ -34,6 +34,7 @@ HOST_DISTRIBUTION = "endpick"
 
 SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
     {
+        "k8s-peer-discovery": "endpick-kubernetes",
         "kubernetes-discovery": "endpick-kubernetes",
         "precise-prefix-cache-producer": "endpick-kv-events",
         "precise-prefix-cache-scorer": "endpick-kv-events",

@@ -25,11 +25,12 @@ from endpick.api import (
     PreRequest,
     ProfileHandler,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
     Scorer,
 )
-from endpick.api.discovery import EndpointDiscovery
+from endpick.api.discovery import EndpointDiscovery, PeerDiscovery
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
@@ -67,6 +68,7 @@ class ExtensionPoint(enum.StrEnum):
     """The `extension_point` label of metrics, as in llm-d if it has the point."""
 
     REQUEST_PARSING = "RequestParsing"
+    RESPONDER = "Responder"
     REQUEST_HEADERS = "RequestHeader"
     FAIRNESS_POLICY = "FairnessPolicy"
     ORDERING_POLICY = "OrderingPolicy"
@@ -159,7 +161,9 @@ _ROWS = (
     KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
     KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(PeerDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.peers", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
+    KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
     KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
     KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
     KindFacts(Admitter, Layer.ADMISSION, {"admit": _At.ADMISSION}, on_fault=_REFUSE),
@@ -182,7 +186,14 @@ _ROWS = (
         "requestHandler.parsers",
         _REFUSE,
     ),
-    KindFacts(SaturationDetector, Layer.ADMISSION, {"saturation": _At.ADMISSION}, "flowControl.saturationDetector", at_most=1),
+    KindFacts(
+        SaturationDetector,
+        Layer.ADMISSION,
+        {"saturation": _At.ADMISSION},
+        "flowControl.saturationDetector",
+        at_most=1,
+        by_reference=True,
+    ),
     KindFacts(
         FairnessPolicy,
         Layer.QUEUEING,

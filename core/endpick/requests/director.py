@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Final
 
 from endpick.api.access import Access
-from endpick.api.request import Rejection
+from endpick.api.request import DirectResponse, Rejection
 from endpick.api.state import CycleState
 from endpick.data.model_rules import ModelRules
 from endpick.flow_control.controller import Flight
@@ -31,6 +31,7 @@ from endpick.requests.intake import (
 )
 from endpick.requests.model import (
     NO_CANDIDATES,
+    NOT_RESERVED,
     NOTHING_CACHED,
     BodyModes,
     Decision,
@@ -41,17 +42,20 @@ from endpick.requests.model import (
     refused,
 )
 from endpick.requests.pipeline import (
+    IF_AVAILABLE,
+    RESERVE_ENDPOINT,
     Job,
     Pipeline,
     admit,
     filter_candidates,
     hidden_by_body_modes,
+    prefers,
     prepare_request,
     process_headers,
     produce,
+    respond,
     scores_of,
     shed,
-    wants_cached_only,
     was_cached,
 )
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
@@ -109,16 +113,24 @@ class Director:
         return wants_body(headers, self._pipeline.parsers)
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request."""
+        """Parse → respond → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request."""
         pipeline, access = self._pipeline, self.access
         if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
             self._report_body_modes(incoming.body_modes, pipeline)
         built: BuiltRequest | None = None
         try:
-            if incoming.body is None and incoming.body_modes.sees_request_body and not incoming.unread:
+            is_bodiless = incoming.body is None and incoming.body_modes.sees_request_body and not incoming.unread
+            if is_bodiless and not pipeline.responders:
                 return self._route_bodiless(incoming)
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access)
             job = Job(incoming, pipeline, built, self._view, CycleState(access))
+            if pipeline.responders:
+                endpoints = within(incoming.subset, self._pool.view(access))
+                response = respond(pipeline.responders, built.request, endpoints, job.state, access)
+                if response is not None:
+                    return response
+                if is_bodiless:
+                    return self._route_bodiless(incoming)
             if pipeline.header_processors:
                 built.request = process_headers(pipeline.header_processors, built.request, job.state, access)
             if built.request.priority < 0 and self._memory.stage >= _SHEDDING:
@@ -167,13 +179,15 @@ class Director:
         picked = result.runs[result.primary].picked
         assert picked is not None
         self._telemetry.request_scheduled(seconds, picked.members[0], request.model)
-        if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, state):
+        if "prefer" in request.headers and prefers(request.headers, IF_AVAILABLE) and not was_cached(result, state):
             raise RequestRefused(NOTHING_CACHED)
 
         headers = HeadersForUpstream(result.headers, result.removed_headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
+        if refusal is None and "prefer" in request.headers and prefers(request.headers, RESERVE_ENDPOINT):
+            refusal = RequestRefused(NOT_RESERVED)
         # Built after the pre-request plugins, which may open circuits of observers.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
@@ -182,6 +196,8 @@ class Director:
             exchange.notify_flow_control(self._gate.something_changed, flight)
         if refusal is not None:
             exchange.abandon()
+            if isinstance(refusal, DirectResponse):
+                return refusal
             raise refusal
         size_bytes = request.size_bytes if built.body is None else len(built.body)
         seconds = self._clock() - request.received_at

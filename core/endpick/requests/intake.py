@@ -302,6 +302,7 @@ def build_request(
         size_bytes,
         incoming.received_at,
         None if parsed.payload is None else MappingProxyType(parsed.payload),
+        headers.get(":method", "POST"),
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body, unread)
 

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from endpick.api.request import Rejection
+from endpick.api.request import DirectResponse, Rejection
 from endpick.api.request_control import Metadata
 from endpick.host.boundary import Fault
 
@@ -192,6 +192,7 @@ LONG_NAME: Final = Refused(
     400, CODE_OF[400], f"the model, the cache salt or the fairness id is longer than {MAX_NAME_CHARACTERS} characters"
 )
 NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
+NOT_RESERVED: Final = Refused(500, CODE_OF[500], "no plugin reserves endpoints, but the client asks for a reservation")
 NOTHING_CACHED: Final = Refused(412, CODE_OF[412], "no endpoint has the prefix of this prompt cached, but the client requires it")
 EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted")
 
@@ -203,7 +204,7 @@ def refused(why: Rejection | Fault) -> Refused:
     return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
 
 
-Decision = Routed | Refused
+Decision = Routed | Refused | DirectResponse
 
 
 class Decider(Protocol):
@@ -213,4 +214,4 @@ class Decider(Protocol):
         """False to decide at the headers, although a body may follow."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Route or refuse."""
+        """Route, refuse or answer."""

@@ -13,13 +13,14 @@ import numpy as np
 from endpick.api.access import Access
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.keys import AGENT_IDENTITY, PREFIX_MATCH_BLOCKS
-from endpick.api.request import InferenceRequest, Rejection
+from endpick.api.request import DirectResponse, InferenceRequest, Rejection
 from endpick.api.request_control import (
     Admitter,
     CandidateFilter,
     DataProducer,
     PreRequest,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
 )
@@ -50,6 +51,7 @@ class Pipeline:
     candidate_filters: tuple[Step, ...]
     admitters: tuple[Step, ...]
     pre_requests: tuple[Step, ...]
+    responders: tuple[Step, ...] = ()
     objectives: Mapping[str, int] = field(default_factory=dict)
     flow_control: BoundFlowControl | None = None
 
@@ -100,6 +102,7 @@ def compile_pipeline(
         bound(CandidateFilter, "filter_candidates"),
         bound(Admitter, "admit"),
         bound(PreRequest, "before_request"),
+        bound(Responder, "respond"),
         objectives or {},
         flow_control,
     )
@@ -124,6 +127,7 @@ def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...
 
 
 IF_AVAILABLE: Final = "if-available"
+RESERVE_ENDPOINT: Final = "reserve-endpoint"
 
 
 def refusal_in(step: Step, answer: object) -> RequestRefused | None:
@@ -134,6 +138,22 @@ def refusal_in(step: Step, answer: object) -> RequestRefused | None:
         return RequestRefused(refused(answer))
     fault = answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
     return RequestRefused(refused(fault)) if fault.refuses else None
+
+
+def respond(
+    steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access
+) -> DirectResponse | None:
+    """The first responder's answer."""
+    for step in steps:
+        answer = step.run(access, request, endpoints, state)
+        if answer is None or isinstance(answer, DirectResponse):
+            if answer is not None:
+                return answer
+            continue
+        fault = answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not a DirectResponse or None")
+        if fault.refuses:
+            raise RequestRefused(refused(fault))
+    return None
 
 
 def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
@@ -231,20 +251,22 @@ def prepare_request(
     headers: HeadersForUpstream,
     state: CycleState,
     access: Access,
-) -> RequestRefused | None:
-    """Run all pre-request plugins; returns the first refusal."""
-    refusal = None
+) -> RequestRefused | DirectResponse | None:
+    """Run all pre-request plugins; returns the first refusal, else the first response."""
+    refusal, response = None, None
     for step in steps:
         answer = step.run(access, request, result, headers, state)
-        if answer is not None:
+        if isinstance(answer, DirectResponse):
+            response = response or answer
+        elif answer is not None:
             refusal = refusal or refusal_in(step, answer)
-    return refusal
+    return refusal or response
 
 
-def wants_cached_only(headers: Mapping[str, str]) -> bool:
-    """True for `Prefer: if-available`."""
+def prefers(headers: Mapping[str, str], token: str) -> bool:
+    """True if the header `Prefer` has the token."""
     preference = headers.get("prefer")
-    return preference is not None and IF_AVAILABLE in (token.strip().lower() for token in preference.split(","))
+    return preference is not None and token in (each.strip().lower() for each in preference.split(","))
 
 
 def was_cached(result: SchedulingResult, state: CycleState) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, ScoringState
+from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, SaturationDetector, ScoringState
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
@@ -22,7 +22,7 @@ from endpick.data.collection import Collection
 from endpick.data.polling import SourceBinding
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference, sort_diagnostics
-from endpick.flow_control.policies import bind_flow_control
+from endpick.flow_control.policies import bind_flow_control, checked_saturation
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
@@ -99,7 +99,7 @@ def _is_unchanged(before: PlannedInstance, planned: PlannedInstance) -> bool:
 def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> Pipeline:
     """Bind the request path."""
     for instance in instances.values():
-        if isinstance(instance.proxy, DeciderProxy):
+        if isinstance(instance.proxy, DeciderProxy | DetectorProxy):
             instance.proxy.connect(instance, telemetry)
     return compile_pipeline(
         scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, instances, telemetry), telemetry),
@@ -328,8 +328,27 @@ class DeciderProxy(DisaggregationDecider[Parameters]):
         return False
 
 
-def proxy_for(instance: Instance) -> DeciderProxy | None:
+class DetectorProxy(SaturationDetector[Parameters]):
+    """Calls a saturation detector on behalf of the plugin whose parameters name it."""
+
+    _step: Step
+
+    def connect(self, instance: Instance, telemetry: Telemetry) -> None:
+        """Bind the detector; done when a plan is compiled."""
+        self._step = bind(instance, SaturationDetector, "saturation", telemetry)
+
+    def saturation(self, endpoints: Endpoints) -> float:
+        """The detector's answer; after a fault 0, or 1 if its `onFault` refuses requests."""
+        access = endpoints._access
+        caller = access.scope
+        answer = checked_saturation(self._step, self._step.run(access, endpoints))
+        access.scope = caller
+        return answer
+
+
+def proxy_for(instance: Instance) -> DeciderProxy | DetectorProxy | None:
     """A proxy for an instance of a kind that is called by reference; None for all others."""
-    if DisaggregationDecider not in instance.kinds:
-        return None
-    return DeciderProxy(instance.name, instance.plugin.parameters, PluginContext())
+    for kind, proxy in ((DisaggregationDecider, DeciderProxy), (SaturationDetector, DetectorProxy)):
+        if kind in instance.kinds:
+            return proxy(instance.name, instance.plugin.parameters, PluginContext())
+    return None

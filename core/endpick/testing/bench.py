@@ -18,6 +18,7 @@ from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import Endpoints
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
+from endpick.api.request_control import SaturationDetector
 from endpick.api.scheduling import DisaggregationDecider, ProfileHandler
 from endpick.api.state import CycleState, ScoringState
 from endpick.data.table import EndpointTable, TableWriter
@@ -227,7 +228,15 @@ class _AlwaysDisaggregate(DisaggregationDecider):
         return True
 
 
-_STUBS: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDecider: _AlwaysDisaggregate}
+class _HalfSaturated(SaturationDetector):
+    def saturation(self, endpoints: Endpoints) -> float:
+        return 0.5 if len(endpoints) else 1.0
+
+
+_STUBS: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {
+    DisaggregationDecider: _AlwaysDisaggregate,
+    SaturationDetector: _HalfSaturated,
+}
 
 
 def stub_instances(parameters: Parameters) -> dict[str, Plugin[Parameters]]:

@@ -27,6 +27,7 @@ from endpick.api import (
     ProfileHandler,
     ProfileRunResult,
     RequestHeaderProcessor,
+    Responder,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -94,6 +95,8 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         if not isinstance(parsed, Raised):
             yield "rewrite_model", call(plugin.rewrite_model, CHAT_BODY, parsed, "other")
         yield "usage", call(plugin.usage, ANSWER, False)
+    if isinstance(plugin, Responder):
+        yield "respond", call(plugin.respond, request, endpoints, state)
     if isinstance(plugin, RequestHeaderProcessor):
         yield "request_headers", call(plugin.request_headers, request, state)
     yield from _while_waiting(bench, scene)

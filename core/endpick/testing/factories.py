@@ -95,6 +95,7 @@ def make_request(
     fairness_id: str = "default-flow",
     cache_salt: str = "",
     received_at: float = 0.0,
+    method: str = "POST",
 ) -> InferenceRequest:
     """A request as plugins see it; every argument has a default."""
     texts = tuple(text.encode() for text in ((prompt,) if isinstance(prompt, str) else prompt))
@@ -111,6 +112,7 @@ def make_request(
         fairness_id=fairness_id,
         cache_salt=cache_salt,
         size_bytes=sum(map(len, texts)),
+        method=method,
         received_at=received_at,
         payload={"model": model, "messages": [{"role": "user", "content": text.decode()} for text in texts]},
     )
@@ -124,6 +126,7 @@ def varied_requests() -> tuple[InferenceRequest, ...]:
         make_request("word " * 5_000, model="a", id="request-2", streaming=True, max_output_tokens=64),
         make_request(("one", "two"), id="request-3", priority=-1, fairness_id="tenant-a", cache_salt="salt"),
         make_request("", id="request-4", priority=9, headers={"x-session-id": "s-1", "x-tenant": "acme", "authorization": "Bearer t"}),
+        make_request((), id="request-5", model="", method="GET", path="/v1/models"),
     )
 
 

@@ -20,6 +20,7 @@ from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.api.request import DirectResponse
 from endpick.config import load_config
 from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
@@ -59,9 +60,9 @@ class FaultRecord:
 class Explanation:
     """One decision and the answers of every plugin."""
 
-    destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal
-    status: int | None  # HTTP status of a refusal
-    refusal: str  # the reason; empty if routed
+    destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal and a plugin's own response
+    status: int | None  # HTTP status of these
+    refusal: str  # the reason; empty if not refused
     headers: Mapping[str, str]  # added for the model server
     pool: tuple[str, ...]
     runs: tuple[ProfileRecord, ...]
@@ -172,7 +173,7 @@ class Host:
         return Explanation(
             () if routed is None else routed.destinations,
             None if refused is None else refused.status,
-            "" if refused is None else refused.message,
+            refused.message if isinstance(refused, Refused) else "",
             {} if routed is None else routed.set_headers,
             tuple(endpoint.name for endpoint in self.table.generation.endpoints),
             tuple(self._runs),
@@ -187,7 +188,7 @@ class Host:
 
     async def _decide(self, incoming: IncomingRequest) -> Decision:
         decision = self._director.decide(incoming)
-        return decision if isinstance(decision, Routed | Refused) else await decision
+        return decision if isinstance(decision, Routed | Refused | DirectResponse) else await decision
 
     async def _start(self) -> None:
         for instance in self.instances.values():

@@ -25,6 +25,7 @@ from endpick.api import (
     PreRequest,
     Rejection,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
     StreamSource,
@@ -251,6 +252,14 @@ class Wordy(DisaggregationDecider):
 
     def disaggregate(self, request, endpoint, state):
         return 1
+
+
+@breaks("responder_answers_or_declines", "`respond` answers str")
+class Chatty(Responder):
+    """Answers with text instead of a response."""
+
+    def respond(self, request, endpoints, state):
+        return "Hello"
 
 
 @breaks("header_processor_admits_or_rejects", "`request_headers` raises KeyError")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
+from endpick.api import DirectResponse
 from endpick.extproc.messages import read_headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
@@ -80,7 +81,7 @@ class Exchange:
 
 
 class Director:
-    """Does what the request's headers say: `x-test-later`, `x-test-raise`, `x-test-refuse`, `x-test-body`."""
+    """Does what the request's headers say: `x-test-later`, `x-test-raise`, `x-test-refuse`, `x-test-respond`, `x-test-body`."""
 
     def __init__(self) -> None:
         self.destination = ""
@@ -105,6 +106,9 @@ class Director:
         if "x-test-refuse" in headers:
             status, code, reason = headers["x-test-refuse"].split(",")
             return Refused(int(status), code, "as the test asked", reason or None)
+        if "x-test-respond" in headers:
+            status, _, body = headers["x-test-respond"].partition(",")
+            return DirectResponse(int(status), body.encode() * 1000, {"x-by": "plugin"})
         seen = Seen(incoming)
         with self._changed:
             self._seen[headers.get("x-test-id", "")] = seen

@@ -202,6 +202,15 @@ def test_a_refusal_reaches_the_client(gateway, dialect, body, refusal):
     assert answer.headers.get("x-llm-d-request-dropped-reason", "") == reason
 
 
+@pytest.mark.parametrize("response", ["200,hello", "204,", "503,later"])
+@pytest.mark.parametrize("body", [None, b"{}", pattern(100_000)], ids=["bodyless", "small", "large"])
+@pytest.mark.parametrize("dialect", EVERY_DIALECT)
+def test_response_of_a_plugin_reaches_the_client(gateway, dialect, body, response):
+    status, _, text = response.partition(",")
+    answer = read(send(gateway.envoy.ports[dialect], "/what", {"x-test-respond": response}, body))
+    assert (answer.status, answer.body, answer.headers["x-by"]) == (int(status), text.encode() * 1000, "plugin")
+
+
 def test_a_body_over_our_limit_is_refused(gateway):
     body = pattern(9 * 1024 * 1024)
     answer = read(send(gateway.envoy.ports["full_duplex"], "/what", {}, body))

@@ -18,7 +18,7 @@ LONG = "What is the meaning of a very long question? " * 40
 INSTALLED = {one.type for one in discover()}
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-UNKNOWN = {"EPP-Profile": "encode"}
+UNKNOWN = {"x-llm-d-epp-profile": "encode"}
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
@@ -138,7 +138,7 @@ async def test_a_header_names_the_stage_that_a_coordinator_wants(tmp_path: Path)
         "schedulingProfiles": profiles,
     }
     async with disaggregated_gateway(tmp_path, with_discovery(document), ["prefill", "decode"]) as gateway:
-        assert await served_by(gateway, "Hi", {"EPP-Profile": "prefill"}) == {"decode": "sim-0"}
+        assert await served_by(gateway, "Hi", {"x-llm-d-epp-profile": "prefill"}) == {"decode": "sim-0"}
         assert await served_by(gateway, "Hi") == {"decode": "sim-1"}
         async with await gateway.chat("Hi") as known, gateway.client.post("/v1/chat/completions", json=BODY, headers=UNKNOWN) as unknown:
             assert (known.status, unknown.status) == (200, 429)

@@ -84,9 +84,8 @@ plugins:
 - {{type: utilization-detector}}
 - type: disaggregatedset-rollout-screener
   parameters:
-    scope: {{labelSelector: {{matchLabels: {{app: m}}}}}}
-    headerSelectors: [{{name: zone, headerName: x-zone, labelKey: zone, mode: strict}}]
-    revisionGating: {{mode: sum, revisionLabelKey: revision, roleLabelKey: role, requireRoles: {{values: [all]}}}}
+    scope: {{labelSelector: app=m}}
+    revisionGating: {{mode: sum, revisionLabelKey: revision, roleLabelKey: role, requiredRoles: [all]}}
 schedulingProfiles:
 - {{name: encode, plugins: [{{pluginRef: encode-filter}}]}}
 - {{name: prefill, plugins: [{{pluginRef: prefill-filter}}]}}
@@ -189,7 +188,7 @@ async def stages(folder: Path, shown: Pages, port: int, publisher: Publisher) ->
         await counted(picker, "kv_cache_events_zmq_errors_total")
         for _ in range(2):
             await converse(picker, LOOK, HURRIED)
-        strict = await Exchange.begin(picker, CHAT, {"x-zone": "nowhere"})
+        strict = await Exchange.begin(picker, CHAT, {"x-llm-d-disagg-revision": "nowhere"})
         assert (await strict.decided())[0] == 503
         await counted(picker, "request_slo_violation_total")
         await counted(picker, "kv_cache_events_subscriber_reconnections_total")

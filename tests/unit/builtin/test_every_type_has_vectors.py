@@ -41,6 +41,7 @@ TESTED_OTHERWISE = {
     "http-pool-source": "fetches pages: test_pool_data.py",
     "otlp-source": "receives what servers send: test_otlp.py",
     "endpoint-notification-source": "hands events on: test_endpoint_event_sources.py; its collector has vectors",
+    "k8s-peer-discovery": "follows an API server: test_kubernetes_objects.py",
     "kubernetes-discovery": "follows an API server: test_kubernetes_objects.py",
     "k8s-notification-source": "delivers nothing",
     "dns-discovery": "asks name servers: test_discovery_dns.py",

@@ -59,6 +59,11 @@ def play(case: dict, policy, band: FakeBand, clock: Clock) -> None:
                 band.drop_head(band.flow(what))
             case "serve":
                 assert band.serve().request.fairness_id == what
+            case "send" | "finish":
+                request, state = make_request(fairness_id=what), CycleState()
+                policy.before_request(request, None, None, state)
+                if deed == "finish":
+                    policy.response_ended(request, ResponseEnd(TerminationCause.NATURAL, 200, None, 1, 1.0, 1.0), state)
             case "pass":
                 clock.now += what
             case "used":

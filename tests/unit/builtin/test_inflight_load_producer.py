@@ -92,8 +92,8 @@ def test_prefill_is_released_when_the_answer_begins():
     ("parameters", "limit", "expected"),
     [
         ({}, None, 100),
-        ({"addEstimatedOutputTokens": True}, None, 250),
-        ({"addEstimatedOutputTokens": True, "outputRatio": 0.5}, None, 150),
+        ({"addEstimatedOutputTokens": True}, None, 1100),
+        ({"addEstimatedOutputTokens": True, "outputRatio": 0.5}, None, 1100),
         ({"addEstimatedOutputTokens": True}, 20, 120),
         ({"addEstimatedOutputTokens": True, "maxEstimatedOutputTokens": 30}, 40, 130),
         ({"addEstimatedOutputTokens": True, "maxEstimatedOutputTokens": 0}, None, 100),

@@ -6,6 +6,7 @@ import pytest
 
 from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick_kubernetes.parameters import (
+    Pod,
     Pool,
     PoolName,
     endpoints_of,
@@ -15,6 +16,7 @@ from endpick_kubernetes.parameters import (
     read_rewrites,
     rules_in_order,
 )
+from endpick_kubernetes.peers import others_than
 
 POOL = PoolName("inference.networking.k8s.io", "pool")
 GOING = {"name": "p", "deletionTimestamp": "2026-08-22T00:00:00Z"}
@@ -90,3 +92,12 @@ def test_rules_of_older_objects_come_first():
     read = {name: read_rewrites(rewrites(created, name), POOL) for name, created in (("a", "2026-02"), ("b", "2026-01"), ("c", "2026-02"))}
     rules = rules_in_order({name: dated for name, dated in read.items() if dated is not None})
     assert tuple(rules) == tuple(ModelRewrite(("m",), (ModelTarget(name, 3),)) for name in ("b", "a", "c"))
+
+
+@pytest.mark.parametrize(
+    ("own_ip", "own_name", "others"),
+    [("10.0.0.1", "", ["b", "c"]), ("", "b", ["a", "c"]), ("10.0.0.1", "b", ["b", "c"]), ("", "", ["a", "b", "c"])],
+)
+def test_peers_are_other_pods(own_ip, own_name, others):
+    pods = [Pod(name, f"10.0.0.{number}", {}, None) for number, name in enumerate("abc", 1)]
+    assert [pod.name for pod in others_than(own_ip, own_name, pods)] == others

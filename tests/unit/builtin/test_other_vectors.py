@@ -40,7 +40,6 @@ from unit.scheduling.workbench import REQUEST, names, pool
 OFFERED = {one.type: one for one in discover() if one.is_builtin}
 LOAD_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 REVISION, ROLE = "disaggregatedset.x-k8s.io/revision", "disaggregatedset.x-k8s.io/role"
-ZONE = {"name": "zone", "headerName": "x-zone", "labelKey": "zone", "mode": "strict"}
 DRAWS = 60
 
 
@@ -56,19 +55,21 @@ def made(plugin_type: str, parameters: dict, context: PluginContext):
 
 @each(cases("rollout"))
 def test_rollout_screener_keeps(case):
-    gating = {"mode": case.get("mode", "sum"), "requireRoles": {"values": case.get("roles", [])}}
-    parameters = {"scope": {"labelSelector": {"matchLabels": {"app": "m"}}}, "headerSelectors": [ZONE], "revisionGating": gating}
-    screener = built({**case, "parameters": parameters}).plugin
-    labels = [
-        {"app": "m", **{key: value for key, value in zip((REVISION, ROLE, "zone"), row, strict=True) if value is not None}}
-        for row in case["endpoints"]
-    ]
+    gating = {"mode": case.get("mode", "sum"), "requiredRoles": case.get("roles", [])}
+    rollout = built({**case, "parameters": {"scope": {"labelSelector": "app=m"}, "revisionGating": gating}})
+    counts = case.get("counts", {})
+    rows = case.get("endpoints") or [(name, role) for name, roles in counts.items() for role, count in roles.items() for _ in range(count)]
+    labels = [{"app": "m", **{key: value for key, value in zip((REVISION, ROLE), row, strict=True) if value is not None}} for row in rows]
     view = pool(labels=labels).view(Access())
-    request = replace(REQUEST, headers=case.get("headers", {}))
+    request = replace(REQUEST, headers={"x-llm-d-disagg-revision": case["named"]} if "named" in case else {})
 
-    kept = {tuple(names(view.where(screener.filter_candidates(request, view)))) for _ in range(DRAWS)}
+    kept = {tuple(names(view.where(rollout.plugin.filter_candidates(request, view)))) for _ in range(DRAWS)}
 
-    assert kept == {tuple(f"e{number}" for number in answer) for answer in case["kept"]}
+    if "kept" in case:
+        assert kept == {tuple(f"e{number}" for number in answer) for answer in case["kept"]}
+    shares = [family for family in rollout.registry.collect() if family.name == "llm_d_epp_disaggregatedset_revision_gating_share"]
+    found = {sample.labels["revision"]: round(sample.value, 3) for family in shares for sample in family.samples}
+    assert "shares" not in case or found == case["shares"]
 
 
 @each(of("reports", "request-attribute-reporter"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from endpick.api import InferenceRequest, Media, Modality, ProfileRunResult, Prompt, SchedulingResult
-from endpick.api.keys import AGENT_IDENTITY, MEDIA_ITEMS, MEDIA_MATCHED, SESSION_ID, TOKENIZED_PROMPT, PrefixBlocks
+from endpick.api.keys import AGENT_IDENTITY, MEDIA_ITEMS, MEDIA_MATCHED, SESSION_ID, TOKENIZED_PROMPT, OutputLength, PrefixBlocks
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.pairs.sessions import AgentIdentity, SessionIdProducer
@@ -53,7 +53,8 @@ def test_uncached_tokens(vector):
 
 @vectors("output_tokens")
 def test_output_tokens(vector):
-    assert output_tokens(vector["prompt"], vector["ratio"], *vector["limits"]) == vector["expect"]
+    length = None if vector["length"] is None else OutputLength(vector["length"])
+    assert output_tokens(length, *vector["limits"]) == vector["expect"]
 
 
 @vectors("burst_groups")

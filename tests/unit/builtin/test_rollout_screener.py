@@ -1,4 +1,4 @@
-"""The rollout screener."""
+"""The rollout screener: shares, requests that belong together, headers."""
 
 from __future__ import annotations
 
@@ -8,95 +8,108 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from endpick.api import CycleState, ResponseHead
+from endpick.api import CycleState, PluginContext, ResponseHead
 from endpick.api.access import Access
 from endpick_builtin.admission.rollout import RolloutParameters, RolloutScreener
 from unit.scheduling.workbench import REQUEST, instance, names, pool
 
 REVISION, ROLE = "disaggregatedset.x-k8s.io/revision", "disaggregatedset.x-k8s.io/role"
-SELECTORS = [
-    {"name": "zone", "headerName": "X-Zone", "labelKey": "zone", "mode": "strict"},
-    {"name": "rack", "headerName": "x-rack", "labelKey": "rack", "mode": "prefer"},
-]
+DECISION, SENT = "x-llm-d-revision-decision-id", "x-request-id"
 
 
-def labels(revision, role, **others):
-    return {"app": "llama", REVISION: revision, ROLE: role, **others}
+def labels(revision, role):
+    return {"app": "llama", REVISION: revision, ROLE: role}
 
 
-OLD = [labels("old", "prefill", zone="a"), labels("old", "decode", zone="a"), labels("old", "decode", zone="b")]
-NEW = [labels("new", "decode", zone="b", rack="r1")]
+OLD = [labels("old", "prefill"), labels("old", "decode"), labels("old", "decode")]
+NEW = [labels("new", "prefill"), labels("new", "decode")]
 
 
-def screener(mode="sum", roles=(), selectors=SELECTORS):
-    gating = {"mode": mode, "requireRoles": {"values": roles}}
-    scope = {"labelSelector": {"matchLabels": {"app": "llama"}}}
-    return instance(RolloutScreener, scope=scope, headerSelectors=selectors, revisionGating=gating)
+def screener(**gating):
+    gating = {"mode": "sum", "requiredRoles": ["prefill", "decode"], **gating}
+    return instance(RolloutScreener, scope={"labelSelector": "app=llama"}, revisionGating=gating)
 
 
-def kept(built, endpoints, **headers):
-    view = pool(labels=endpoints).view(Access())
-    request = replace(REQUEST, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    return names(view.where(built.plugin.filter_candidates(request, view)))
+def view_of(endpoints):
+    return pool(labels=endpoints).view(Access())
 
 
-def share(built, revision, mode="sum"):
-    labels = {"mode": mode, "revision": revision}
-    return built.registry.get_sample_value("llm_d_epp_disaggregatedset_revision_gating_share", labels)
+def kept(plugin, view, **headers):
+    return names(view.where(plugin.filter_candidates(replace(REQUEST, headers=headers), view)))
 
 
-@pytest.mark.parametrize(("mode", "old_share"), [("sum", 3 / 4), ("max-role", 2 / 3)])
-def test_screener_shares_requests_by_weight(mode, old_share):
-    built = screener(mode)
-    view = pool(labels=OLD + NEW).view(Access())
-    drawn = Counter(tuple(names(view.where(built.plugin.filter_candidates(REQUEST, view)))) for _ in range(2000))
+def test_screener_shares_requests_by_weight():
+    plugin, view = screener().plugin, view_of(OLD + NEW)
+    drawn = Counter(tuple(kept(plugin, view)) for _ in range(2000))
 
-    assert set(drawn) == {("e0", "e1", "e2"), ("e3",)}
-    assert drawn["e0", "e1", "e2"] == pytest.approx(2000 * old_share, abs=100)
-    assert share(built, "old", mode) == pytest.approx(old_share)
+    assert set(drawn) == {("e0", "e1", "e2"), ("e3", "e4")}
+    assert drawn["e3", "e4"] == pytest.approx(2000 * 2 / 5, abs=120)
 
 
-def test_screener_excludes_incomplete_revisions():
-    built = screener(roles=["prefill", "decode"])
+@pytest.mark.parametrize("headers", [{DECISION: "d", SENT: "varies"}, {SENT: "s"}])
+def test_requests_that_belong_together_get_one_revision(headers):
+    plugin, view = screener().plugin, view_of(OLD + NEW)
+    answers = {tuple(kept(plugin, view, **headers)) for _ in range(40)}
+    others = {tuple(kept(plugin, view, **{DECISION: str(number)})) for number in range(40)}
 
-    assert kept(built, OLD + NEW) == ["e0", "e1", "e2"]
-    assert (share(built, "old"), share(built, "new")) == (1.0, 0.0)
-    assert kept(built, NEW) == []
-    assert (share(built, "old"), share(built, "new")) == (None, 0.0)
-
-
-def test_strict_header_selects_endpoints_and_counts_misses():
-    built = screener(roles=["decode"])
-
-    assert kept(built, OLD + NEW, x_zone="b") == ["e2", "e3"]
-    assert kept(screener(roles=["prefill"]), OLD + NEW, x_zone="b") == ["e2"]
-    assert kept(built, OLD + NEW, x_zone="c") == []
-    assert built.registry.get_sample_value("llm_d_epp_disaggregatedset_strict_header_no_match_total", {"selector": "zone"}) == 1.0
+    assert len(answers) == 1
+    assert len(others) == 2
 
 
-def test_preferred_and_empty_headers_select_nothing():
-    assert kept(screener(), OLD, x_rack="r9", x_zone="") == ["e0", "e1", "e2"]
+def test_coordination_can_be_disabled():
+    plugin, view = screener(disableCoordination=True).plugin, view_of(OLD + NEW)
+
+    assert len({tuple(kept(plugin, view, **{DECISION: "d"})) for _ in range(60)}) == 2
 
 
-def test_screener_without_gating_applies_strict_headers():
-    assert kept(screener("disabled"), OLD + NEW) == ["e0", "e1", "e2", "e3"]
-    assert kept(screener("disabled"), OLD + NEW, x_zone="a") == ["e0", "e1"]
+def test_decision_for_a_vanished_revision_is_made_again():
+    plugin = screener().plugin
+    assert kept(plugin, view_of([*OLD, NEW[1]]), **{DECISION: "d"}) == ["e0", "e1", "e2"]
+    assert kept(plugin, view_of([OLD[1], *NEW]), **{DECISION: "d"}) == ["e1", "e2"]
 
 
-def test_screener_excludes_endpoints_without_revision():
-    assert kept(screener(), [{**OLD[0], "app": "other"}, {"app": "llama"}]) == []
-    assert kept(screener(), []) == []
+def test_decisions_are_forgotten_after_three_minutes():
+    now = [0.0]
+    parameters = RolloutParameters.model_validate(
+        {"scope": {"labelSelector": "app=llama"}, "revisionGating": {"mode": "sum", "requiredRoles": ["decode"]}}
+    )
+    plugin = RolloutScreener("r", parameters, PluginContext(clock=lambda: now[0]))
+    view = view_of(OLD + NEW)
+    seen = set()
+    for _ in range(60):
+        now[0] += 181.0
+        seen.add(tuple(kept(plugin, view, **{DECISION: "d"})))
+
+    assert len(seen) == 2
 
 
-def test_response_carries_labels_of_the_serving_endpoint():
-    built, [endpoint] = screener(), pool(labels=NEW).view(Access())
+def test_unmatched_revisions_are_counted():
+    built = screener()
+    assert kept(built.plugin, view_of([*OLD, NEW[0]]), **{"x-llm-d-disagg-revision": "new"}) == []
+    assert built.registry.get_sample_value("llm_d_epp_disaggregatedset_strict_revision_no_match_total") == 1.0
 
-    assert built.plugin.response_started(REQUEST, ResponseHead(200, {}, endpoint), CycleState()) == {"x-zone": "b", "x-rack": "r1"}
-    assert built.plugin.response_started(REQUEST, ResponseHead(200, {}, None), CycleState()) == {}
+
+def test_screener_excludes_endpoints_out_of_scope():
+    assert kept(screener().plugin, view_of([{**OLD[0], "app": "other"}, *OLD])) == ["e1", "e2", "e3"]
 
 
-def test_duplicate_selectors_are_refused():
-    for field in ("name", "headerName"):
-        twice = [SELECTORS[0], {**SELECTORS[1], field: SELECTORS[0][field].lower()}]
-        with pytest.raises(ValidationError, match="two headerSelectors have the"):
-            RolloutParameters.model_validate({"scope": {"labelSelector": {}}, "headerSelectors": twice, "revisionGating": {}})
+def test_response_carries_the_revision_of_the_serving_endpoint():
+    plugin, [endpoint, bare] = screener(revisionHeaderName="X-Rev").plugin, view_of([NEW[0], {}])
+    answers = [plugin.response_started(REQUEST, ResponseHead(200, {}, served), CycleState()) for served in (endpoint, bare, None)]
+
+    assert answers == [{"x-rev": "new"}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("scope", "gating", "problem"),
+    [
+        ({}, {"mode": "disabled"}, "labelSelector"),
+        ({"labelSelector": "app in"}, {"mode": "disabled"}, "no label selector"),
+        ({"labelSelector": "app"}, {}, "mode"),
+        ({"labelSelector": "app"}, {"mode": "sum"}, "mode sum needs requiredRoles"),
+        ({"labelSelector": "app"}, {"mode": "max-role", "requireRoles": {}}, "requireRoles"),
+    ],
+)
+def test_wrong_rollout_parameters_are_refused(scope, gating, problem):
+    with pytest.raises(ValidationError, match=problem):
+        RolloutParameters.model_validate({"scope": scope, "revisionGating": gating})

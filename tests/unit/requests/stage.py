@@ -14,6 +14,7 @@ from endpick.api import (
     Parser,
     PreRequest,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
 )
@@ -33,6 +34,7 @@ from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 EVERYTHING = BodyModes()
 JSON_OK = {":status": "200", "content-type": "application/json"}
 KIND_OF = {
+    "responders": Responder,
     "header_processors": RequestHeaderProcessor,
     "candidate_filters": CandidateFilter,
     "producers": DataProducer,
@@ -87,9 +89,9 @@ class Stage:
             memory=memory,
         )
 
-    def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, **headers: str):
+    def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, method="POST", **headers: str):
         """The decision about a request; header names are written with underscores."""
-        sent = {":path": path, ":method": "POST"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {":path": path, ":method": method} | {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return self.director.decide(IncomingRequest(sent, content, subset, self.now, body_modes or EVERYTHING))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -14,18 +16,21 @@ from endpick.api import (
     BoolArray,
     DataKey,
     Duration,
+    Endpoint,
     Endpoints,
     Filter,
     FloatArray,
     InferenceRequest,
     Parameters,
     PluginContext,
+    RefersTo,
     SaturationDetector,
     ScoringState,
     Subscriptions,
 )
 from endpick.api.fast_metrics import Levels
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick_builtin.label_filters import ROLE_LABEL, DecodeFilter, PerPool, PrefillFilter
 
 
 class ConcurrencyMode(StrEnum):
@@ -138,13 +143,27 @@ def mean_fullness(values: FloatArray) -> float:
     return float(known.mean())
 
 
+class StalenessPolicy(StrEnum):
+    """Treatment of endpoints without fresh metrics."""
+
+    SATURATED = "saturated"
+    IGNORE = "ignore"
+
+
 class UtilizationParameters(FullnessParameters):
     """Thresholds, and staleness of metrics."""
 
     metrics_staleness_threshold: Annotated[
         Duration,
-        Field(alias="metricsStalenessThreshold", gt=0, description="Metrics older than this are ignored: the endpoint counts as full."),
+        Field(alias="metricsStalenessThreshold", gt=0, description="Age from which metrics are stale; see `stalenessPolicy`."),
     ] = 0.2
+    staleness_policy: Annotated[
+        StalenessPolicy,
+        Field(
+            alias="stalenessPolicy",
+            description="An endpoint without fresh metrics counts as full (`saturated`), or is left out of the mean (`ignore`).",
+        ),
+    ] = StalenessPolicy.SATURATED
     headroom: Annotated[
         float, Field(ge=0.0, description="As a filter: how far above the thresholds an endpoint may be, as a share of them.")
     ] = 0.0
@@ -154,8 +173,9 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     """Rates each endpoint by the fuller of queue and KV cache.
 
     saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); 1 without endpoints. An endpoint without a fresh
-    metric counts as 1, and in `llm_d_epp_flow_control_stale_endpoints`; from four endpoints on, each counts at most max(1, 2 * median). The
-    filter keeps fresh endpoints below both thresholds * (1 + headroom), or all if none is left.
+    metric counts as 1, and in `llm_d_epp_flow_control_stale_endpoints`; `stalenessPolicy: ignore` leaves it out of the mean, unless all are
+    stale. From four endpoints on, each counts at most max(1, 2 * median). The filter keeps fresh endpoints below both thresholds * (1 +
+    headroom), or all if none is left.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -170,7 +190,11 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
             context.logger.warning("headroom %g lets endpoints be more than twice as full as the thresholds say", parameters.headroom)
 
     def saturation(self, endpoints: Endpoints) -> float:
-        return mean_fullness(self._utilization(endpoints))
+        values = self._utilization(endpoints)
+        if self.parameters.staleness_policy is StalenessPolicy.IGNORE:
+            known = values[~np.isnan(values)]
+            return mean_fullness(known if len(known) else values)
+        return mean_fullness(values)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
         keep: BoolArray = self._utilization(endpoints) < 1.0 + self.parameters.headroom
@@ -192,8 +216,83 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
             self.context.logger.warning(
-                "%d of %d endpoints have no metrics younger than %g s and count as full; metricsStalenessThreshold is the limit",
+                "%d of %d endpoints have no metrics younger than %g s (metricsStalenessThreshold); stalenessPolicy is %s",
                 stale,
                 endpoints,
                 self.parameters.metrics_staleness_threshold,
+                self.parameters.staleness_policy.value,
             )
+
+
+class Stage(StrEnum):
+    """A stage of a request that flow control measures by itself."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class MaxSaturationParameters(Parameters):
+    """The detectors to combine."""
+
+    detectors: Annotated[
+        tuple[str, ...],
+        RefersTo(SaturationDetector),
+        Field(
+            min_length=1,
+            description="Saturation detectors; the largest value counts.",
+            examples=[["concurrency-detector", "utilization-detector"]],
+        ),
+    ]
+    stages: Annotated[
+        Mapping[str, Annotated[tuple[Stage, ...], Field(min_length=1)]],
+        Field(default_factory=dict, description="Stages of a detector, `prefill` or `decode`; without an entry it counts for all."),
+    ]
+
+    @model_validator(mode="after")
+    def _children_are_known_once(self) -> Self:
+        [(name, times)] = Counter(self.detectors).most_common(1)
+        if times > 1:
+            raise ValueError(f"detectors names '{name}' twice")
+        unknown = sorted(self.stages.keys() - set(self.detectors))
+        if unknown:
+            raise ValueError(f"stages names '{unknown[0]}', which is not one of detectors")
+        return self
+
+
+class MaxSaturationDetector(SaturationDetector[MaxSaturationParameters]):
+    """Reports the largest saturation of other detectors.
+
+    `stages` limits a detector to a stage: 0 if a stage has none. In a pool without prefill endpoints all count.
+    `llm_d_epp_flow_control_detector_saturation` shows each value by detector and stage.
+    """
+
+    def __init__(self, name: str, parameters: MaxSaturationParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._children = {child: context.instance(child, SaturationDetector) for child in parameters.detectors}
+        text = "Saturation as one of the combined detectors measures it."
+        self._values = Levels("llm_d_epp_flow_control_detector_saturation", text, ("detector", "stage"), context.registry)
+        self._can_serve = PerPool(_stages_served)
+
+    def saturation(self, endpoints: Endpoints) -> float:
+        stage, largest = self._stage_of(endpoints), 0.0
+        for name, detector in self._children.items():
+            if stage is None or stage in self.parameters.stages.get(name, (stage,)):
+                value = detector.saturation(endpoints)
+                self._values.labels(name, stage or "").value = value
+                largest = max(largest, value)
+        return largest
+
+    def _stage_of(self, endpoints: Endpoints) -> Stage | None:
+        """The only stage that all endpoints serve; flow control asks about one stage at a time."""
+        prefill, decode = (bool(endpoints.gather(served).all()) for served in self._can_serve.of(endpoints))
+        if prefill == decode or not len(endpoints):
+            return None
+        return Stage.PREFILL if prefill else Stage.DECODE
+
+
+def _stages_served(pool: tuple[Endpoint, ...]) -> tuple[BoolArray, BoolArray]:
+    roles = [endpoint.labels.get(ROLE_LABEL) or "" for endpoint in pool]
+    if not any(roles):
+        return np.ones(len(pool), np.bool_), np.ones(len(pool), np.bool_)
+    decode = [not role or role in DecodeFilter.roles for role in roles]
+    return np.array([role in PrefillFilter.roles for role in roles], np.bool_), np.array(decode, np.bool_)

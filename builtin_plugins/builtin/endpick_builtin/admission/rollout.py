@@ -11,7 +11,7 @@ from typing import Annotated, Self
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from endpick.api import (
     BoolArray,
@@ -29,18 +29,17 @@ from endpick.api import (
     Stability,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.label_filters import LabelSelectorParameters
+from endpick_builtin.label_filters import LabelSelectorParameters, parse_selector
+from endpick_builtin.recency import Recency, kept_id
+
+DECISION_ID = "x-llm-d-revision-decision-id"
+_REQUEST_ID = "x-request-id"
+_REMEMBERED_SECONDS = 180.0
+_MOST_REMEMBERED = 100_000
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class SelectorMode(StrEnum):
-    """The effect of a header selector."""
-
-    STRICT = "strict"
-    PREFER = "prefer"
 
 
 class GatingMode(StrEnum):
@@ -51,101 +50,114 @@ class GatingMode(StrEnum):
     DISABLED = "disabled"
 
 
-class HeaderSelector(_Part):
-    """A header that names the value of a label."""
-
-    name: Annotated[str, Field(min_length=1, description="Name in messages and metrics.")]
-    header_name: Annotated[str, Field(alias="headerName", min_length=1, description="The header; letter case does not matter.")]
-    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label to compare with the header.")]
-    mode: Annotated[
-        SelectorMode,
-        Field(description="`strict`: only endpoints with this value; `prefer`: left to `header-label-affinity-scorer`."),
-    ]
-
-    @field_validator("header_name")
-    @classmethod
-    def _in_lower_case(cls, name: str) -> str:
-        return name.lower()
-
-
-class RequiredRoles(_Part):
-    """Roles that every revision needs."""
-
-    values: Annotated[tuple[str, ...], Field(description="Values of the role label; a revision needs an endpoint of each.")] = ()
-
-
 class RevisionGating(_Part):
     """How to choose a revision for requests that do not name one."""
 
+    mode: Annotated[
+        GatingMode,
+        Field(description="Shares by the endpoints of all required roles (`sum`) or of the largest one (`max-role`), or no gating."),
+    ]
+    required_roles: Annotated[
+        tuple[str, ...],
+        Field(
+            alias="requiredRoles",
+            description="A revision needs an endpoint of each; `max-role` takes the first of equally large ones.",
+        ),
+    ] = ()
+    revision_header_name: Annotated[
+        str,
+        Field(alias="revisionHeaderName", min_length=1, description="Header of requests and responses that names the revision."),
+        AfterValidator(str.lower),
+    ] = "x-llm-d-disagg-revision"
     revision_label_key: Annotated[str, Field(alias="revisionLabelKey", min_length=1, description="Label that names the revision.")] = (
         "disaggregatedset.x-k8s.io/revision"
     )
     role_label_key: Annotated[str, Field(alias="roleLabelKey", min_length=1, description="Label that names the role.")] = (
         "disaggregatedset.x-k8s.io/role"
     )
-    mode: Annotated[
-        GatingMode,
-        Field(description="Shares by all endpoints of a revision (`sum`), by those of its largest role (`max-role`), or no gating."),
-    ] = GatingMode.SUM
-    require_roles: Annotated[RequiredRoles, Field(alias="requireRoles", description="Roles without which a revision gets no requests.")] = (
-        RequiredRoles()
-    )
+    disable_coordination: Annotated[
+        bool, Field(alias="disableCoordination", description="Draw a revision for each request, even if requests belong together.")
+    ] = False
+
+    @model_validator(mode="after")
+    def _names_roles(self) -> Self:
+        if self.mode is not GatingMode.DISABLED and not self.required_roles:
+            raise ValueError(f"mode {self.mode} needs requiredRoles, the roles without which a revision gets no requests")
+        return self
 
 
 class RolloutScope(_Part):
     """The endpoints of the deployment."""
 
-    label_selector: Annotated[LabelSelectorParameters, Field(alias="labelSelector", description="Labels of the deployment's endpoints.")]
+    label_selector: Annotated[
+        LabelSelectorParameters,
+        BeforeValidator(parse_selector),
+        WithJsonSchema({"type": ["string", "object"]}),
+        Field(alias="labelSelector", description="Labels of the deployment's endpoints, in kubectl syntax."),
+    ]
 
 
 class RolloutParameters(Parameters):
-    """Scope, headers and gating."""
+    """Scope and gating."""
 
     scope: Annotated[
         RolloutScope,
-        Field(description="Which endpoints belong to the deployment.", examples=[{"labelSelector": {"matchLabels": {"app": "llama"}}}]),
+        Field(
+            description="Which endpoints belong to the deployment.", examples=[{"labelSelector": "disaggregatedset.x-k8s.io/name=llama"}]
+        ),
     ]
-    header_selectors: Annotated[
-        tuple[HeaderSelector, ...], Field(alias="headerSelectors", description="Headers with which clients choose by label.")
-    ] = ()
     revision_gating: Annotated[
         RevisionGating,
-        Field(alias="revisionGating", description="How a revision is chosen for other requests.", examples=[{"mode": "sum"}]),
+        Field(
+            alias="revisionGating",
+            description="How a revision is chosen.",
+            examples=[{"mode": "max-role", "requiredRoles": ["prefill", "decode"]}],
+        ),
     ]
-
-    @model_validator(mode="after")
-    def _selectors_differ(self) -> Self:
-        for field in ("name", "header_name"):
-            [(value, times)] = Counter(getattr(each, field) for each in self.header_selectors).most_common(1) or [("", 0)]
-            if times > 1:
-                raise ValueError(f"two headerSelectors have the {field.replace('_', ' ')} '{value}'")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """Servable revisions and their weights, incomplete ones, and per endpoint the index into `names` or -1."""
+    """Revisions with their weights, 0 for incomplete ones, and per endpoint the index into `names` or -1."""
 
     names: tuple[str, ...]
-    incomplete: tuple[str, ...]
     weights: tuple[int, ...]
     number_of: RowArray
 
+    @property
+    def can_serve(self) -> bool:
+        """True if a revision is complete."""
+        return any(self.weights)
+
+    def servable(self, revision: str | None) -> int | None:
+        """Index of a complete revision."""
+        number = self.names.index(revision) if revision in self.names else None
+        return number if number is not None and self.weights[number] else None
+
 
 def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
-    """The revisions."""
+    """The revisions; all are complete without gating."""
     gating, selector = parameters.revision_gating, parameters.scope.label_selector
     found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
-    roles: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {revision: Counter() for revision in sorted(set(found)) if revision}
     for endpoint, revision in zip(pool, found, strict=True):
         if revision:
-            roles.setdefault(revision, Counter())[endpoint.labels.get(gating.role_label_key, "")] += 1
-    whole = {revision: counts for revision, counts in sorted(roles.items()) if counts.keys() >= set(gating.require_roles.values)}
-    weigh = max if gating.mode is GatingMode.MAX_ROLE else sum
-    number = {revision: position for position, revision in enumerate(whole)}
+            counts[revision][endpoint.labels.get(gating.role_label_key, "")] += 1
+    number = {revision: position for position, revision in enumerate(counts)}
     numbers = np.array([number.get(revision, -1) for revision in found], dtype=np.intp)
-    incomplete = tuple(sorted(roles.keys() - whole.keys()))
-    return Revisions(tuple(whole), incomplete, tuple(weigh(counts.values()) for counts in whole.values()), numbers)
+    return Revisions(tuple(counts), tuple(_weights(list(counts.values()), gating)), numbers)
+
+
+def _weights(counts: Sequence[Counter[str]], gating: RevisionGating) -> Iterator[int]:
+    if gating.mode is GatingMode.DISABLED:
+        yield from (each.total() for each in counts)
+        return
+    roles = gating.required_roles
+    complete = [all(each[role] for role in roles) for each in counts]
+    totals = {role: sum(each[role] for each, is_complete in zip(counts, complete, strict=True) if is_complete) for role in roles}
+    weighed = (max(totals, key=totals.__getitem__),) if gating.mode is GatingMode.MAX_ROLE else tuple(totals)
+    for each, is_complete in zip(counts, complete, strict=True):
+        yield sum(each[role] for role in weighed) if is_complete else 0
 
 
 class _RevisionShares(Collector):
@@ -155,70 +167,102 @@ class _RevisionShares(Collector):
         self._label = LabelLimit()
 
     def describe(self) -> tuple[GaugeMetricFamily]:
-        text = "Share of the requests without a strict header that a revision gets."
+        text = "Share of the requests without a revision header that a revision gets."
         return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", text, labels=("mode", "revision")),)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        revisions, total = self._revisions(), sum(self._revisions().weights)
-        shares = {self._label(name): 0.0 for name in (*revisions.incomplete, *revisions.names)}
+        revisions = self._revisions()
+        total = sum(revisions.weights) or 1
+        shares: dict[str, float] = {}
         for name, weight in zip(revisions.names, revisions.weights, strict=True):
-            shares[self._label(name)] += weight / total
+            label = self._label(name)
+            shares[label] = shares.get(label, 0.0) + weight / total
         (family,) = self.describe()
         for label, share in shares.items():
             family.add_metric((self._mode.value, label), share)
         yield family
 
 
+class _Decisions:
+    """Revisions by decision id, for parallel requests that belong together."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: Recency[str, tuple[float, str]] = Recency()
+
+    def made(self, decision: str) -> str | None:
+        self._forget()
+        found = self._kept.get(kept_id(decision))
+        return None if found is None else found[1]
+
+    def make(self, decision: str, revision: str) -> None:
+        self._kept.use(kept_id(decision), (self._clock(), revision))
+        for _ in self._kept.beyond(_MOST_REMEMBERED):
+            pass
+
+    def _forget(self) -> None:
+        before = self._clock() - _REMEMBERED_SECONDS
+        for _ in self._kept.older(lambda kept: kept[0] < before):
+            pass
+
+
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
     """Sends each request to one revision of a deployment with several roles, so that revisions do not mix.
 
-    Revisions within `scope` that lack a required role are excluded. Headers of strict selectors choose endpoints with equal labels; without
-    them a revision is drawn, weighted by its endpoints (`sum`) or those of its largest role (`max-role`). Without endpoints the request
-    gets 503. Responses carry the serving endpoint's labels in the selectors' headers.
+    Revisions within `scope` that lack a required role are excluded. The revision header chooses one; without it a revision is drawn,
+    weighted by the endpoints of its required roles (`sum`), or of the role with the most endpoints in all complete revisions (`max-role`).
+    Without endpoints the request gets 503. While there are several revisions, requests with the same `x-llm-d-revision-decision-id`, or
+    else `x-request-id`, get the same one for three minutes. Responses carry the serving endpoint's revision.
     """
 
     stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: RolloutParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._gated = parameters.revision_gating.mode is not GatingMode.DISABLED
-        self._strict = tuple(each for each in parameters.header_selectors if each.mode is SelectorMode.STRICT)
+        gating = self._gating = parameters.revision_gating
+        self._gated = gating.mode is not GatingMode.DISABLED
         self._pool: object = None
-        self._revisions = Revisions((), (), (), np.empty(0, dtype=np.intp))
+        self._revisions = Revisions((), (), np.empty(0, dtype=np.intp))
+        self._decisions = _Decisions(context.clock)
         self._unmatched = Counts(
-            "llm_d_epp_disaggregatedset_strict_header_no_match_total",
-            "Requests whose strict header names a label value that no candidate has.",
-            ("selector",),
+            "llm_d_epp_disaggregatedset_strict_revision_no_match_total",
+            "Requests whose header names a revision that no candidate has.",
+            (),
             context.registry,
-        )
+        ).labels()
         if context.registry is not None and self._gated:
-            context.registry.register(_RevisionShares(lambda: self._revisions, parameters.revision_gating.mode))
+            context.registry.register(_RevisionShares(lambda: self._revisions, gating.mode))
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
-        chosen = [(each, request.headers[each.header_name]) for each in self._strict if request.headers.get(each.header_name)]
-        keep = self._gate(endpoints, draws=not chosen) if self._gated else np.ones(len(endpoints), dtype=np.bool_)
-        for selector, value in chosen:
-            keep &= np.array([endpoint.labels.get(selector.label_key) == value for endpoint in endpoints], dtype=np.bool_)
-            if not keep.any():
-                self._unmatched.labels(selector.name).inc()
-                break
-        return keep
-
-    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
-        if head.endpoint is None:
-            return {}
-        labels = head.endpoint.labels
-        return {each.header_name: labels[each.label_key] for each in self.parameters.header_selectors if each.label_key in labels}
-
-    def _gate(self, endpoints: Endpoints, *, draws: bool) -> BoolArray:
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
             self._revisions = revisions_of(endpoints.pool_members, self.parameters)
+        named = request.headers.get(self._gating.revision_header_name)
+        if not named and not self._gated:
+            return np.ones(len(endpoints), dtype=np.bool_)
+        number = self._revisions.servable(named) if named else self._chosen(request)
+        keep: BoolArray = endpoints.gather(self._revisions.number_of) == number
+        if number is None:
+            keep = np.zeros(len(endpoints), dtype=np.bool_)
+        if named and not keep.any():
+            self._unmatched.inc()
+        return keep
+
+    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
+        revision = None if head.endpoint is None else head.endpoint.labels.get(self._gating.revision_label_key)
+        return {self._gating.revision_header_name: revision} if revision else {}
+
+    def _chosen(self, request: InferenceRequest) -> int | None:
         revisions = self._revisions
-        numbers = endpoints.gather(revisions.number_of)
-        if not draws or not revisions.names:
-            whole: BoolArray = numbers >= 0
-            return whole
+        if not revisions.can_serve:
+            return None
+        decision = ""
+        if len(revisions.names) > 1 and not self._gating.disable_coordination:
+            decision = request.headers.get(DECISION_ID) or request.headers.get(_REQUEST_ID) or ""
+        made = revisions.servable(self._decisions.made(decision)) if decision else None
+        if made is not None:
+            return made
         [drawn] = self.context.random.choices(range(len(revisions.names)), revisions.weights)
-        of_one: BoolArray = numbers == drawn
-        return of_one
+        if decision:
+            self._decisions.make(decision, revisions.names[drawn])
+        return drawn

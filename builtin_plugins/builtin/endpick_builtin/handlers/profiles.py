@@ -108,7 +108,7 @@ class HeaderProfileParameters(Parameters):
             min_length=1,
             description="Header that names the scheduling profile. Its name is case-insensitive.",
         ),
-    ] = "EPP-Profile"
+    ] = "x-llm-d-epp-profile"
     default_profile: Annotated[
         str,
         Field(alias="defaultProfile", min_length=1, description="Profile of a request without the header, or with an empty one."),

@@ -1,9 +1,9 @@
-"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: rate endpoints by any reported number."""
+"""`endpoint-attribute-*`: rate endpoints by any reported number, or by text such as a label."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Self, TypeAlias
 
@@ -13,7 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from endpick.api import (
     BoolArray,
     Category,
+    ColumnWriter,
+    DataCollector,
     DataKey,
+    EndpointChange,
+    EndpointEvent,
     Endpoints,
     Filter,
     FloatArray,
@@ -241,3 +245,103 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
             return smaller_is_better(costs)
         best, worst = (self._range.min, self._range.max) if self._lower_is_better else (-self._range.max, -self._range.min)
         return np.fmin(np.fmax((worst - costs) / (worst - best), 0.0), 1.0)
+
+
+class PublishedLabel(_Closed):
+    """A label and its data key."""
+
+    label: Annotated[str, Field(min_length=1, description="Label of the endpoint.")]
+    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key for its value.", examples=["region"])]
+
+
+class LabelProducerParameters(Parameters):
+    """The labels to publish."""
+
+    labels: Annotated[
+        tuple[PublishedLabel, ...],
+        Field(
+            min_length=1,
+            description="Labels and their data keys.",
+            examples=[[{"label": "topology.kubernetes.io/region", "attributeKey": "region"}]],
+        ),
+    ]
+
+    @model_validator(mode="after")
+    def _keys_differ(self) -> Self:
+        keys = [published.attribute_key for published in self.labels]
+        twice = next((key for key in keys if keys.count(key) > 1), "")
+        if twice:
+            raise ValueError(f"two labels have the attributeKey '{twice}'")
+        return self
+
+
+class LabelProducer(DataCollector[LabelProducerParameters, EndpointEvent]):
+    """Publishes labels of endpoints as text, for `endpoint-attribute-weight-scorer`. Follows label changes.
+
+    A missing label is empty text.
+    """
+
+    default_source = "endpoint-notification-source"
+    stability = Stability.EXPERIMENTAL
+
+    @classmethod
+    def subscriptions(cls, parameters: LabelProducerParameters) -> Subscriptions:
+        return Subscriptions((), (), tuple(label_key(published.attribute_key) for published in parameters.labels))
+
+    def collect(self, payload: EndpointEvent, writer: ColumnWriter) -> None:
+        if payload.change is not EndpointChange.REMOVED:
+            for published in self.parameters.labels:
+                writer.set(label_key(published.attribute_key), payload.endpoint.labels.get(published.label, ""))
+
+
+def label_key(name: str) -> DataKey[str]:
+    """The data key of a published label."""
+    return DataKey(name, str, doc="Value of a label of the endpoint.")
+
+
+Weight: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class AttributeWeightParameters(Parameters):
+    """The text and the weights of its values."""
+
+    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key of the text.", examples=["region"])]
+    producer: Annotated[str, Field(description="Instance that writes the text, such as a label-producer; or empty.", examples=[""])]
+    weights: Annotated[
+        Mapping[str, Weight], Field(min_length=1, description="Positive weights by value.", examples=[{"region-1": 2, "region-2": 1}])
+    ]
+
+    @model_validator(mode="after")
+    def _do_not_vanish(self) -> Self:
+        largest = max(self.weights.values())
+        vanishing = next((value for value, weight in self.weights.items() if weight / largest == 0.0), None)
+        if vanishing is not None:
+            raise ValueError(f"the weight of '{vanishing}' is too small beside {largest:g}: its score would be 0")
+        return self
+
+
+class EndpointAttributeWeightScorer(Scorer[AttributeWeightParameters]):
+    """Rates endpoints by weights for a text, such as a region or GPU model.
+
+    score = weight / largest weight; a missing or unknown value scores as the smallest weight.
+    """
+
+    category = Category.DISTRIBUTION
+    stability = Stability.EXPERIMENTAL
+
+    @classmethod
+    def subscriptions(cls, parameters: AttributeWeightParameters) -> Subscriptions:
+        return Subscriptions((), (label_key(parameters.attribute_key).from_producer(parameters.producer),))
+
+    def __init__(self, name: str, parameters: AttributeWeightParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._key = label_key(parameters.attribute_key).from_producer(parameters.producer)
+        largest = max(parameters.weights.values())
+        self._scores = {value: weight / largest for value, weight in parameters.weights.items()}
+        self._least = min(self._scores.values())
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        return endpoints.gather(endpoints.derived_from_objects(self._key, self._rated)).copy()
+
+    def _rated(self, values: Sequence[str | None]) -> FloatArray:
+        return np.array([self._scores.get(value or "", self._least) for value in values], dtype=np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
@@ -32,10 +31,12 @@ from endpick.api import (
 from endpick.api.keys import (
     INFLIGHT_REQUESTS,
     INFLIGHT_TOKENS,
+    OUTPUT_LENGTH,
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
     TOKENIZED_PROMPT,
     UNCACHED_REQUEST_TOKENS,
+    OutputLength,
     PrefixBlocks,
     PromptTokens,
 )
@@ -156,9 +157,12 @@ def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: Fl
     return missing * size + float(max(0, tokens - total * size))
 
 
-def output_tokens(prompt: int, ratio: float, *limits: int | None) -> int:
-    """`prompt * ratio` rounded half up, capped by the limits."""
-    return min([math.floor(prompt * ratio + 0.5), *(limit for limit in limits if limit is not None)])
+_OUTPUT_TOKENS = {OutputLength.LONG: 4096, OutputLength.SHORT: 100, OutputLength.UNKNOWN: 1000}
+
+
+def output_tokens(length: OutputLength | None, *limits: int | None) -> int:
+    """By the expected length, capped by the limits."""
+    return min([_OUTPUT_TOKENS[length or OutputLength.UNKNOWN], *(limit for limit in limits if limit is not None)])
 
 
 class InflightLoadParameters(Parameters):
@@ -167,7 +171,7 @@ class InflightLoadParameters(Parameters):
     add_estimated_output_tokens: Annotated[
         bool, Field(alias="addEstimatedOutputTokens", description="Count estimated output tokens as well.")
     ] = False
-    output_ratio: Annotated[float, Field(alias="outputRatio", ge=0.0, description="Output tokens per prompt token.")] = 1.5
+    output_ratio: Annotated[float | None, ignored("outputRatio", "remove it; `outlen-bucket` decides the estimate")] = None
     max_estimated_output_tokens: Annotated[
         int | None, Field(alias="maxEstimatedOutputTokens", ge=0, description="Maximum estimate of output tokens.")
     ] = None
@@ -183,21 +187,23 @@ class InflightLoadProducer(
     """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
     A request counts at the first endpoint of every profile that picked one: its uncached prompt tokens there and, with
-    `addEstimatedOutputTokens`, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) output tokens. The first response
-    chunk releases the prompt tokens, and everything at endpoints other than the primary's; the end of the request the rest.
+    `addEstimatedOutputTokens`, output tokens: 4096 if `outlen-bucket` says LONG, 100 if SHORT, else 1000, at most the client's limit and
+    maxEstimatedOutputTokens. The first response chunk releases the prompt tokens, and everything at endpoints other than the primary's; the
+    end of the request the rest.
 
     Uncached tokens of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); t without a prefix producer. t
     comes from a `token-producer`, or is bytes / 4.
     """
 
-    consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, TOKENIZED_PROMPT)
+    consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, TOKENIZED_PROMPT, OUTPUT_LENGTH)
     produces = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNCACHED_REQUEST_TOKENS)
 
     @classmethod
     def subscriptions(cls, parameters: InflightLoadParameters) -> Subscriptions:
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer), TOKENIZED_PROMPT)
-        return Subscriptions((), prefix, cls.produces)
+        length = (OUTPUT_LENGTH,) if parameters.add_estimated_output_tokens else ()
+        return Subscriptions((), (*prefix, *length), cls.produces)
 
     def __init__(self, name: str, parameters: InflightLoadParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
@@ -221,7 +227,7 @@ class InflightLoadProducer(
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
-            output = output_tokens(prompt, parameters.output_ratio, request.max_output_tokens, parameters.max_estimated_output_tokens)
+            output = output_tokens(state.get(OUTPUT_LENGTH), request.max_output_tokens, parameters.max_estimated_output_tokens)
         charges: dict[str, _Charge] = {}
         for profile, run in result.runs.items():
             if run.picked is not None:

@@ -39,6 +39,9 @@ def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: 
     """Bind a collector to its default source."""
     if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
         return
+    if collector.is_a(DataSource):
+        _bind(collector, collector, feeding, builder)
+        return
     plugin = collector.loaded.plugin
     wanted = plugin.default_source if issubclass(plugin, DataCollector) else None
     if wanted is None or not injects_defaults(builder):
@@ -88,6 +91,9 @@ def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuil
 
 
 def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
+    if source.is_a(DataCollector):
+        _bind(source, source, feeding, builder)
+        return
     plugin = None if source.loaded is None else source.loaded.plugin
     for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
         reason = f"data source '{source.name}' names no collectors"

@@ -16,11 +16,12 @@ from endpick.api import (
     PreRequest,
     ProfileHandler,
     RequestHeaderProcessor,
+    Responder,
     ResponseObserver,
     SaturationDetector,
 )
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import ParsedRequest, Rejection
+from endpick.api.request import DirectResponse, ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.scheduling.scheduler import as_view
 from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
@@ -65,6 +66,13 @@ def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Findi
                 if isinstance(answer, Raised):
                     yield Finding(f"`usage` raises {answer} for {body[:40]!r}", "answer None: model servers, too, can send anything")
                     return
+
+
+@check(Responder)
+def responder_answers_or_declines(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`respond` returns None or a `DirectResponse`, for any request."""
+    advice = "answer None to route the request, DirectResponse(status, body, headers) to answer it"
+    yield from _first(subject, "respond", lambda value: value is None or isinstance(value, DirectResponse), advice)
 
 
 @check(RequestHeaderProcessor)
@@ -127,8 +135,9 @@ def decider_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(PreRequest)
 def pre_request_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`before_request` returns None or a `Rejection`, for any decision."""
-    yield from _first(subject, "before_request", _is_verdict, "answer None; to add headers, use headers.set")
+    """`before_request` returns None, a `Rejection` or a `DirectResponse`, for any decision."""
+    advice = "answer None; to add headers, use headers.set"
+    yield from _first(subject, "before_request", lambda value: _is_verdict(value) or isinstance(value, DirectResponse), advice)
 
 
 @check(ResponseObserver)
