@@ -120,6 +120,17 @@ def test_losses_without_bodies_are_logged(recorder, caplog):
     ]
 
 
+def test_unread_responses_are_counted_and_named_once(recorder, registry, caplog):
+    for encoding in ["br", "br", "zstd", "br"]:
+        recorder.unread_response(encoding, "usage")
+    counted = [registry.get_sample_value("endpick_unread_responses_total", {"encoding": name, "lost": "usage"}) for name in ("br", "zstd")]
+    assert counted == [3, 1]
+    assert caplog.messages == [
+        f"the usage in responses with content-encoding {name} cannot be read; install endpick[compression] for br and zstd"
+        for name in ("br", "zstd")
+    ]
+
+
 def test_only_unavailable_is_logged_without_a_traceback(recorder, instance, caplog):
     recorder.fault(instance, "score", Unavailable("the renderer is away"))
     recorder.fault(instance, "score", ValueError("x"))
