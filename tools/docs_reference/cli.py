@@ -16,10 +16,10 @@ from endpick.diagnostics import ExitCode
 _EXITS = {
     ExitCode.OK: "Success, perhaps with warnings.",
     ExitCode.INTERNAL_ERROR: "A bug in endpick.",
-    ExitCode.USAGE: "Wrong command line.",
-    ExitCode.CONFIG_INVALID: "Mistakes in the configuration.",
-    ExitCode.PLUGIN_UNUSABLE: "A plugin is missing, broken or incompatible.",
-    ExitCode.FAILED: "The environment: a port in use, an unreadable file, a failed start or stop.",
+    ExitCode.USAGE: "Wrong command line, or a file it names has the wrong content.",
+    ExitCode.CONFIG_INVALID: "The configuration has mistakes, or cannot be read.",
+    ExitCode.PLUGIN_UNUSABLE: "A plugin is missing, broken, incompatible or not as in the lock file.",
+    ExitCode.FAILED: "The environment: a port in use, another file that cannot be read or written, a failed start or stop.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C.",
 }
 

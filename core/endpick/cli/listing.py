@@ -23,6 +23,8 @@ _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name"
 @FORMAT_OPTION
 def list_plugins(loads: bool, kind: str | None, output: str) -> None:
     """List the installed plugin types and their distributions. Imports plugins only with --load or --kind."""
+    if kind is not None:
+        _check_kind(kind)
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
     if loads or kind:
@@ -31,6 +33,15 @@ def list_plugins(loads: bool, kind: str | None, output: str) -> None:
         ]
         rows = [row for row in rows if kind is None or kind in _kinds(row)]
     click.echo(json_text({"plugins": rows}) if output == "json" else _text(rows, with_kinds=loads or kind is not None), nl=False)
+
+
+def _check_kind(kind: str) -> None:
+    from endpick.host.kinds import KINDS
+
+    names = sorted(known.kind for known in KINDS)
+    if kind not in names:
+        hint = did_you_mean(kind, names) or f"there are {', '.join(names)}"
+        raise click.UsageError(f"no plugin kind is named '{kind}'; {hint}")
 
 
 def statuses(candidates: Sequence[Candidate]) -> list[str]:

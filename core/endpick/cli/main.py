@@ -107,6 +107,6 @@ class LazyGroup(click.Group):
 def main() -> None:
     """An endpoint picker for LLM inference gateways whose routing logic is pip-installed.
 
-    Exit codes: 0 success, 1 a bug in endpick, 2 wrong usage, 3 invalid configuration, 4 plugin missing, broken or incompatible,
-    5 start-up or runtime failure, 130 interrupted.
+    Exit codes: 0 success, 1 a bug in endpick, 2 wrong usage, 3 invalid or unreadable configuration, 4 plugin missing, broken, incompatible
+    or not as locked, 5 another file, a port, start-up or running failed, 130 interrupted.
     """

@@ -45,7 +45,10 @@ def _read(source: str) -> Start:
 
     try:
         documents = documents_of(_content(source))
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
+        click.echo(f"error: {source} cannot be read: {problem.strerror}", err=True)
+        sys.exit(ExitCode.FAILED)
+    except ValueError as problem:
         raise click.UsageError(f"{source} cannot be read: {problem}") from problem
     for document in documents:
         start = _start_of(document)

@@ -42,7 +42,7 @@ def validate(
 ) -> None:
     """Find every mistake in each CONFIG; `-` reads standard input.
 
-    Exit code 0: no errors; 3: a configuration is wrong; 4: only a plugin is missing, broken or incompatible.
+    Exit code 0: no errors; 3: a configuration is wrong or cannot be read; 4: only a plugin is missing, broken or incompatible.
     """
     installed = discover()
     judged = [(loaded, _judge(loaded, installed, static, endpoints_file)) for loaded in map(read, configs)]

@@ -201,10 +201,10 @@ class ExitCode(IntEnum):
     CONFIG_INVALID = 3
 
     PLUGIN_UNUSABLE = 4
-    """Missing, broken or incompatible."""
+    """Missing, broken, incompatible or not as in the lock file."""
 
     FAILED = 5
-    """The environment refused: port in use, unreadable file, failed start or stop."""
+    """The environment refused: port in use, unreadable file other than the configuration, failed start or stop."""
 
     INTERRUPTED = 130
     """By Ctrl-C."""
