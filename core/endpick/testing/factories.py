@@ -177,8 +177,8 @@ def value_of(key: AnyKey, random: Random, samples: Mapping[AnyKey, Sequence[obje
         return _MAKERS[name](random)
     if key.is_number:
         return random.random()
-    if issubclass(key.type, Enum):
-        return random.choice(tuple(key.type))
+    if issubclass(key.type, enum.Enum):
+        return random.choice(list[object](key.type))
     try:
         return key.type()
     except Exception:
