@@ -238,7 +238,11 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         # A missing parameter may be a faulty one, reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
         builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
-    declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
+    declared: Subscriptions | Diagnostic | None
+    if parameters is not None:
+        declared = subscriptions_of(loaded, parameters, place)
+    else:
+        declared = _subscriptions_of_type(loaded) or _subscriptions_despite(checked, loaded, raw or {}, place)
     if isinstance(declared, Diagnostic):
         builder.diagnostics.append(declared)
     elif declared is not None and instance.spec is not None and instance.spec.max_age:
@@ -268,6 +272,24 @@ def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: Lo
 def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
     overrides = any("subscriptions" in vars(base) for base in loaded.plugin.__mro__ if issubclass(base, Plugin) and base is not Plugin)
     return None if overrides else Subscriptions(loaded.plugin.consumes, loaded.plugin.consumes_optional, loaded.plugin.produces)
+
+
+def _subscriptions_despite(
+    mistakes: Parameters | Iterable[Diagnostic], loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource
+) -> Subscriptions | None:
+    """The data keys of an instance with faulty parameters; None if they depend on one of those."""
+    assert not isinstance(mistakes, Parameters)
+    found = [(one.path[len(place.path) :][:1], one.help or "") for one in mistakes]
+    faulty = {str(name) for path, _ in found for name in path}
+    sound = check_parameters(loaded, {name: value for name, value in raw.items() if name not in faulty}, place) if faulty else ()
+    if not isinstance(sound, Parameters):
+        return None
+    for name, described in type(sound).model_fields.items():
+        meant = any(f"'{described.alias or name}'" in advice for _, advice in found)  # by a misspelt name
+        if meant or {name, described.alias} & faulty:
+            sound.__dict__.pop(name, None)  # reading it fails
+    declared = subscriptions_of(loaded, sound, place)
+    return None if isinstance(declared, Diagnostic) else declared
 
 
 def _same_name(spec: PluginSpec, first: DraftInstance, builder: PlanBuilder) -> None:
