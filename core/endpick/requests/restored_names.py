@@ -119,7 +119,8 @@ class ModelNameRestorer:
             document_stop = stop if after < 0 else after
             name = None if self._restored else self._name_in(data, at, document_stop, ends=after >= 0)
             if name is not None:
-                parts.append(data[copied : name.end(1)])
+                value_at = name.end(1)
+                parts.append(data[copied:value_at])
                 parts.append(self._theirs)
                 copied = name.end()
             if after >= 0:
