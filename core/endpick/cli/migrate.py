@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from endpick.cli.console import STANDARD_INPUT
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect, GoBoolean, known_name, options_of
+from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, GoBoolean, known_name, options_of, removed_flags
 from endpick.diagnostics import ExitCode, did_you_mean
 
 _SHOWN = {flag.name: flag for flag in FLAGS}
@@ -70,7 +70,7 @@ def _start_of(document: object) -> Start | None:
     for container in containers if isinstance(containers, list) else ():
         command, given = at(container, "command"), at(container, "args")
         arguments = [*_words(command)[1:], *_words(given)]
-        if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | REMOVED.keys()):
+        if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | removed_flags().keys()):
             return Start(tuple(arguments), environment_of(at(container, "env")))
     return None
 
@@ -93,8 +93,8 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             alone = isinstance(options[known].type, GoBoolean)
             setting = value if equals else "true" if alone else next(remaining, "")
             flags[known] = setting
-        elif name in REMOVED:
-            wrong.append(f"llm-d has removed --{name}: {REMOVED[name]}")
+        elif name in removed_flags():
+            wrong.append(f"llm-d has removed --{name}: {removed_flags()[name]}")
             if not equals and not name.endswith("skip-verify"):
                 next(remaining, None)
         else:

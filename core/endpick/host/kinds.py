@@ -158,7 +158,7 @@ _ROWS = (
     ),
     KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
-    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.endpoints", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
     KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
     KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
@@ -178,7 +178,12 @@ _ROWS = (
     KindFacts(
         Parser,
         Layer.PARSING,
-        {"parse": _At.REQUEST_PARSING, "rewrite_model": _At.REQUEST_PARSING, "usage": _At.RESPONSE_PARSING},
+        {
+            "parse": _At.REQUEST_PARSING,
+            "rewrite_model": _At.REQUEST_PARSING,
+            "rewrite_priority": _At.REQUEST_PARSING,
+            "usage": _At.RESPONSE_PARSING,
+        },
         "requestHandler.parsers",
         _REFUSE,
     ),

@@ -112,7 +112,9 @@ class Director:
         try:
             if incoming.body is None and incoming.body_modes.sees_request_body:
                 return self._route_bodiless(incoming)
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access)
+            built = build_request(
+                incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access, pipeline.propagates_priority
+            )
             job = Job(incoming, pipeline, built, self._view, CycleState(access))
             if pipeline.header_processors:
                 built.request = process_headers(pipeline.header_processors, built.request, job.state, access)

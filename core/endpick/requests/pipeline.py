@@ -52,6 +52,7 @@ class Pipeline:
     pre_requests: tuple[Step, ...]
     objectives: Mapping[str, int] = field(default_factory=dict)
     flow_control: BoundFlowControl | None = None
+    propagates_priority: bool = False
 
     @property
     def producers(self) -> tuple[CompiledProducer, ...]:
@@ -80,6 +81,7 @@ def compile_pipeline(
     on_request: Mapping[Kind, Sequence[Instance]],
     objectives: Mapping[str, int] | None = None,
     flow_control: BoundFlowControl | None = None,
+    propagates_priority: bool = False,
     telemetry: Telemetry,
 ) -> Pipeline:
     """Bind the instances. Raises TypeError for a wrong kind."""
@@ -102,6 +104,7 @@ def compile_pipeline(
         bound(PreRequest, "before_request"),
         objectives or {},
         flow_control,
+        propagates_priority,
     )
 
 
