@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-AS_OF = "2026-10-10"
+AS_OF = "2026-10-13"
 """The day of the newest source of the table; `tools/compare_upstream.py` compares it with a checkout."""
 
 NameKind = Literal["type", "parameter", "field", "flag", "gate"]
