@@ -25,10 +25,13 @@ def page() -> str:
 def _section() -> str:
     missing = [row for row in upstream_names() if row.is_missing and not _is_here(row)]
     moved = [row for row in upstream_names() if row.state in (State.FORMER, State.REMOVED) and row.successor]
+    status = (
+        f"Compatible with llm-d-router as of {AS_OF}: of {_current()} plugin types in its main branch, endpick lacks those listed here as "
+        "*main*. *Branch* means that llm-d has the name in no release and not in its main branch."
+    )
     return "\n\n".join(
         (
-            f"Compatible with llm-d-router as of {AS_OF}: of {_current()} plugin types in its main branch, endpick lacks those listed here "
-            "as *main*. *Branch* means that llm-d has the name in no release and not in its main branch.",
+            status,
             table(("kind", "name", "llm-d", "since"), (_missing(row) for row in missing)),
             "Names that llm-d replaced or removed; diagnostics name the successor:",
             table(("kind", "name", "instead"), ((row.kind, _name(row), row.successor) for row in moved)),

@@ -9,7 +9,7 @@ from endpick.config import load_config
 from endpick.config.gates import DEFAULT_GATES
 from endpick.config.model import EndpointPickerConfig
 from endpick.config.shape import part_at
-from endpick.config.upstream import State, find_name, upstream_names
+from endpick.config.upstream import AS_OF, State, find_name, upstream_names
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.host.discovery import discover
 from endpick.host.planning.builder import STRICT_BAND_SELECTION
@@ -55,6 +55,7 @@ def test_the_table_lists_each_name_once() -> None:
 
     assert len(set(keys)) == len(keys)
     assert keys == sorted(keys, key=lambda key: (["type", "parameter", "field", "flag", "gate"].index(key[0]), *key[1:]))
+    assert max(row.since for row in upstream_names()) == AS_OF
     for row in upstream_names():
         assert row.source
         assert len(row.since) == len("2026-08-21")
