@@ -87,10 +87,8 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], answer: HealthAnswer | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    parts = [
-        f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n"
-        f"{python}\ncompatible with llm-d-router as of {AS_OF}\n"
-    ]
+    parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
+    parts[0] += f"compatible with llm-d-router as of {AS_OF}\n"
     rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from endpick.cli.validate import command
+from endpick.cli.validate import validate as command
 
 FLOW = '''
 """Plugins that only declare data."""
