@@ -1,4 +1,4 @@
-"""Generate docs/reference/ from the code, or check that it is fresh."""
+"""Generate docs/reference/ and a section of compatibility.md from the code, or check that it is fresh."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs_reference import api, cli, configuration, data_keys, diagnostics, hooks, metrics, plugins, testing
+from docs_reference import api, cli, compatibility, configuration, data_keys, diagnostics, hooks, metrics, plugins, testing
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is missing, stale or superfluous")
     check = parser.parse_args().check
     wanted = {FOLDER / name: page() for name, page in PAGES.items()} | {FOLDER / name: text for name, text in plugins.pages().items()}
+    wanted[compatibility.PAGE] = compatibility.page()
     superfluous = {path for path in FOLDER.rglob("*.md") if path not in wanted and str(path.relative_to(FOLDER)) not in HAND_WRITTEN}
     stale = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
     if check:

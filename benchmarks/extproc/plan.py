@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PROFILE = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - type: queue-scorer
@@ -29,7 +29,7 @@ schedulingProfiles:
 """llm-d's default profile, spelled out; endpoints are not its business."""
 CONFIG = (
     PROFILE.replace("plugins:\n", "plugins:\n- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}\n", 1)
-    + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
+    + "dataLayer: {discovery: {endpoints: {pluginRef: endpoints}}}\n"
 )
 ON_LOOPBACK = (
     "--host=127.0.0.1",

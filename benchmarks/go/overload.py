@@ -29,7 +29,7 @@ from benchmarks.go.pickers import MISSING, add_options, commands, idle_share, st
 from benchmarks.go.saturated import TENANTS
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}
@@ -40,7 +40,7 @@ plugins:
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: active-request-scorer, weight: 1}, {pluginRef: max-score-picker}]
-dataLayer: {discovery: {pluginRef: endpoints}}
+dataLayer: {discovery: {endpoints: {pluginRef: endpoints}}}
 featureGates: [flowControl]
 flowControl:
   saturationDetector: {pluginRef: DETECTOR}

@@ -37,14 +37,14 @@ RELOAD_SECONDS = 3.0
 DRAIN_SECONDS = 3.0
 
 _CONFIG = (
-    PROFILE.replace("llm-d.ai/v1alpha1", "endpick/v1alpha1")
+    PROFILE.replace("llm-d.ai/v1", "endpick/v1alpha1")
     .replace(
         "plugins:\n",
         "plugins:\n- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}\n- type: soak.faulty\n",
         1,
     )
     .replace("  - pluginRef: max", "  - {pluginRef: soak.faulty, weight: WEIGHT}\n  - pluginRef: max")
-    + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
+    + "dataLayer: {discovery: {endpoints: {pluginRef: endpoints}}}\n"
 )
 _WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2").replace("WEIGHT", "1")
 

@@ -26,7 +26,9 @@ def told_why_not() -> set[str]:
     """The types that the compatibility page names as not there."""
     page = (ROOT / "docs/explanation/compatibility.md").read_text()
     section = page.split("\n## What endpick does not have\n")[1].split("\n## ")[0]
-    return set(re.findall(r"`([a-z0-9-]+)`", section)) & TYPES
+    text, _, generated = section.partition("<!-- Names of llm-d")
+    rows = re.findall(r"^\| type \| `([a-z0-9-]+)` \| (?:main|branch|its tests) ", generated, re.MULTILINE)
+    return {*re.findall(r"`([a-z0-9-]+)`", text), *rows} & TYPES
 
 
 def loaded(plugin_type: str) -> LoadedPlugin:

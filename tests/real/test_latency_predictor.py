@@ -21,7 +21,7 @@ from real.servers import free_port
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(400)]
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
@@ -33,7 +33,7 @@ schedulingProfiles:
   plugins:
   - {pluginRef: latency-scorer, weight: 1}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.05", "--decode-ms", "2")
 SAMPLES = 40

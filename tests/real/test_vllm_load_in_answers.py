@@ -26,7 +26,7 @@ plugins:
 - type: kv-cache-utilization-scorer
 dataLayer:
   injectDefaults: false
-  discovery: {{pluginRef: static-discovery}}
+  discovery: {{endpoints: {{pluginRef: static-discovery}}}}
 """
 LOADS = "endpick_endpoint_loads_total"
 

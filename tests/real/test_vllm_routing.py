@@ -18,7 +18,7 @@ from real.servers import ADAPTER, BLOCK, BLOCKS, MODEL, Server
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - type: static-discovery
@@ -45,7 +45,7 @@ schedulingProfiles:
   - {{pluginRef: lora-affinity-scorer, weight: {lora}}}
   - {{pluginRef: prefix-cache-scorer, weight: 5}}
 dataLayer:
-  discovery: {{pluginRef: static-discovery}}
+  discovery: {{endpoints: {{pluginRef: static-discovery}}}}
 """
 RECEIVED, REPLAYED = "llm_d_epp_kv_cache_events_messages_received_total", "llm_d_epp_kv_cache_events_replay_completed_total"
 INDEXED, ADMITTED = "endpick_kv_cache_index_blocks", "llm_d_epp_kv_cache_index_admissions_total"

@@ -9,7 +9,7 @@ import click
 
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect
+from endpick.cli.llm_d_flags import FLAGS, Effect, removed_flags
 from endpick.cli.main import VERBS, main
 from endpick.diagnostics import ExitCode
 
@@ -55,7 +55,7 @@ def _llm_ds_flags() -> str:
     about = "`serve` accepts every flag of llm-d's endpoint picker, with one dash or two, and warns about those without effect."
     same = [flag.name for flag in FLAGS if flag.effect is Effect.SAME and not flag.note]
     rows = ((code(f"--{flag.name}"), flag.effect.value, flag.note) for flag in FLAGS if flag.name not in same)
-    removed = ((code(f"--{name}"), instead) for name, instead in REMOVED.items())
+    removed = ((code(f"--{name}"), instead) for name, instead in removed_flags().items())
     return "\n\n".join(
         (
             "### llm-d's flags",

@@ -12,7 +12,10 @@ from pydantic.fields import FieldInfo
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.config import API_VERSIONS, EndpointPickerConfig
-from endpick.config.model import DEFAULT_GATES, RETIRED_GATES, Deprecated, Duration, EndpickOnly, Part, Quantity, part_in
+from endpick.config.gates import DEFAULT_GATES
+from endpick.config.model import ENDPICK, LLM_D, Deprecated, EndpickOnly, Moved, Part, SinceV1, part_in
+from endpick.config.units import Duration, Quantity
+from endpick.config.upstream import State, upstream_names
 
 
 def page() -> str:
@@ -28,7 +31,7 @@ def page() -> str:
         *(_section(part) for part in parts),
         "## Feature gates",
         table(("gate", "default"), gates),
-        "\n".join(f"- {code(name)}: {text}" for name, text in RETIRED_GATES.items()),
+        "\n".join(f"- {code(row.name)}: {row.advice}" for row in upstream_names() if row.kind == "gate" and row.state is State.REMOVED),
         "## Values",
         "- **duration**: Go's notation, `50ms`, `1.5s`, `1m30s`.\n"
         "- **quantity**: Kubernetes' notation, `512`, `16Mi`, `1Gi`.\n"
@@ -53,9 +56,11 @@ def _row(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
     notes = [field.description or ""]
     for mark in field.metadata:
         if isinstance(mark, EndpickOnly):
-            notes.append("Only with `apiVersion: endpick/v1alpha1`.")
+            notes.append(f"Only with `apiVersion: {ENDPICK}`.")
+        if isinstance(mark, SinceV1):
+            notes.append(f"Not in `v1alpha1` of llm-d: write `apiVersion: {LLM_D}`.")
         if isinstance(mark, Deprecated) and "Deprecated" not in notes[0]:
-            notes.append(f"Deprecated: use {mark.successor}.")
+            notes.append(f"{'Only in `v1alpha1`' if isinstance(mark, Moved) else 'Deprecated'}: use `{mark.successor}`.")
     return code(name), _type(field.annotation, field), "yes" if field.is_required() else "", " ".join(notes)
 
 

@@ -17,7 +17,7 @@ from endpick.host.kinds import KINDS
 from endpick.host.loader import LoadedPlugin
 from endpick.host.planning.planner import make_plan
 
-_HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+_HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
 _PROFILES = (("default",), ("decode",), ("decode", "prefill"), ("decode", "prefill", "encode"))
 """Some handlers need profiles with these names."""
 
@@ -50,7 +50,7 @@ def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
     plugins = entry_of(loaded)
     layer = "dataLayer:\n" if discovers or DataSource in kinds else ""
     if discovers:
-        layer += f"  discovery: {{pluginRef: {loaded.type}}}\n"
+        layer += f"  discovery: {{endpoints: {{pluginRef: {loaded.type}}}}}\n"
     if DataSource in kinds:
         layer += f"  sources:\n  - pluginRef: {loaded.type}\n"
     if Parser in kinds:

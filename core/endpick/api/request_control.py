@@ -45,6 +45,10 @@ class Parser(Plugin[P]):
         """The body with another model name. Called only if the names differ."""
         return body
 
+    def rewrite_priority(self, body: bytes, parsed: ParsedRequest, priority: int) -> bytes:
+        """The body with this top-level `priority`. Called if the document sets `propagatePriority`; `body` has its final model name."""
+        return body
+
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
         """Token counts in a response body, or None.
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 
 
-def read(argument: str | None) -> LoadedConfig:
-    """Load a file, `-` for standard input, or the built-in default."""
+def read(argument: str | None, gates: tuple[str, ...] = ()) -> LoadedConfig:
+    """Load a file, `-` for standard input, or the built-in default; `gates` override the document's."""
     from endpick.config import load_config
     from endpick.config.yaml_nodes import MAX_BYTES
 
     if argument == STANDARD_INPUT:
-        return load_config(text=sys.stdin.buffer.read(MAX_BYTES + 1), name="<stdin>")
-    return load_config(argument)
+        return load_config(text=sys.stdin.buffer.read(MAX_BYTES + 1), name="<stdin>", gates=gates)
+    return load_config(argument, gates=gates)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[LoadedConfig]) -> None:

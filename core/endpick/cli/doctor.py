@@ -11,6 +11,7 @@ import click
 
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.config.upstream import AS_OF
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.host.discovery import API_MAJOR, Candidate, request_path
 from endpick.host.environment import Health, examine, import_place
@@ -87,6 +88,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], answer: HealthAnswer | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
+    parts[0] += f"compatible with llm-d-router as of {AS_OF}\n"
     rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
@@ -115,6 +117,7 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
             "endpick": __version__,
             "api": API_MAJOR,
             "requestPath": request_path(),
+            "llmDRouterAsOf": AS_OF,
             "python": platform.python_version(),
             "executable": sys.executable,
             "distributions": [

@@ -39,9 +39,7 @@ GO_BOOLEAN = GoBoolean()
 
 
 class GoCommand(click.Command):
-    """A command with options in Go's syntax; `removed` maps each removed flag to its replacement."""
-
-    removed: Mapping[str, str] = {}
+    """A command with options in Go's syntax."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Rewrite the arguments into click's syntax; `ctx.meta[GIVEN]` keeps the given flags."""
@@ -69,12 +67,21 @@ class GoCommand(click.Command):
         return super().parse_args(ctx, rewritten)
 
     def _unknown(self, name: str, options: Mapping[str, click.Option]) -> str:
+        from endpick.config.upstream import find_name
         from endpick.diagnostics import did_you_mean
 
-        if name in self.removed:
-            return f"llm-d has removed --{name}, and endpick does not have it: {self.removed[name]}"
+        upstream = find_name("flag", name)
+        if upstream is not None:
+            return f"endpick does not have --{name}; {upstream.status}{f': {upstream.advice}' if upstream.advice else ''}"
         hint = did_you_mean(f"--{name}", sorted(f"--{known}" for known in options)) or _flags_with_words_of(name, options)
         return f"no such flag: --{name}; {hint or 'see --help'}"
+
+
+def removed_flags() -> dict[str, str]:
+    """Flags that llm-d refuses today, with what to do instead."""
+    from endpick.config.upstream import State, upstream_names
+
+    return {row.name: row.successor for row in upstream_names() if row.kind == "flag" and row.state is State.REMOVED}
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
@@ -132,6 +139,21 @@ def _without_unit(text: str) -> str:
     return f"{plain[:-1]}k" if plain.endswith("K") else plain
 
 
+class FeatureGates(click.ParamType[tuple[str, ...]]):
+    """Gates such as `flowControl,other=false`."""
+
+    name = "gates"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Parse, or fail with exit code 2."""
+        from endpick.config.gates import parse_gates
+
+        try:
+            return value if isinstance(value, tuple) else parse_gates(str(value))
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
 class Quantity(click.ParamType[int]):
     """A size such as `16Mi`, `1k`, `16MiB` or `25MB`, converted to a whole number of at least 1."""
 
@@ -139,7 +161,7 @@ class Quantity(click.ParamType[int]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse, or fail with exit code 2."""
-        from endpick.config.model import parse_quantity
+        from endpick.config.units import parse_quantity
 
         if isinstance(value, int):
             return value
@@ -155,6 +177,7 @@ class Quantity(click.ParamType[int]):
 DURATION = Duration()
 POSITIVE_DURATION = Duration(positive=True)
 QUANTITY = Quantity()
+FEATURE_GATES = FeatureGates()
 
 
 class Effect(enum.StrEnum):
@@ -207,6 +230,14 @@ FLAGS = (
     ),
     LlmDFlag("endpoint-selector", "string", "", Effect.KUBERNETES, _WITH_POOL),
     LlmDFlag("endpoint-target-ports", "ints", "", Effect.KUBERNETES, _WITH_POOL),
+    LlmDFlag(
+        "fairness-id-metric-label-limit",
+        "int",
+        "1000",
+        Effect.NONE,
+        "--metrics-max-combinations limits models and fairness ids together",
+    ),
+    LlmDFlag("feature-gates", "string", note="overrides `featureGates` of the configuration"),
     LlmDFlag("grpc-health-port", "int", "9003"),
     LlmDFlag("grpc-max-recv-msg-size", "quantity", "4Mi", note="64Mi by default"),
     LlmDFlag("grpc-max-send-msg-size", "quantity", "", Effect.NONE, "replies are split into chunks of 62 kB and have no other limit"),
@@ -225,6 +256,13 @@ FLAGS = (
     LlmDFlag("metrics-endpoint-auth", "bool", "true", Effect.NONE, "clients of /metrics need no token", ("false",)),
     LlmDFlag("metrics-port", "int", "9090"),
     LlmDFlag("metrics-staleness-threshold", "duration", "2s"),
+    LlmDFlag(
+        "plugin-state-staleness-threshold",
+        "duration",
+        "5m",
+        Effect.NONE,
+        "the state of a request ends with its stream",
+    ),
     LlmDFlag("pool-group", "string", "inference.networking.k8s.io", Effect.KUBERNETES, _WITH_POOL),
     LlmDFlag("pool-name", "string", "", note="a label of metrics; required if discovery reads Kubernetes"),
     LlmDFlag("pool-namespace", "string", "", Effect.KUBERNETES, _WITH_POOL),
@@ -241,18 +279,6 @@ FLAGS = (
     LlmDFlag("zap-stacktrace-level", "string", "", Effect.NONE, "only unexpected errors are logged with a stack"),
     LlmDFlag("zap-time-encoding", "string", "", Effect.NONE, _OWN_LOG, ("iso8601", "rfc3339", "rfc3339nano")),
 )
-
-_METRIC_NAMES = "name metrics with the parameter `engineConfigs` of core-metrics-extractor"
-_METRICS_PAGE = "use the parameters `scheme`, `path`, `port` and `insecureSkipVerify` of metrics-data-source"
-
-REMOVED: Mapping[str, str] = MappingProxyType(
-    {
-        **{f"model-server-metrics-{part}": _METRICS_PAGE for part in ("scheme", "path", "port", "https-insecure-skip-verify")},
-        **{f"{what}-metric": _METRIC_NAMES for what in ("total-queued-requests", "total-running-requests", "lora-info", "cache-info")},
-        "kv-cache-usage-percentage-metric": _METRIC_NAMES,
-    }
-)
-"""Flags that llm-d refuses, with their replacements."""
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {

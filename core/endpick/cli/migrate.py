@@ -1,107 +1,193 @@
-"""`endpick migrate`: converts a start of llm-d's endpoint picker into an `endpick serve` command."""
+"""`endpick migrate`: converts a start of llm-d's endpoint picker into an `endpick serve` command, and configurations to v1."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from endpick.cli.console import STANDARD_INPUT
-from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect, GoBoolean, known_name, options_of
-from endpick.diagnostics import ExitCode, did_you_mean
+from endpick.cli.console import STANDARD_INPUT, print_diagnostics
+from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, GoBoolean, known_name, options_of, removed_flags
+from endpick.cli.migrate_sources import Input, MigrationError, Start, config_map, containers_of, inference_service, word
+from endpick.cli.migrate_values import starts_of_values
+from endpick.diagnostics import Diagnostic, ExitCode, did_you_mean
 
 _SHOWN = {flag.name: flag for flag in FLAGS}
+_KIND = "EndpointPickerConfig"
+_READ = frozenset(
+    {
+        "NAMESPACE",
+        "POD_NAME",
+        "KUBECONFIG",
+        "PREDICTION_SERVER_URL",
+        "TRAINING_SERVER_URL",
+        "LATENCY_COALESCE_WINDOW_MS",
+        "LATENCY_FLUSH_INTERVAL_SEC",
+        "LATENCY_HTTP_TIMEOUT_SEC",
+        "LATENCY_MAX_COALESCED_ROWS",
+        "LATENCY_MAX_CONCURRENT_DISPATCHES",
+        "LATENCY_MAX_SAMPLE_SIZE",
+    }
+)
+"""Variables that endpick or one of its plugins reads, too."""
 
 
-@click.command("migrate", short_help="Convert llm-d's arguments, Deployment or Helm values.")
+@click.command("migrate", short_help="Convert llm-d's arguments, manifests, Helm values or configuration.")
 @click.argument("source", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(source: str | None, arguments: tuple[str, ...]) -> None:
-    """Print the `endpick serve` command equivalent to llm-d's endpoint picker, and the differences.
+@click.option("--diff", "diffs", is_flag=True, help="Show how a configuration would change, and write nothing.")
+def command(source: str | None, arguments: tuple[str, ...], diffs: bool) -> None:
+    """Print the `endpick serve` command equivalent to llm-d's endpoint picker, and all differences.
 
-    SOURCE is a file with a Deployment, with values of llm-d's Helm charts, or with a list of arguments; `-` reads standard input. Or
-    give the arguments themselves: `endpick migrate -- --pool-name=chat --v=4`. Exit code 0: the command can be used as printed. 3: an
-    argument is unknown, or removed by llm-d.
+    SOURCE is a file with Kubernetes manifests (a Deployment, a ConfigMap, KServe's LLMInferenceService), with values of llm-d's Helm
+    charts, or with a list of arguments; `-` reads standard input. Or give the arguments themselves:
+    `endpick migrate -- --pool-name=chat --v=4`. What cannot be carried over is listed with the reason.
+
+    If SOURCE is an EndpointPickerConfig, it is rewritten in place as llm-d.ai/v1; comments stay. Exit code 0: the result can be used as
+    printed. 3: an argument is unknown, or removed by llm-d; a part has an unexpected shape; or a configuration is wrong.
     """
     if source is None or (source.startswith("-") and source != STANDARD_INPUT):
-        start = Start((*([] if source is None else [source]), *arguments), {})
-    else:
-        start = _read(source)
-    flags, wrong = _flags(start.arguments)
-    click.echo(_command_line(flags))
-    for line in (*start.notes, *_differences(flags), *_variables(start.environment)):
-        click.echo(f"# {' '.join(line.split())}")
-    for line in wrong:
-        click.echo(f"error: {line}", err=True)
-    sys.exit(ExitCode.CONFIG_INVALID if wrong else ExitCode.OK)
+        sys.exit(_print_start(Start((*([] if source is None else [source]), *arguments)), ()))
+    text = _content(source)
+    documents = _documents(text, source)
+    if len(documents) == 1 and isinstance(documents[0], Mapping) and documents[0].get("kind") == _KIND:
+        sys.exit(_rewrite(source, text, diffs))
+    sys.exit(_convert(documents, source))
 
 
-def _read(source: str) -> Start:
-    from endpick.config.load import documents_of
-
+def _content(source: str) -> str:
     try:
-        documents = documents_of(_content(source))
+        return sys.stdin.buffer.read().decode() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
     except OSError as problem:
         click.echo(f"error: {source} cannot be read: {problem.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
     except ValueError as problem:
         raise click.UsageError(f"{source} cannot be read: {problem}") from problem
-    for document in documents:
-        start = _start_of(document)
-        if start is not None:
-            return start
-    raise click.UsageError(f"{source} contains no Deployment of llm-d's endpoint picker, no chart values and no list of arguments")
 
 
-def _content(source: str) -> str:
-    return sys.stdin.buffer.read().decode() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
+def _documents(text: str, source: str) -> list[object]:
+    from endpick.config.load import documents_of
+
+    try:
+        documents = documents_of(text)
+    except ValueError as problem:
+        raise click.UsageError(f"{source} cannot be read: {problem}") from problem
+    lists = [one["items"] if isinstance(one, Mapping) and isinstance(one.get("items"), list) else [one] for one in documents]
+    return [one for several in lists for one in several if one is not None]
 
 
-def _start_of(document: object) -> Start | None:
+def _rewrite(source: str, text: str, diffs: bool) -> int:
+    from endpick.cli.migrate_config import rewrite
+
+    found = _check(text, source)
+    if any(one.is_error and one.code.family <= 2 for one in found):
+        return ExitCode.CONFIG_INVALID
+    new, changes = rewrite(text)
+    if diffs:
+        before, after = text.splitlines(keepends=True), new.splitlines(keepends=True)
+        click.echo("".join(difflib.unified_diff(before, after, source, source)), nl=False)
+    elif source == STANDARD_INPUT:
+        click.echo(new, nl=False)
+    elif changes:
+        Path(source).write_text(new, encoding="utf-8")
+    for change in changes or ("nothing to change",):
+        click.echo(f"{source}: {change}", err=True)
+    return ExitCode.CONFIG_INVALID if any(one.is_error for one in found) else ExitCode.OK
+
+
+def _check(text: str, name: str) -> tuple[Diagnostic, ...]:
+    """Every mistake in a configuration; errors are printed."""
+    from endpick.cli.validate import judge_plan
+    from endpick.config import load_config
+    from endpick.host.discovery import discover
+
+    loaded = load_config(text=text, name=name)
+    found = judge_plan(loaded, discover())
+    print_diagnostics([one for one in found if one.is_error], [loaded])
+    return found
+
+
+def _convert(documents: Sequence[object], source: str) -> int:
+    codes: list[int] = []
+    for number, document in enumerate(documents, 1):
+        read = Input(document)
+        try:
+            starts = list(_starts(read))
+        except MigrationError as problem:
+            click.echo(f"error: {problem}", err=True)
+            codes.append(ExitCode.CONFIG_INVALID)
+            continue
+        for index, start in enumerate(starts):
+            codes.append(_print_start(start, read.leftovers() if index == len(starts) - 1 else ()))
+        if not starts and len(documents) > 1:
+            kind = document.get("kind") if isinstance(document, Mapping) else None
+            click.echo(f"# document {number} ({kind or 'of no kind'}) is not carried over: nothing in it starts an endpoint picker")
+    if not codes:
+        raise click.UsageError(
+            f"{source} contains no Deployment of llm-d's endpoint picker, no ConfigMap or LLMInferenceService with its configuration, "
+            "no chart values and no list of arguments"
+        )
+    return max(codes)
+
+
+def _starts(read: Input) -> Iterator[Start]:
+    document = read.data
     if isinstance(document, list):
-        return Start(tuple(map(str, document)))
-    if not isinstance(document, Mapping):
-        return None
-    values = start_of_values(document)
-    if values is not None:
-        return values
-    containers = at(document, "spec", "template", "spec", "containers")
-    for container in containers if isinstance(containers, list) else ():
-        command, given = at(container, "command"), at(container, "args")
-        arguments = [*_words(command)[1:], *_words(given)]
-        if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | REMOVED.keys()):
-            return Start(tuple(arguments), environment_of(at(container, "env")))
-    return None
+        yield Start(tuple(word(one) for one in read.sequence()))
+    elif isinstance(document, Mapping) and document.get("kind") == _KIND:
+        raise MigrationError(f"an {_KIND} among other documents; put it into a file of its own")
+    elif isinstance(document, Mapping):
+        flags = (*_SHOWN, *removed_flags())
+        for part in ("apiVersion", "kind"):
+            read.get(part)
+        whole = config_map(read) or inference_service(read, flags)
+        if whole is not None:
+            yield whole
+        else:
+            yield from (*starts_of_values(read), *containers_of(read, flags))
 
 
-def _words(value: object) -> list[str]:
-    return [str(word) for word in value] if isinstance(value, list) else []
+def _print_start(start: Start, leftovers: Iterable[str]) -> int:
+    flags, wrong = _flags(start.arguments)
+    if start.arguments or not start.configs:
+        click.echo(_command_line(flags))
+    for line in (*start.notes, *_differences(flags), *_variables(start.environment), *leftovers):
+        click.echo(f"# {' '.join(line.split())}")
+    for line in wrong:
+        click.echo(f"error: {line}", err=True)
+    texts = {place: given if isinstance(given, str) else json.dumps(given) for place, given in start.configs.items()}
+    faults = [one for place, text in texts.items() for one in _check(text, place) if one.is_error]
+    return ExitCode.CONFIG_INVALID if wrong or faults else ExitCode.OK
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     from endpick.cli.serve import command as serve
+    from endpick.config.upstream import State, find_name
 
     options = options_of(serve)
     flags: dict[str, str] = {}
     wrong: list[str] = []
     remaining = iter(arguments)
-    for word in remaining:
-        name, equals, value = word.lstrip("-").partition("=")
-        known = known_name(name, options) if word.startswith("-") else None
+    for given in remaining:
+        name, equals, value = given.lstrip("-").partition("=")
+        known = known_name(name, options) if given.startswith("-") else None
+        upstream = find_name("flag", name)
         if known is not None:
             alone = isinstance(options[known].type, GoBoolean)
-            setting = value if equals else "true" if alone else next(remaining, "")
-            flags[known] = setting
-        elif name in REMOVED:
-            wrong.append(f"llm-d has removed --{name}: {REMOVED[name]}")
+            flags[known] = value if equals else "true" if alone else next(remaining, "")
+        elif upstream is not None and upstream.state is State.REMOVED:
+            wrong.append(f"llm-d has removed --{name}: {upstream.advice}")
             if not equals and not name.endswith("skip-verify"):
                 next(remaining, None)
+        elif upstream is not None:
+            wrong.append(f"endpick does not have --{name}; {upstream.status}")
         else:
-            wrong.append(f"'{word}' is not a flag of llm-d; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
+            wrong.append(f"'{given}' is not a flag of llm-d; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
     return flags, wrong
 
 
@@ -118,144 +204,11 @@ def _differences(flags: Iterable[str]) -> Iterator[str]:
             yield f"--{name}{' is left out' if flag.effect is Effect.NONE else ''}: {flag.note}"
 
 
-def _variables(environment: Mapping[str, str]) -> Iterator[str]:
+def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
     for name in environment:
         if name in VARIABLES:
             yield f"{name} (environment) has no effect: {VARIABLES[name]}"
-        elif name in ("NAMESPACE", "POD_NAME"):
+        elif name in _READ:
             yield f"{name} (environment) has the same meaning in endpick: keep it"
-
-
-MOUNT = "/config"  # mount path of the charts
-RELEASE = "RELEASE_NAME"  # values do not contain the release's name
-_DEFAULT_FILE = "default-plugins.yaml"
-_MADE_BY_THE_CHART = (_DEFAULT_FILE, "payload-agnostic.yaml")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How llm-d's endpoint picker is started."""
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Paths in a chart's values; `selector` and `ports` apply if it creates no InferencePool."""
-
-    picker: tuple[str, ...]
-    around: tuple[str, ...]
-    creates_pool: tuple[str, ...]
-    selector: tuple[str, ...]
-    ports: tuple[str, ...]
-    engine: tuple[str, ...]
-
-
-_EXTENSION = ("inferenceExtension",)
-_STANDALONE = (*_EXTENSION, "endpointsServer")
-_LAYOUTS = (
-    _Layout(
-        ("router", "epp"),
-        ("router",),
-        ("router", "inferencePool", "create"),
-        ("router", "modelServers", "matchLabels"),
-        ("router", "modelServers", "targetPorts"),
-        ("router", "modelServers", "type"),
-    ),
-    _Layout(
-        _EXTENSION,
-        _EXTENSION,
-        (*_STANDALONE, "createInferencePool"),
-        (*_STANDALONE, "endpointSelector"),
-        (*_STANDALONE, "targetPorts"),
-        ("inferencePool", "modelServerType"),
-    ),
-)
-
-
-def start_of_values(document: Mapping[str, object]) -> Start | None:
-    """The start made by the charts of llm-d or the Gateway API Inference Extension, if any."""
-    if isinstance(document.get("epp"), Mapping):  # values of llm-d's library chart
-        document = {"router": document}
-    layout = next((each for each in _LAYOUTS if isinstance(document.get(each.around[0]), Mapping)), None)
-    if layout is None:
-        return None
-    picker, around = at(document, *layout.picker), at(document, *layout.around)
-    name = str(at(picker, "pluginsConfigFile") or _DEFAULT_FILE)
-    arguments = [
-        *_pool(document, layout),
-        "--zap-encoder=json",
-        f"--config-file={MOUNT}/{name}",
-        *_chart_flags(picker, around),
-    ]
-    return Start(tuple(arguments), environment_of(at(picker, "env")), tuple(_notes(document, layout, name, arguments)))
-
-
-def _pool(document: Mapping[str, object], layout: _Layout) -> Iterator[str]:
-    if at(document, *layout.creates_pool) is not False:
-        yield f"--pool-name={RELEASE}"
-        return
-    selector, ports = at(document, *layout.selector), at(document, *layout.ports)
-    text = ",".join(f"{key}={value}" for key, value in selector.items()) if isinstance(selector, Mapping) else str(selector or "")
-    yield f"--endpoint-selector={text}"
-    numbers = [str(at(port, "number") if isinstance(port, Mapping) else port) for port in _list(ports)]
-    yield f"--endpoint-target-ports={','.join(numbers) or '8000'}"
-
-
-def _chart_flags(picker: object, around: object) -> Iterator[str]:
-    replicas = at(picker, "replicas")
-    if isinstance(replicas, int) and replicas > 1:
-        yield "--ha-enable-leader-election"
-    health = at(picker, "grpcHealthPort")
-    if health:
-        yield f"--grpc-health-port={health}"
-    flags = at(picker, "flags")
-    yield from (f"--{flag}={_word(value)}" for flag, value in flags.items()) if isinstance(flags, Mapping) else ()
-    yield f"--tracing={_word(at(around, 'tracing', 'enabled') or False)}"
-    if at(around, "monitoring", "prometheus", "auth", "enabled") is False:
-        yield "--metrics-endpoint-auth=false"
-
-
-def _notes(document: Mapping[str, object], layout: _Layout, name: str, arguments: Iterable[str]) -> Iterator[str]:
-    prefix, engine = ".".join(layout.picker), str(at(document, *layout.engine) or "vllm")
-    custom = at(document, *layout.picker, "pluginsCustomConfig")
-    if f"--pool-name={RELEASE}" in arguments:
-        yield f"{RELEASE}: the name of the Helm release and of the InferencePool, which values do not contain"
-    if isinstance(custom, Mapping) and name in custom:
-        yield f"put `{prefix}.pluginsCustomConfig.{name}` into {MOUNT}/{name}"
-    elif name in _MADE_BY_THE_CHART:
-        predicts = at(document, *layout.around, "latencyPredictor", "enabled")
-        same = name == _DEFAULT_FILE and engine == "vllm" and not predicts
-        advice = "; without --config-file endpick serves the same default" if same else ": mount its ConfigMap"
-        yield f"the chart creates {MOUNT}/{name}{advice}"
-    else:
-        yield f"{MOUNT}/{name} is not among `{prefix}.pluginsCustomConfig`"
-    if engine != "vllm":
-        yield f"model servers are of type {engine}: that is `defaultEngine` of core-metrics-extractor in the configuration"
-    if at(document, *layout.around, "latencyPredictor", "enabled"):
-        yield "the latency predictor of the chart is a separate server, which must run next to endpick"
-    if at(document, *layout.around, "tokenizer", "enabled"):
-        yield "the tokenizer of the chart is a separate server (vllm launch render), which must run next to endpick"
-
-
-def at(data: object, *path: str) -> object:
-    """The value at a path, if any."""
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data
-
-
-def environment_of(entries: object) -> dict[str, str]:
-    """A container's environment variables."""
-    given = [one for one in _list(entries) if isinstance(one, Mapping)]
-    return {str(one.get("name")): str(one.get("value", "set elsewhere")) for one in given}
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            yield f"{name} (environment) is not carried over: endpick does not read it"

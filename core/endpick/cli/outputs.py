@@ -107,6 +107,7 @@ class DoctorOutput(Output):
     endpick: str
     api: int = Field(description="Major version of the plugin API of this endpick.")
     request_path: RequestPath
+    llm_d_router_as_of: str = Field(alias="llmDRouterAsOf", description="The day on which names were compared with llm-d-router.")
     python: str
     executable: str
     distributions: list[ExaminedDistribution]

@@ -70,13 +70,13 @@ def _request(plan: Plan) -> Iterator[tuple[str, str]]:
             yield row.name, _listed(taking_part[row.api])
 
 
-_BAND_COLUMNS = ("priority", "bytes", "requests", "fairness", "ordering")
+_BAND_COLUMNS = ("priority", "bytes", "requests", "fairness", "ordering", "at most for")
 
 
 def _bands(settings: FlowControlSettings) -> Iterator[tuple[str, ...]]:
     listed = [(str(priority), settings.bands[priority]) for priority in sorted(settings.bands, reverse=True)]
     for name, band in (*listed, ("others", settings.template), ("others below 0", settings.negative_template)):
-        yield name, str(band.max_bytes), str(band.max_requests), band.fairness, band.ordering
+        yield name, str(band.max_bytes), str(band.max_requests), band.fairness, band.ordering, _seconds(settings.ttl_of(band))
 
 
 def _limits(settings: FlowControlSettings) -> str:

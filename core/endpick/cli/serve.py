@@ -15,12 +15,12 @@ from typing_extensions import Unpack
 
 from endpick.cli.llm_d_flags import (
     DURATION,
+    FEATURE_GATES,
     FLAGS,
     GIVEN,
     GO_BOOLEAN,
     POSITIVE_DURATION,
     QUANTITY,
-    REMOVED,
     Effect,
     GoCommand,
     unused_options,
@@ -45,17 +45,21 @@ _RATIO = click.FloatRange(0, 1)
 
 def _option(name: str, help_text: str, *, default: Any = None, **settings: Any) -> click.Option:  # noqa: ANN401 - as click has it
     names = [f"--{name}", *settings.pop("names", ())]
-    return click.Option(names, help=help_text, default=default, show_default=default not in (None, "", False), **settings)
+    return click.Option(names, help=help_text, default=default, show_default=default not in (None, "", False, ()), **settings)
 
 
 def _boolean(name: str, help_text: str, *, default: bool = False) -> click.Option:
     return _option(name, help_text, default=default, type=GO_BOOLEAN)
 
 
+FEATURE_GATES_OPTION = _option(
+    "feature-gates", "Feature gates to switch over CONFIG, such as flowControl,other=false.", default=(), type=FEATURE_GATES
+)
 GROUPS: dict[str, tuple[click.Option, ...]] = {
     "Configuration": (
         _option("config-file", "Configuration file, as llm-d names it; same as CONFIG."),
         _option("config-text", "The configuration itself instead of a file."),
+        FEATURE_GATES_OPTION,
         _boolean("watch-config", "Reload when CONFIG changes. SIGHUP always reloads."),
         _option("endpoints", "File with the endpoints, if CONFIG names no discovery. Watched.", names=("endpoints_file",), type=_FILE),
         _boolean("locked", "Refuse plugins that differ from the lock file."),
@@ -168,15 +172,16 @@ _UNUSED = ", ".join(f"--{flag.name}" for flag in FLAGS if flag.effect is Effect.
 class ServeCommand(GoCommand):
     """Accepts llm-d's command lines; groups the options in `--help`."""
 
-    removed = REMOVED
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group."""
         write_groups(ctx, formatter)
 
 
 @click.command(
-    "serve", cls=ServeCommand, params=PARAMETERS, epilog=f"llm-d's flags {_UNUSED} are accepted and have no effect; see `endpick migrate`."
+    "serve",
+    cls=ServeCommand,
+    params=PARAMETERS,
+    epilog=f"These flags of llm-d are accepted and have no effect, see `endpick migrate`: {_UNUSED}.",
 )
 @click.argument("config", required=False)
 def command(**options: Unpack[ServeOptions]) -> None:
@@ -197,7 +202,7 @@ def command(**options: Unpack[ServeOptions]) -> None:
     settings, planning = settings_of(options), _Planning(options)
     stop_logging = configure_logging(log_level(options), log_format(options))
     try:
-        sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+        sys.exit(_run(_Document(path, text, options["feature_gates"]), planning, settings, click.get_current_context().meta[GIVEN]))
     finally:
         stop_logging()
 
@@ -206,12 +211,15 @@ def command(**options: Unpack[ServeOptions]) -> None:
 class _Document:
     path: str | None
     text: str | None
+    gates: tuple[str, ...]
 
     def read(self) -> LoadedConfig:
         from endpick.cli.console import read
         from endpick.config import load_config
 
-        return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
+        if self.text is not None:
+            return load_config(text=self.text, name="--config-text", gates=self.gates)
+        return read(self.path, self.gates)
 
 
 class _Planning:

@@ -19,14 +19,26 @@ DEFAULT_POOL = "endpick"
 _DEBUG_VERBOSITY = 4
 
 
-class ServeOptions(TypedDict):
-    """The values of the options."""
+class PoolOptions(TypedDict):
+    """The values of the options about Kubernetes."""
+
+    pool_name: str | None
+    pool_namespace: str
+    pool_group: str
+    endpoint_selector: str
+    endpoint_target_ports: tuple[str, ...]
+    kubeconfig: str
+    ha_enable_leader_election: bool
+
+
+class ServeOptions(PoolOptions):
+    """The values of all options."""
 
     config: str | None
     config_file: str | None
     config_text: str | None
+    feature_gates: tuple[str, ...]
     endpoints_file: Path | None
-    kubeconfig: str
     legacy_metrics: bool
     watch_config: bool
     locked: bool
@@ -47,12 +59,6 @@ class ServeOptions(TypedDict):
     tls_cipher_suites: tuple[str, ...]
     metrics_cert_dir: Path | None
     metrics_client_ca_file: Path | None
-    pool_name: str | None
-    pool_namespace: str
-    pool_group: str
-    endpoint_selector: str
-    endpoint_target_ports: tuple[str, ...]
-    ha_enable_leader_election: bool
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
     max_endpoints: int
@@ -200,7 +206,7 @@ def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSetting
     return TlsSettings(folder / "tls.crt", folder / "tls.key", client_ca_file)
 
 
-def pool_of(options: ServeOptions) -> PoolSettings:
+def pool_of(options: PoolOptions) -> PoolSettings:
     """The flags about Kubernetes. Raises UsageError for contradictions."""
     from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import click
+from typing_extensions import Unpack
 
 from endpick.api import PluginContext
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, print_diagnostics, read
+from endpick.cli.llm_d_flags import GoCommand
+from endpick.cli.serve import FEATURE_GATES_OPTION, GROUPS
+from endpick.cli.serve_settings import PoolOptions, pool_of
 from endpick.config import LoadedConfig
 from endpick.diagnostics import (
     Diagnostic,
@@ -27,25 +31,32 @@ from endpick.diagnostics import (
 from endpick.host.discovery import Candidate, discover, discover_hook_objects
 from endpick.host.environment import FILE_NAME, check_lock, load_lock, lock_of
 from endpick.host.planning.planner import check_statically, make_plan
-from endpick.host.planning.pool import missing_discovery
+from endpick.host.planning.pool import NO_POOL, PoolSettings, discovery_by_flags
 from endpick.serve.deployment import build_plan
 
 
-@click.command("validate", short_help="Find every mistake in a configuration.")
+@click.command("validate", cls=GoCommand, short_help="Find every mistake in a configuration.")
 @click.argument("configs", metavar="CONFIG...", nargs=-1, required=True)
 @click.option("--strict", is_flag=True, help="Exit with code 3 on warnings.")
 @click.option("--static", is_flag=True, help="Run no third-party code; parameters of third-party plugins are not checked.")
 @ENDPOINTS_OPTION
 @click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
 def validate(
-    configs: tuple[str, ...], strict: bool, static: bool, endpoints_file: Path | None, output: Literal["text", "json", "github"]
+    configs: tuple[str, ...],
+    strict: bool,
+    static: bool,
+    endpoints_file: Path | None,
+    output: Literal["text", "json", "github"],
+    feature_gates: tuple[str, ...],
+    **flags: Unpack[PoolOptions],
 ) -> None:
-    """Find every mistake in each CONFIG; `-` reads standard input.
+    """Find every mistake in each CONFIG; `-` reads standard input. Give the flags that `serve` gets, so that they are checked, too.
 
     Exit code 0: no errors; 3: a configuration is wrong or cannot be read; 4: only a plugin is missing, broken or incompatible.
     """
-    installed = discover()
-    judged = [(loaded, _judge(loaded, installed, static, endpoints_file)) for loaded in map(read, configs)]
+    installed, pool = discover(), pool_of(flags)
+    documents = [read(config, feature_gates) for config in configs]
+    judged = [(loaded, _judge(loaded, installed, static, endpoints_file, pool)) for loaded in documents]
     found = [diagnostic for _, diagnostics in judged for diagnostic in diagnostics]
     match output:
         case "json":
@@ -59,18 +70,21 @@ def validate(
     sys.exit(_exit_code(found, strict))
 
 
-def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None) -> tuple[Diagnostic, ...]:
-    found = _judge_plan(loaded, installed, static, endpoints_file)
-    if endpoints_file is not None or has_errors(found):
+def _judge(
+    loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None, pool: PoolSettings
+) -> tuple[Diagnostic, ...]:
+    found = check_statically(loaded, installed) if static else judge_plan(loaded, installed, endpoints_file, pool)
+    if endpoints_file is not None or pool.names_a_pool or has_errors(found):
         return found  # another mistake may have hidden the discovery
-    missing = missing_discovery(loaded)
-    return found if missing is None else sort_diagnostics((*found, missing))
+    left = discovery_by_flags(loaded)
+    return found if left is None else sort_diagnostics((*found, left))
 
 
-def _judge_plan(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None) -> tuple[Diagnostic, ...]:
-    if static:
-        return check_statically(loaded, installed)
-    outcome = make_plan(loaded, installed, endpoints_file=endpoints_file)
+def judge_plan(
+    loaded: LoadedConfig, installed: Sequence[Candidate], endpoints_file: Path | None = None, pool: PoolSettings = NO_POOL
+) -> tuple[Diagnostic, ...]:
+    """Every mistake found by planning and building."""
+    outcome = make_plan(loaded, installed, endpoints_file=endpoints_file, pool=pool)
     # some parameters only a constructor can check
     built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
     return (*outcome.diagnostics, *(built if isinstance(built, tuple) else ()))
@@ -91,6 +105,9 @@ def _verdict(loaded: LoadedConfig, diagnostics: Sequence[Diagnostic]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+validate.params += [*GROUPS["Kubernetes"], FEATURE_GATES_OPTION]
 
 
 @click.command("lock")

@@ -12,23 +12,12 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from endpick.config.model import (
-    DEFAULT_GATES,
-    ENDPICK,
-    LLM_D,
-    LLM_D_DEPRECATED,
-    RETIRED_GATES,
-    DataSourceSpec,
-    Deprecated,
-    EndpickOnly,
-    EndpointPickerConfig,
-    Part,
-    PriorityBand,
-    ProfilePlugin,
-    parse_gate,
-)
-from endpick.config.shape import check_shape, present_fields, shorten, show_path, value_at
+from endpick.config.gates import DEFAULT_GATES, parse_gate
+from endpick.config.model import DataSourceSpec, EndpointPickerConfig, Part, PriorityBand, ProfilePlugin
+from endpick.config.shape import check_shape, present_fields, shorten, value_at
 from endpick.config.source import SourceMap, read_source
+from endpick.config.upstream import find_name
+from endpick.config.versions import check_versions
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, Span, did_you_mean, has_errors, sort_diagnostics
 from endpick.diagnostics.model import ascii_look_alike
 
@@ -71,32 +60,37 @@ class LoadedConfig:
         return any(meant_name in (None, name) for meant_name in meant)
 
 
-def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes | None = None, name: str = "<text>") -> LoadedConfig:
+def load_config(
+    path: str | os.PathLike[str] | None = None, *, text: str | bytes | None = None, name: str = "<text>", gates: tuple[str, ...] = ()
+) -> LoadedConfig:
     """Read and check a configuration; every mistake is a diagnostic.
 
-    Without `path` and `text` the built-in default is loaded; `name` is that of `text` in diagnostics.
+    Without `path` and `text` the built-in default is loaded; `name` is that of `text` in diagnostics. `gates` override `featureGates`.
     """
     if text is not None:
-        return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name)
+        return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name, gates)
     if path is None:
-        return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME)
+        return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME, gates)
     try:
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         return _unreadable(os.fspath(path), error)
-    return load_bytes(raw, os.fspath(path))
+    return load_bytes(raw, os.fspath(path), gates)
 
 
-def load_bytes(raw: bytes, name: str) -> LoadedConfig:
+def load_bytes(raw: bytes, name: str, gates: tuple[str, ...] = ()) -> LoadedConfig:
     """Check the content of a file."""
     source, mistakes = read_source(raw, name)
     if not source.places:
         return LoadedConfig(None, source, mistakes, name)
     shape = check_shape(source)
-    checks = () if shape.config is None else check_document(shape.config, source)
+    config = shape.config
+    if config is not None and gates:
+        config = config.model_copy(update={"feature_gates": (*config.feature_gates, *gates)})
+    checks = () if config is None else check_document(config, source)
     misread = _misread(mistakes, source)
     later = (found for found in (*shape.diagnostics, *checks) if found.span not in misread)
-    return LoadedConfig(shape.config, source, sort_diagnostics((*mistakes, *later)), name, shape.faulty)
+    return LoadedConfig(config, source, sort_diagnostics((*mistakes, *later)), name, shape.faulty)
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
@@ -135,12 +129,9 @@ def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Dia
     """Every mistake and warning, unordered."""
     parts = tuple(_parts(config))
     return (
-        *_deprecated_version(config, source),
+        *check_versions(config, parts, source),
         *_gates(config, source),
         *_flow_control_without_gate(config, source),
-        *_overridden_fields(config, source),
-        *(found for part in parts for found in _misplaced_fields(part, config, source)),
-        *(found for part in parts for found in _deprecated_fields(part, source)),
         *(found for part in parts for found in _look_alikes(part, source)),
         *(found for part in parts if isinstance(part, ProfilePlugin) for found in _negative_weight(part, source)),
         *(found for part in parts if isinstance(part, DataSourceSpec) for found in _two_names(part, source)),
@@ -181,13 +172,6 @@ def _parts(part: Part) -> Iterator[Part]:
                 yield from _parts(child)
 
 
-def _deprecated_version(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
-    if config.api_version == LLM_D_DEPRECATED:
-        path = ("apiVersion",)
-        message = f"the apiVersion {LLM_D_DEPRECATED} is deprecated"
-        yield Diagnostic(Code.W0202, message, source.value_span(path), help=f"write 'apiVersion: {LLM_D}'", path=path)
-
-
 def _gates(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
     written = source.data.get("featureGates") if isinstance(source.data, dict) else None
     for index, entry in enumerate(written if isinstance(written, list) and config.feature_gates else ()):
@@ -201,7 +185,8 @@ def _gates(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnost
             yield Diagnostic(Code.E0205, message, source.value_span(path), labels, help="write 'name' or 'name=false'", path=path)
         elif gate[0] not in DEFAULT_GATES:
             name = gate[0]
-            hint = RETIRED_GATES.get(name) or did_you_mean(name, DEFAULT_GATES)
+            upstream = find_name("gate", name)
+            hint = (upstream and upstream.advice) or did_you_mean(name, DEFAULT_GATES)
             yield Diagnostic(
                 Code.E0208,
                 f"'{shorten(name)}' is not a feature gate",
@@ -225,54 +210,6 @@ def _flow_control_without_gate(config: EndpointPickerConfig, source: SourceMap) 
             notes=("flowControl.saturationDetector is used all the same",) if config.flow_control.saturation_detector else (),
             path=path,
         )
-
-
-def _overridden_fields(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
-    pairs: tuple[tuple[str, Part | None, DocumentPath, object], ...] = (
-        ("parser", config.parser, ("requestHandler", "parsers"), config.request_handler and config.request_handler.parsers),
-        (
-            "saturationDetector",
-            config.saturation_detector,
-            ("flowControl", "saturationDetector"),
-            config.flow_control and config.flow_control.saturation_detector,
-        ),
-    )
-    for old, value, successor, used in pairs:
-        if value is not None and used:
-            yield Diagnostic(
-                Code.W0205,
-                f"'{old}' has no effect beside {show_path(successor)}",
-                source.key_span((old,)),
-                labels=(Label(source.key_span(successor), "this is used"),),
-                help=f"remove '{old}'",
-                path=(old,),
-            )
-
-
-def _misplaced_fields(part: Part, config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
-    if config.api_version == ENDPICK:
-        return
-    for name, field, _ in present_fields(part):
-        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
-            path = (*part.path, name)
-            yield Diagnostic(
-                Code.E0206,
-                f"'{name}' is not a field of apiVersion {config.api_version}",
-                source.key_span(path),
-                labels=(*source.labels_for(path), Label(source.value_span(("apiVersion",)), "declared here")),
-                help=f"write 'apiVersion: {ENDPICK}', or remove '{name}'",
-                path=path,
-            )
-
-
-def _deprecated_fields(part: Part, source: SourceMap) -> Iterator[Diagnostic]:
-    for name, field, _ in present_fields(part):
-        for mark in field.metadata:
-            if isinstance(mark, Deprecated):
-                path = (*part.path, name)
-                message = f"'{name}' is deprecated"
-                hint = f"use {mark.successor}"
-                yield Diagnostic(Code.W0203, message, source.key_span(path), help=hint, path=path)
 
 
 def _look_alikes(part: Part, source: SourceMap) -> Iterator[Diagnostic]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
-from fractions import Fraction
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, Strict, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Strict, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic.json_schema import WithJsonSchema
-from pydantic_core import PydanticCustomError
 
-from endpick.api.plugin import parse_duration
+from endpick.config.gates import gates_of
+from endpick.config.units import Duration, Quantity, WholeNumber
 from endpick.diagnostics import DocumentPath
 
-LLM_D = "llm-d.ai/v1alpha1"
-LLM_D_DEPRECATED = "inference.networking.x-k8s.io/v1alpha1"
+LLM_D = "llm-d.ai/v1"
+LLM_D_ALPHA = "llm-d.ai/v1alpha1"
+FORMER_GROUP = "inference.networking.x-k8s.io/v1alpha1"  # llm-d no longer reads it
 ENDPICK = "endpick/v1alpha1"
-API_VERSIONS = (LLM_D, LLM_D_DEPRECATED, ENDPICK)
+ALPHA_VERSIONS = (LLM_D_ALPHA, FORMER_GROUP)
+API_VERSIONS = (LLM_D, *ALPHA_VERSIONS, ENDPICK)
 KIND = "EndpointPickerConfig"
 EVERY_MODEL = "*"  # the entry of `models` for models without one
 
@@ -30,10 +28,18 @@ class EndpickOnly:
 
 
 class Deprecated:
-    """Marks a field with a successor."""
+    """Marks a field with a successor, which apiVersion `llm-d.ai/v1` does not have."""
 
     def __init__(self, successor: str) -> None:
         self.successor = successor
+
+
+class Moved(Deprecated):
+    """Marks a field that is current in `v1alpha1`."""
+
+
+class SinceV1:
+    """Marks a field that `v1alpha1` does not have."""
 
 
 class Part(BaseModel):
@@ -57,51 +63,12 @@ class Part(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key not in known}
 
 
-def _duration(value: object) -> object:
-    if not isinstance(value, str):
-        raise PydanticCustomError("duration_type", "must be a duration")
-    try:
-        seconds = parse_duration(value)
-    except ValueError:
-        raise PydanticCustomError("duration", "is not a duration") from None
-    if seconds < 0:
-        raise PydanticCustomError("negative", "must not be negative")
-    return seconds
-
-
-def _quantity(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise PydanticCustomError("quantity_type", "must be a quantity")
-    try:
-        quantity = parse_quantity(str(value))
-    except ValueError:
-        raise PydanticCustomError("quantity", "is not a quantity") from None
-    if quantity < 0:
-        raise PydanticCustomError("negative", "must not be negative")
-    return quantity
-
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_DURATION_SCHEMA = {"type": "string", "pattern": r"^\+?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"}
-_QUANTITY_SCHEMA = {
-    "anyOf": [
-        {"type": "number", "minimum": 0},
-        {"type": "string", "pattern": r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]?|[KMGTPE]i|[eE][-+]?[0-9]{1,3})$"},
-    ]
-}
-
 Item = TypeVar("Item")
 
 # Lax about the container only: YAML has lists, frozen models tuples.
 Several = Annotated[tuple[Item, ...], Strict(strict=False)]
 Name = Annotated[str, StringConstraints(min_length=1)]
-WholeNumber = Annotated[int, BeforeValidator(_whole)]
-Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]  # seconds, as a Go duration such as `1m30s`
 
-Quantity = Annotated[int, BeforeValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]  # a Kubernetes quantity such as `1Gi`
 
 OnFault = Literal["FailOpen", "FailClose"]
 
@@ -155,6 +122,9 @@ class RequestHandler(Part):
     """How requests are read."""
 
     parsers: Several[PluginRef] = Field((), description="Parsers, in the order in which they are asked.")
+    propagate_priority: bool = Field(
+        default=False, description="Whether to write the request's priority into the top-level `priority` of its body."
+    )
 
 
 class DataSourceSpec(Part):
@@ -172,6 +142,29 @@ class DataSourceSpec(Part):
         return self.collectors or self.extractors or ()
 
 
+Place = tuple[str, DocumentPath]  # of a reference: the name, and where it is written
+
+
+class Discovery(Part):
+    """What finds endpoints and other endpoint pickers."""
+
+    endpoints: PluginRef | None = Field(None, description="The instance that finds endpoints.")
+    peers: PluginRef | None = Field(None, description="The instance that finds other endpoint pickers.")
+    plugin_ref: Annotated[Name | None, Moved("dataLayer.discovery.endpoints.pluginRef")] = Field(
+        None, description="The instance that finds endpoints."
+    )
+
+
+class CrossReplica(Part):
+    """How state is exchanged with other endpoint pickers."""
+
+    syncer_plugin_ref: Name | None = Field(None, description="The instance that exchanges state.")
+    sync_interval: Duration | None = Field(None, description="How often state is exchanged; 200ms if 0 or omitted.")
+    publish_timeout: Duration | None = Field(
+        None, gt=0, description="How long publishing the state of one endpoint may take; 1s if omitted."
+    )
+
+
 class DataLayer(Part):
     """Where data about endpoints comes from."""
 
@@ -179,10 +172,47 @@ class DataLayer(Part):
         default=True, description="Whether to add the metrics source and its collector when no source has their name."
     )
     sources: Several[DataSourceSpec] = Field((), description="Data sources and their collectors.")
-    discovery: PluginRef | None = Field(None, description="The instance that finds endpoints.")
-    peer_discovery: PluginRef | None = Field(None, description="The instance that finds other endpoint pickers.")
-    cross_replica_syncer_plugin_ref: Name | None = Field(None, description="The instance that exchanges state with other endpoint pickers.")
-    cross_replica_sync_interval: Duration | None = Field(None, description="How often state is exchanged; 200ms if omitted.")
+    discovery: Discovery | None = Field(None, description="What finds endpoints and other endpoint pickers.")
+    cross_replica: Annotated[CrossReplica | None, SinceV1()] = Field(None, description="State exchanged with other endpoint pickers.")
+    peer_discovery: Annotated[PluginRef | None, Moved("dataLayer.discovery.peers")] = Field(
+        None, description="The instance that finds other endpoint pickers."
+    )
+    cross_replica_syncer_plugin_ref: Annotated[Name | None, Moved("dataLayer.crossReplica.syncerPluginRef")] = Field(
+        None, description="The instance that exchanges state."
+    )
+    cross_replica_sync_interval: Annotated[Duration | None, Moved("dataLayer.crossReplica.syncInterval")] = Field(
+        None, description="How often state is exchanged; 200ms if omitted."
+    )
+    cross_replica_publish_timeout: Annotated[Duration | None, Moved("dataLayer.crossReplica.publishTimeout")] = Field(
+        None, gt=0, description="How long publishing the state of one endpoint may take; 1s if omitted."
+    )
+
+    @property
+    def discovery_ref(self) -> Place | None:
+        """The endpoint discovery: name and path of the reference."""
+        section = self.discovery
+        if section is None:
+            return None
+        former = (section.plugin_ref, (*section.path, "pluginRef")) if section.plugin_ref else None
+        return _place_of(section.endpoints) or former
+
+    @property
+    def peers_ref(self) -> Place | None:
+        """The peer discovery."""
+        peers = None if self.discovery is None else self.discovery.peers
+        return _place_of(peers or self.peer_discovery)
+
+    @property
+    def syncer_ref(self) -> Place | None:
+        """The instance that exchanges state."""
+        section, former = self.cross_replica, self.cross_replica_syncer_plugin_ref
+        if section is not None and section.syncer_plugin_ref:
+            return section.syncer_plugin_ref, (*section.path, "syncerPluginRef")
+        return (former, (*self.path, "crossReplicaSyncerPluginRef")) if former else None
+
+
+def _place_of(reference: PluginRef | None) -> Place | None:
+    return None if reference is None else (reference.plugin_ref, (*reference.path, "pluginRef"))
 
 
 class PriorityBand(Part):
@@ -193,6 +223,12 @@ class PriorityBand(Part):
     max_requests: Quantity | None = Field(None, description="How many requests may wait; 5000 if 0 or omitted.")
     fairness_policy_ref: Name | None = Field(None, description="How flows of one priority share.")
     ordering_policy_ref: Name | None = Field(None, description="In which order requests of one flow are served.")
+    default_request_ttl: Duration | None = Field(
+        None,
+        alias="defaultRequestTTL",
+        description="How long a request of this priority may wait while there are endpoints; as flowControl.defaultRequestTTL if omitted, "
+        "0s for no limit.",
+    )
 
 
 class FlowControl(Part):
@@ -212,6 +248,9 @@ class FlowControl(Part):
     default_negative_priority_band: PriorityBand | None = Field(None, description="Template for priorities below 0 that are not listed.")
     priority_bands: Several[PriorityBand] = Field((), description="Priorities with limits or policies of their own.")
     usage_limit_policy_plugin_ref: Name | None = Field(None, description="The policy that limits dispatching.")
+    band_selection_policy_plugin_ref: Name | None = Field(
+        None, description="The policy that orders the priorities; from the highest to the lowest if omitted."
+    )
     saturation_detector: PluginRef | None = Field(
         None, description="What decides whether endpoints are saturated; used even while the gate is off."
     )
@@ -261,8 +300,8 @@ class ModelSpec(Part):
 class EndpointPickerConfig(Part):
     """The configuration of an endpoint picker."""
 
-    api_version: Literal["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1", "endpick/v1alpha1"] = Field(
-        description="llm-d.ai/v1alpha1 for what llm-d also reads, endpick/v1alpha1 for everything."
+    api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1", "endpick/v1alpha1"] = Field(
+        description="llm-d.ai/v1 for what llm-d also reads, endpick/v1alpha1 for everything."
     )
     kind: Literal["EndpointPickerConfig"] = Field(description="Always EndpointPickerConfig.")
     feature_gates: Several[str] = Field((), description="Feature gates to switch: `name` or `name=false`.")
@@ -291,9 +330,8 @@ class EndpointPickerConfig(Part):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Every feature gate; its last entry wins, unknown ones are ignored."""
-        parsed = (parse_gate(entry) for entry in self.feature_gates)
-        return {**DEFAULT_GATES, **{name: value for name, value in filter(None, parsed) if name in DEFAULT_GATES}}
+        """Every feature gate."""
+        return gates_of(self.feature_gates)
 
     @property
     def parser_refs(self) -> tuple[PluginRef, ...]:
@@ -307,50 +345,6 @@ class EndpointPickerConfig(Part):
         """From `flowControl`, else from the deprecated field; None for the default."""
         current = self.flow_control.saturation_detector if self.flow_control is not None else None
         return current or self.saturation_detector
-
-
-DEFAULT_GATES: Mapping[str, bool] = MappingProxyType({"flowControl": False, "haPopulateNonLeaderDatastore": True})
-RETIRED_GATES: Mapping[str, str] = MappingProxyType(
-    {
-        "dataLayer": "the data layer is always on; remove this gate",
-        "enableLegacyMetrics": "the legacy metrics poller no longer exists; remove this gate",
-    }
-)
-
-_BOOLEANS = {**dict.fromkeys(("1", "t", "true"), True), **dict.fromkeys(("0", "f", "false"), False)}
-
-
-def parse_gate(entry: str) -> tuple[str, bool] | None:
-    """Parse `flowControl=false`, in any letter case; None if the setting is not a boolean."""
-    name, given, setting = (part.strip() for part in entry.partition("="))
-    registered = {gate.casefold(): gate for gate in DEFAULT_GATES}
-    value = _BOOLEANS.get(setting.casefold()) if given else True
-    return None if value is None else (registered.get(name.casefold(), name), value)
-
-
-MAX_QUANTITY = 2**63 - 1
-
-_FACTOR_PER_SUFFIX = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 10**3),
-    "": Fraction(1),
-    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
-    **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
-}
-_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]?|[KMGTPE]i)|[eE]([-+]?[0-9]{1,3}))", re.ASCII)
-
-
-def parse_quantity(text: str) -> int:
-    """Parse a Kubernetes quantity such as `1Gi` or `2e3`; rounds up. Raises ValueError for others and beyond 64 bits."""
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"'{text}' is not a quantity")
-    factor = Fraction(10) ** int(match[3]) if match[3] else _FACTOR_PER_SUFFIX[match[2] or ""]
-    value = math.ceil(Fraction(match[1].rstrip(".")) * factor)
-    if abs(value) > MAX_QUANTITY:
-        raise ValueError(f"'{text}' is not a quantity")
-    return value
 
 
 def part_in(annotation: object) -> type[Part] | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from endpick.config.gates import DEFAULT_GATES
 from endpick.config.model import (
-    DEFAULT_GATES,
+    ALPHA_VERSIONS,
     ENDPICK,
     LLM_D,
-    LLM_D_DEPRECATED,
     Deprecated,
     EndpickOnly,
     EndpointPickerConfig,
     Part,
     PluginSpec,
+    SinceV1,
     part_in,
 )
 from endpick.config.shape import fields_of
@@ -48,7 +49,10 @@ def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configur
         "$schema": DRAFT_07,
         "title": title,
         **base,
-        "allOf": [{"if": _declares_llm_d(), "then": _without_superset(EndpointPickerConfig)}],
+        "allOf": [
+            {"if": _declares((LLM_D,)), "then": _without((EndpickOnly, Deprecated), EndpointPickerConfig)},
+            {"if": _declares(ALPHA_VERSIONS), "then": _without((EndpickOnly, SinceV1), EndpointPickerConfig)},
+        ],
     }
 
 
@@ -103,19 +107,26 @@ def _key(type_: str) -> str:
     return f"parameters-of-{type_}"
 
 
-def _declares_llm_d() -> dict[str, object]:
-    return {"required": ["apiVersion"], "properties": {"apiVersion": {"enum": [LLM_D, LLM_D_DEPRECATED]}}}
+def _declares(versions: tuple[str, ...]) -> dict[str, object]:
+    return {"required": ["apiVersion"], "properties": {"apiVersion": {"enum": list(versions)}}}
 
 
-def _without_superset(part: type[Part]) -> dict[str, object]:
+def _without(marks: tuple[type, ...], part: type[Part]) -> dict[str, object]:
     forbidden: dict[str, object] = {}
     for name, field in fields_of(part).items():
         inner = part_in(field.annotation)
-        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
-            forbidden[name] = {"type": "null", "errorMessage": f"'{name}' needs apiVersion {ENDPICK}"}
-        elif inner is not None and (nested := _without_superset(inner)):
+        mark = next((mark for mark in field.metadata if isinstance(mark, marks)), None)
+        if mark is not None:
+            forbidden[name] = {"type": "null", "errorMessage": f"'{name}' {_way_out(mark)}"}
+        elif inner is not None and (nested := _without(marks, inner)):
             forbidden[name] = {"items": nested, **nested}
     return {"properties": forbidden} if forbidden else {}
+
+
+def _way_out(mark: object) -> str:
+    if isinstance(mark, Deprecated):
+        return f"is now {mark.successor}"
+    return f"needs apiVersion {ENDPICK if isinstance(mark, EndpickOnly) else LLM_D}"
 
 
 def _mapping(parent: dict[str, object], key: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from endpick.api.plugin import A_DURATION
 from endpick.config.model import API_VERSIONS, ENDPICK, KIND, LLM_D, EndpointPickerConfig, Part, PluginSpec, part_in
 from endpick.config.source import Json, SourceMap, is_number
+from endpick.config.upstream import find_name
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
 
 _FILLED_IN: Mapping[DocumentPath, Json] = {("apiVersion",): ENDPICK, ("kind",): KIND}
@@ -169,7 +170,8 @@ def _unknown_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
     name, parent = str(path[-1]), path[:-1]
     part = part_at(parent)
     known = [] if part is None else sorted(fields_of(part))
-    hint = did_you_mean(name, known)
+    upstream = find_name("field", ".".join(segment for segment in path if isinstance(segment, str)))
+    hint = (upstream and upstream.advice) or did_you_mean(name, known)
     if hint is None and part is PluginSpec:
         hint = "parameters of the plugin belong under 'parameters:'"
     return Diagnostic(

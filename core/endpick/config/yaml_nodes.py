@@ -113,7 +113,7 @@ def _no_document(file: str) -> Diagnostic:
         Code.E0108,
         "the file holds no document",
         Span.start_of(file),
-        help="start with 'apiVersion: llm-d.ai/v1alpha1' and 'kind: EndpointPickerConfig'",
+        help="start with 'apiVersion: llm-d.ai/v1' and 'kind: EndpointPickerConfig'",
     )
 
 

@@ -40,6 +40,7 @@ class Code(Enum):
     E0211 = "two entries claim the same priority"
     E0212 = "one setting is given under two names"
     E0213 = "YAML readers disagree about this number"
+    E0214 = "a field belongs to another apiVersion"
 
     E0301 = "no installed plugin offers this type"
     E0302 = "an entry-point name is not a valid plugin type"
@@ -63,6 +64,7 @@ class Code(Enum):
     E0320 = "no plugin types are installed"
     E0321 = "the lock file cannot be used"
     E0322 = "the plugin is only offered for another major version of the plugin API"
+    E0323 = "llm-d has this plugin type, and this release of endpick does not"
 
     E0401 = "a parameter has a value that is not allowed"
     E0402 = "a parameter is not known to the plugin"
@@ -71,6 +73,7 @@ class Code(Enum):
     E0405 = "the plugin's parameter schema is invalid"
     E0406 = "a required parameter is missing"
     E0407 = "a parameter has no effect, which apiVersion endpick/v1alpha1 does not allow"
+    E0408 = "llm-d has this parameter, and this release of endpick does not"
 
     E0501 = "a reference names no defined instance"
     E0502 = "two instances have the same name"
@@ -145,7 +148,10 @@ class Code(Enum):
     W0603 = "nothing produces an optional data key"
 
     N0501 = "a missing part was filled in"
+    N0502 = "a field of llm-d has no effect in this release"
     N0601 = "a default producer was added"
+    N0602 = "a data key has several producers, and one was chosen"
+    N0801 = "endpoint discovery is left to flags"
 
     def __str__(self) -> str:
         return self.name

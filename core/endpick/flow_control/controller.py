@@ -287,12 +287,12 @@ class FlowController:
         """End overdue waits and drop idle bands; returns the number expired."""
         now = self._clock()
         is_empty = self.pool_is_empty()
-        settings = self.bands.rules.settings
-        limit = settings.no_endpoint_ttl_seconds if is_empty else settings.ttl_seconds
-        both = settings.ttl_seconds, settings.no_endpoint_ttl_seconds
-        longest = max(both) if all(both) else 0.0  # bounds the wait when the pool keeps emptying and filling
+        without_endpoints = self.bands.rules.settings.no_endpoint_ttl_seconds
         expired = 0
         for band in tuple(self.bands):
+            both = band.rules.ttl_seconds, without_endpoints
+            limit = without_endpoints if is_empty else band.rules.ttl_seconds
+            longest = max(both) if all(both) else 0.0  # bounds the wait when the pool keeps emptying and filling
             while (entry := band.oldest) is not None:
                 since = entry.waiting.enqueued_at
                 is_due = limit and now - max(since, self._pool_changed_at) >= limit
@@ -373,7 +373,8 @@ class FlowController:
 
     def _entry(self, request: InferenceRequest, now: float, on_end: Callable[[Entry, WaitEnd], None]) -> Entry:
         self._arrivals += 1
-        return Entry(WaitingRequest(request, request.size_bytes, self._arrivals, now, self.bands.rules.settings.ttl_seconds), on_end)
+        ttl_seconds = self.bands.rules.of_band(request.priority).ttl_seconds
+        return Entry(WaitingRequest(request, request.size_bytes, self._arrivals, now, ttl_seconds), on_end)
 
     def _end(self, entry: Entry, end: WaitEnd) -> None:
         self._remove(entry, end)

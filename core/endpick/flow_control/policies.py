@@ -41,11 +41,13 @@ class BandRules:
     max_requests: int
     fairness: BoundFairness
     ordering: Step
+    ttl_seconds: float
 
     def orders_as(self, other: BandRules) -> bool:
-        """True for the same policies."""
+        """True for the same policies and time limit."""
         return (
-            self.fairness.choose.instance.plugin is other.fairness.choose.instance.plugin
+            self.ttl_seconds == other.ttl_seconds
+            and self.fairness.choose.instance.plugin is other.fairness.choose.instance.plugin
             and self.ordering.instance.plugin is other.ordering.instance.plugin
         )
 
@@ -78,7 +80,7 @@ def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Ins
     """Bind the policies of the settings."""
 
     def band(of: BandSettings) -> BandRules:
-        return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering])
+        return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering], settings.ttl_of(of))
 
     fairness = {each.fairness: _bind_fairness(instances[each.fairness], telemetry) for each in settings.all_bands}
     ordering = {each.ordering: bind(instances[each.ordering], OrderingPolicy, "sort_key", telemetry) for each in settings.all_bands}

@@ -290,17 +290,15 @@ class Bands:
 
     def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
         """Bands with the same policies and time limit keep their order."""
-        ttl_seconds = rules.settings.ttl_seconds
-        keeps_ttl = ttl_seconds == self.rules.settings.ttl_seconds
         self.rules = rules
         for old in tuple(self):
             of_band = rules.of_band(old.priority)
-            if keeps_ttl and old.rules.orders_as(of_band):
+            if old.rules.orders_as(of_band):
                 old.rules = of_band
                 continue
             new = self._by_priority[old.priority] = BandQueue(old.priority, of_band, self._access, now)
             for entry in old.entries:
-                entry.waiting = replace(entry.waiting, ttl_seconds=ttl_seconds)
+                entry.waiting = replace(entry.waiting, ttl_seconds=of_band.ttl_seconds)
                 new.add(entry)
         self._make_listed(now)
         self.drop_idle(now, 0.0)

@@ -160,7 +160,7 @@ _ROWS = (
     ),
     KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
-    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1),
+    KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.endpoints", at_most=1),
     KindFacts(PeerDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.peers", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
     KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
@@ -182,7 +182,12 @@ _ROWS = (
     KindFacts(
         Parser,
         Layer.PARSING,
-        {"parse": _At.REQUEST_PARSING, "rewrite_model": _At.REQUEST_PARSING, "usage": _At.RESPONSE_PARSING},
+        {
+            "parse": _At.REQUEST_PARSING,
+            "rewrite_model": _At.REQUEST_PARSING,
+            "rewrite_priority": _At.REQUEST_PARSING,
+            "usage": _At.RESPONSE_PARSING,
+        },
         "requestHandler.parsers",
         _REFUSE,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import eq
 from typing import cast
 
@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from endpick.api.plugin import HAS_NO_EFFECT, Parameters
 from endpick.config.source import Json, SourceMap
+from endpick.config.upstream import UpstreamName, find_name
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.loader import LoadedPlugin
@@ -57,6 +58,13 @@ def parameters_schema(loaded: LoadedPlugin) -> Schema:
 def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> Diagnostic:
     message, span, annotation = _worded(violation, loaded, place)
     path = (*place.path, *violation.path)
+    upstream = _upstream_name(violation, loaded)
+    if upstream is not None and upstream.is_missing:
+        message = f"parameter '{_dotted(violation.path)}' of {place.reference.owner} is not in this release of endpick; {upstream.status}"
+        violation = replace(violation, code=Code.E0408, help=upstream.advice or "remove it, or look for a release of endpick that has it")
+        annotation = "not in this release"
+    elif upstream is not None:
+        violation = replace(violation, help=upstream.advice or f"remove it; {upstream.status}")
     return Diagnostic(
         violation.code,
         message,
@@ -68,6 +76,12 @@ def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterS
         path=path,
         annotation=annotation,
     )
+
+
+def _upstream_name(violation: Violation, loaded: LoadedPlugin) -> UpstreamName | None:
+    if violation.code is not Code.E0402 or not loaded.candidate.is_builtin:
+        return None
+    return find_name("parameter", ".".join(part for part in violation.path if isinstance(part, str)), loaded.type)
 
 
 def _worded(violation: Violation, loaded: LoadedPlugin, place: ParameterSource) -> tuple[str, Span | None, str]:

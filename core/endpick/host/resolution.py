@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from endpick.config.upstream import find_name
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
 from endpick.host.discovery import API_MAJOR, SEPARATE_PLUGINS, Candidate, find, find_installed, for_endpick, normalise
 
@@ -103,12 +104,19 @@ def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagn
             help=f"ask the author of {malformed[0].distribution} for an entry-point name of lower-case words joined by '-' or '.'",
         )
     separate = SEPARATE_PLUGINS.get(reference.type)
+    upstream = None if separate else find_name("type", reference.type)
+    if upstream is not None and upstream.is_missing:
+        return reference.diagnostic(
+            Code.E0323,
+            f"the type '{reference.type}' is not in this release of endpick; {upstream.status}",
+            help=upstream.advice or "remove it, or look for a release of endpick that has it",
+        )
     close = did_you_mean(reference.type, {candidate.type for candidate in candidates if candidate.is_usable})
     return reference.diagnostic(
         Code.E0301,
         f"no installed plugin offers the type '{reference.type}'",
-        help=f"pip install {separate}" if separate else close or "`endpick list` shows what is installed",
-        notes=tuple(_shadowed_offers(reference.type)),
+        help=f"pip install {separate}" if separate else (upstream and upstream.advice) or close or "`endpick list` shows what is installed",
+        notes=(*(() if upstream is None else (upstream.status,)), *_shadowed_offers(reference.type)),
     )
 
 

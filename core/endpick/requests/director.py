@@ -122,7 +122,9 @@ class Director:
             is_bodiless = incoming.body is None and incoming.body_modes.sees_request_body and not incoming.unread
             if is_bodiless and not pipeline.responders:
                 return self._route_bodiless(incoming)
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access)
+            built = build_request(
+                incoming, pipeline.parsers, pipeline.objectives, self._rules, self._random, access, pipeline.propagates_priority
+            )
             job = Job(incoming, pipeline, built, self._view, CycleState(access))
             if pipeline.responders:
                 endpoints = within(incoming.subset, self._pool.view(access))

@@ -119,6 +119,7 @@ class CompiledParser:
     parse: Step
     parse_large: Step
     rewrite_model: Step
+    rewrite_priority: Step
     usage: Step | None
     usage_mark: bytes
 
@@ -166,8 +167,9 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     assert isinstance(plugin, Parser)
     parse_large = PatientStep(plugin.parse, instance, parse.extension_point, telemetry)
     rewrite_model = PatientStep(plugin.rewrite_model, instance, parse.extension_point, telemetry)
+    rewrite_priority = PatientStep(plugin.rewrite_priority, instance, parse.extension_point, telemetry)
     usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, plugin.reads_body, parse, parse_large, rewrite_model, usage, plugin.usage_mark)
+    return CompiledParser(plugin.claims, plugin.reads_body, parse, parse_large, rewrite_model, rewrite_priority, usage, plugin.usage_mark)
 
 
 _MAX_LENGTH_DIGITS: Final = 18
@@ -249,7 +251,13 @@ class BuiltRequest:
 
 
 def build_request(
-    incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], rules: ModelRules, random: Random, access: Access
+    incoming: IncomingRequest,
+    parsers: Parsers,
+    objectives: Mapping[str, int],
+    rules: ModelRules,
+    random: Random,
+    access: Access,
+    propagates_priority: bool = False,
 ) -> BuiltRequest:
     """As in llm-d, rules override headers, and configured objectives discovered ones (unknown: 0). Raises RequestRefused."""
     headers, came = incoming.headers, incoming.body
@@ -285,7 +293,10 @@ def build_request(
         raise RequestRefused(LONG_NAME)
     body = None
     if parser is not None and came is not None and target != parsed.model:
-        body = _renamed(parser, came, parsed, target, access)
+        body = _rewritten(parser.rewrite_model, came, parsed, target, access)
+    priority = objectives.get(objective, rules.objectives.get(objective, 0)) if objective else 0
+    if propagates_priority and parser is not None and came is not None and not incoming.unread:
+        body = _rewritten(parser.rewrite_priority, body or came, parsed, priority, access) or body
     # Positional: with keywords, Python builds a dictionary first.
     request = InferenceRequest(
         headers.get(REQUEST_ID) or new_id(),
@@ -296,7 +307,7 @@ def build_request(
         parsed.prompt,
         parsed.streaming,
         parsed.max_output_tokens,
-        objectives.get(objective, rules.objectives.get(objective, 0)) if objective else 0,
+        priority,
         fairness_id or DEFAULT_FAIRNESS_ID,
         parsed.cache_salt,
         size_bytes,
@@ -343,12 +354,12 @@ def _refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
         raise RequestRefused(Refused(500, CODE_OF[500], problem))
 
 
-def _renamed(parser: CompiledParser, body: bytes, parsed: ParsedRequest, model: str, access: Access) -> bytes | None:
-    answer = parser.rewrite_model.run(access, body, parsed, model)
+def _rewritten(step: Step, body: bytes, parsed: ParsedRequest, value: str | int, access: Access) -> bytes | None:
+    answer = step.run(access, body, parsed, value)
     if isinstance(answer, bytes):
         return None if answer == body else answer
     if not isinstance(answer, Fault):
-        answer = parser.rewrite_model.fault(f"answered {type(answer).__name__}, not the bytes of a body")
+        answer = step.fault(f"answered {type(answer).__name__}, not the bytes of a body")
     raise RequestRefused(refused(answer))
 
 

@@ -54,6 +54,7 @@ class Pipeline:
     responders: tuple[Step, ...] = ()
     objectives: Mapping[str, int] = field(default_factory=dict)
     flow_control: BoundFlowControl | None = None
+    propagates_priority: bool = False
 
     @property
     def producers(self) -> tuple[CompiledProducer, ...]:
@@ -82,6 +83,7 @@ def compile_pipeline(
     on_request: Mapping[Kind, Sequence[Instance]],
     objectives: Mapping[str, int] | None = None,
     flow_control: BoundFlowControl | None = None,
+    propagates_priority: bool = False,
     telemetry: Telemetry,
 ) -> Pipeline:
     """Bind the instances. Raises TypeError for a wrong kind."""
@@ -105,6 +107,7 @@ def compile_pipeline(
         bound(Responder, "respond"),
         objectives or {},
         flow_control,
+        propagates_priority,
     )
 
 

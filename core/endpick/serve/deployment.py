@@ -108,6 +108,7 @@ def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telem
         on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
         objectives=plan.objectives,
         flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
+        propagates_priority=plan.propagates_priority,
         telemetry=telemetry,
     )
 

@@ -94,6 +94,7 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         yield "parse", parsed
         if not isinstance(parsed, Raised):
             yield "rewrite_model", call(plugin.rewrite_model, CHAT_BODY, parsed, "other")
+            yield "rewrite_priority", call(plugin.rewrite_priority, CHAT_BODY, parsed, 1)
         yield "usage", call(plugin.usage, ANSWER, False)
     if isinstance(plugin, Responder):
         yield "respond", call(plugin.respond, request, endpoints, state)

@@ -27,7 +27,7 @@ schedulingProfiles:
   plugins: [{pluginRef: queue-scorer, weight: 5}, {pluginRef: endpoint-attribute-scorer, weight: 1}]
 dataLayer:
   injectDefaults: false
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
   sources:
   - {pluginRef: otlp-source, collectors: [{pluginRef: core-metrics-extractor}]}
   - {pluginRef: http-pool-source, collectors: [{pluginRef: json-values-extractor}]}

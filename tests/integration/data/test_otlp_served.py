@@ -21,7 +21,7 @@ plugins:
 - {type: queue-scorer}
 dataLayer:
   injectDefaults: false
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
   sources: [{pluginRef: otlp-source, collectors: [{pluginRef: core-metrics-extractor}]}]
 """
 

@@ -20,7 +20,7 @@ plugins:
     values: [{attributeKey: acme/quota, pointer: /quota, perEndpoint: true}, {attributeKey: acme/price, pointer: /price}]
 - {type: endpoint-attribute-scorer, parameters: {attributeKey: acme/quota, algorithm: {type: linear_higher_is_better}}}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
   sources: [{pluginRef: http-pool-source, collectors: [{pluginRef: json-values-extractor}]}]
 """
 

@@ -193,7 +193,7 @@ def test_behaviour_31_missing_parameter_is_marked(validate) -> None:
         plugins:
           - type: file-discovery
             parameters: {watchFile: true}
-        dataLayer: {discovery: {pluginRef: file-discovery}}
+        dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}
         """)
 
     assert verdict.found == [("E0406", "parameters")]
@@ -235,7 +235,7 @@ def test_behaviour_33_seven_mistakes_in_document_order(validate) -> None:
                 weight: 3
         featureGates: [flowControll]
         dataLayer:
-          discovery: {pluginRef: file-discovery}
+          discovery: {endpoints: {pluginRef: file-discovery}}
         """)
 
     assert verdict.found == [
@@ -325,7 +325,7 @@ def test_behaviour_41_wrong_payload_names_both_types(validate) -> None:
               extractors:
                 - pluginRef: acme.heat-collector
         """,
-        head="apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n",
+        head="apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n",
     )
 
     assert verdict.found == [("E0606", "acme.heat-collector")]
@@ -335,7 +335,7 @@ def test_behaviour_41_wrong_payload_names_both_types(validate) -> None:
 
 
 def test_behaviour_42_default_producer_is_announced(run_cli, flow: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: acme.warm}]\n")
+    (tmp_path / "config.yaml").write_text("apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: acme.warm}]\n")
 
     result = run_cli("plan", "config.yaml", path=[flow])
 

@@ -51,7 +51,7 @@ GOOD: dict[str, Any] = {
             ],
         }
     ],
-    "dataLayer": {"discovery": {"pluginRef": "file-discovery"}},
+    "dataLayer": {"discovery": {"endpoints": {"pluginRef": "file-discovery"}}},
     "featureGates": ["haPopulateNonLeaderDatastore=false"],
 }
 

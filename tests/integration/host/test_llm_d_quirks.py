@@ -9,12 +9,12 @@ from endpick.host.discovery import discover
 from endpick.host.planning.plan import PlanOutcome
 from endpick.host.planning.planner import make_plan
 
-HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+HEADER = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 DISCOVERY = "- {type: static-discovery, parameters: {endpoints: [{name: a, address: 127.0.0.1, port: 1}]}}\n"
 
 
 def planned(plugins: str, *, layer: str = "", profiles: str = "") -> PlanOutcome:
-    discovery = "dataLayer:\n  discovery: {pluginRef: static-discovery}\n"
+    discovery = "dataLayer:\n  discovery: {endpoints: {pluginRef: static-discovery}}\n"
     text = f"{HEADER}plugins:\n{DISCOVERY}{plugins}{discovery}{layer}{profiles}"
     return make_plan(load_config(text=text, name="config.yaml"), discover())
 

@@ -18,7 +18,7 @@ from endpick.host.planning.planner import make_plan
 from endpick.host.planning.pool import missing_discovery
 
 GOLDEN = Path(__file__).parent / "golden"
-LLM_D = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+LLM_D = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 ENDPICK = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 
 MISPLACED = """\
@@ -35,12 +35,12 @@ plugins:
   - type: file-discovery
     name: pool
     parameters: {path: pool.yaml}
-dataLayer: {discovery: {pluginRef: pool}}
+dataLayer: {discovery: {endpoints: {pluginRef: pool}}}
 """
 
 CASES = {
     "variable": LLM_D + "plugins:\n  - type: file-discovery\n    parameters:\n      path: ${ENDPOINTS}\n"
-    "dataLayer: {discovery: {pluginRef: file-discovery}}\n",
+    "dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}\n",
     "variable-in-braces": LLM_D + "plugins:\n  - {type: file-discovery, parameters: {path: ${ENDPOINTS}}}\n",
     "type": LLM_D + "plugins:\n  - type: queue-scorrer\n",
     "discovery-in-a-profile": LLM_D + DISCOVERY + "schedulingProfiles:\n  - name: default\n    plugins:\n"

@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {
     ],
     "requestHandler": {"parsers": [{"pluginRef": "openai-parser"}]},
     "dataLayer": {
-        "discovery": {"pluginRef": "pool"},
+        "discovery": {"endpoints": {"pluginRef": "pool"}},
         "sources": [{"pluginRef": "pages", "collectors": [{"pluginRef": "core"}]}],
     },
     "pluginPolicy": {"allowDistributions": ["endpick"]},

@@ -19,7 +19,7 @@ from integration.kubernetes.conftest import eventually
 from integration.plugins.serving import Picker, serving
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: queue-scorer}

@@ -23,7 +23,7 @@ LEASE = "epp-default-pool.llm-d.ai"
 ONE = {"a-rank-0": "10.0.0.1:8000"}
 QUICK = {"leaderElection": True, "leaseDuration": "3s", "renewDeadline": "1500ms", "retryPeriod": "50ms"}
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: random-picker}

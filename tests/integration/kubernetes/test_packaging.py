@@ -30,7 +30,7 @@ VARIABLES = {
     "$rule": "provider.istio.destinationRule",
 }
 FORMER_NAMES = {"inferenceExtension", "inferencePool", "inferenceObjectives", "experimentalHttpRoute"}
-MINE = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- {type: random-picker}\n"
+MINE = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- {type: random-picker}\n"
 
 
 def picker(**values: object) -> dict[str, object]:

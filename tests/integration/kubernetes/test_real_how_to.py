@@ -57,7 +57,7 @@ kind: ConfigMap
 metadata: {name: vllm-pool-epp, namespace: models}
 data:
   default-plugins.yaml: |
-    apiVersion: llm-d.ai/v1alpha1
+    apiVersion: llm-d.ai/v1
     kind: EndpointPickerConfig
     plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}]
 ---

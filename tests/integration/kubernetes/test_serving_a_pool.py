@@ -19,7 +19,7 @@ from integration.serve.bodies import send
 pytestmark = pytest.mark.asyncio
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: random-picker}

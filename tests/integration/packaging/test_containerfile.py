@@ -20,12 +20,12 @@ pytestmark = pytest.mark.timeout(1800)
 """Whichever test comes first waits for the build."""
 ROOT = Path(__file__).parents[3]
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: static-discovery, parameters: {endpoints: [{name: a, address: 10.0.0.1, port: 8000}]}}
 - {type: queue-scorer}
-dataLayer: {discovery: {pluginRef: static-discovery}}
+dataLayer: {discovery: {endpoints: {pluginRef: static-discovery}}}
 """
 
 

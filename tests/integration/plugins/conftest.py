@@ -88,7 +88,7 @@ schedulingProfiles:
       - {{pluginRef: faulty.last, weight: 1}}
       - pluginRef: max-score-picker
 dataLayer:
-  discovery: {{pluginRef: file-discovery}}
+  discovery: {{endpoints: {{pluginRef: file-discovery}}}}
 """
 
 

@@ -14,14 +14,14 @@ from aiohttp import web
 from integration.plugins.serving import Picker, serving
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
   - type: file-discovery
     parameters: {path: endpoints.yaml}
   - type: acme.cool-scorer
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 
 

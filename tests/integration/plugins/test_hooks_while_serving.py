@@ -28,7 +28,7 @@ schedulingProfiles:
       - {{pluginRef: queue, weight: 2}}
       - pluginRef: best
 dataLayer:
-  discovery: {{pluginRef: pool}}
+  discovery: {{endpoints: {{pluginRef: pool}}}}
 hooks: [{hooks}]
 """
 SCHEMA = Path(__file__).parents[3] / "schemas" / "decision.v1.json"

@@ -17,7 +17,7 @@ from forked import FORKED
 REPOSITORY = Path(__file__).parents[3]
 OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
 DISCOVERY = "type: file-discovery\nparameters: {path: endpoints.yaml}"
-TAIL = "dataLayer:\n  discovery: {pluginRef: file-discovery}\n"
+TAIL = "dataLayer:\n  discovery: {endpoints: {pluginRef: file-discovery}}\n"
 
 
 @pytest.fixture

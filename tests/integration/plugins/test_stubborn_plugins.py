@@ -121,7 +121,7 @@ schedulingProfiles:
   plugins: [{pluginRef: stubborn.reader}, {pluginRef: max-score-picker}]
 dataLayer:
   injectDefaults: false
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
   sources: [{pluginRef: source, collectors: [{pluginRef: stubborn.collector}]}]
 """
     (tmp_path / "config.yaml").write_text(config % (source % "0.05"))

@@ -31,7 +31,11 @@ def with_discovery(document: dict[str, object]) -> dict[str, object]:
     plugins, layer = document["plugins"], document.get("dataLayer") or {}
     assert isinstance(plugins, list)
     assert isinstance(layer, dict)
-    return {**document, "plugins": [*plugins, DISCOVERY], "dataLayer": {**layer, "discovery": {"pluginRef": "file-discovery"}}}
+    return {
+        **document,
+        "plugins": [*plugins, DISCOVERY],
+        "dataLayer": {**layer, "discovery": {"endpoints": {"pluginRef": "file-discovery"}}},
+    }
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from forked import FORKED
 
 ROOT = Path(__file__).parents[3]
 PREFIX_AWARE = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
@@ -36,16 +36,16 @@ schedulingProfiles:
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 RANDOM = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
 - type: random-picker
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 FAST_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "1")
 

@@ -10,10 +10,10 @@ import pytest
 from integration.serve.gateway import running_gateway, until
 
 HEAD = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
 """

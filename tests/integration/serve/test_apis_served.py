@@ -41,7 +41,7 @@ requestHandler:
 flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 MESSAGES = [{"role": "user", "content": "hi"}]
 JSON_APIS = {

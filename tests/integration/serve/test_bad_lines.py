@@ -11,12 +11,12 @@ from integration.plugins.serving import Picker, serving
 from integration.serve.bad_line import BadLine, Weather
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
 - {type: random-picker}
-dataLayer: {discovery: {pluginRef: file-discovery}}
+dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}
 """
 REQUESTS = 40
 

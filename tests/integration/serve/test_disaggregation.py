@@ -116,7 +116,7 @@ def is_forwarding(sample) -> bool:
 async def test_prefill_first_prefills_short_prompts_too(tmp_path: Path) -> None:
     profiles = [{"name": role, "plugins": [{"pluginRef": f"{role}-filter"}]} for role in ("prefill", "decode")]
     document = {
-        "apiVersion": "llm-d.ai/v1alpha1",
+        "apiVersion": "llm-d.ai/v1",
         "kind": "EndpointPickerConfig",
         "plugins": [
             {"type": "prefill-filter"},
@@ -132,7 +132,7 @@ async def test_prefill_first_prefills_short_prompts_too(tmp_path: Path) -> None:
 async def test_a_header_names_the_stage_that_a_coordinator_wants(tmp_path: Path) -> None:
     profiles = [{"name": role, "plugins": [{"pluginRef": f"{role}-filter"}]} for role in ("prefill", "decode")]
     document = {
-        "apiVersion": "llm-d.ai/v1alpha1",
+        "apiVersion": "llm-d.ai/v1",
         "kind": "EndpointPickerConfig",
         "plugins": [{"type": "prefill-filter"}, {"type": "decode-filter"}, {"type": "header-profile-handler"}],
         "schedulingProfiles": profiles,

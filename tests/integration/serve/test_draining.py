@@ -165,9 +165,9 @@ async def test_a_signal_during_the_start_gives_the_start_up(folder, make_distrib
     """The discovery would be waited for for an hour."""
     project = make_distribution("silent", UNREADY, modules={"silent": SILENT})
     (folder / "config.yaml").write_text(
-        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+        "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
         "plugins: [{type: silent.discovery}, {type: random-picker}]\n"
-        "dataLayer: {discovery: {pluginRef: silent.discovery}}\n"
+        "dataLayer: {discovery: {endpoints: {pluginRef: silent.discovery}}}\n"
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS, "--discovery-timeout=1h"),

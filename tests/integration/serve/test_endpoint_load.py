@@ -9,7 +9,7 @@ import pytest
 from integration.serve.gateway import running_gateway, until
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
@@ -17,7 +17,7 @@ plugins:
 - {type: queue-scorer}
 - {type: kv-cache-utilization-scorer}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 ASKS = "endpoint-load-metrics-format"
 TOLD = "endpoint-load-metrics"

@@ -94,7 +94,7 @@ schedulingProfiles:
 flowControl: {{saturationDetector: {{pluginRef: utilization-detector}}}}
 """
 FORMER = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: pd-profile-handler, parameters: {deciderPluginName: always-disagg-pd-decider}}

@@ -18,7 +18,7 @@ from integration.plugins.serving import DESTINATION, METHOD, Picker, serving
 pytestmark = pytest.mark.asyncio
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: active-request-scorer}

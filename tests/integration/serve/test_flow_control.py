@@ -22,7 +22,7 @@ plugins:
 - {type: round-robin-fairness-policy}
 - {type: random-picker}
 objectives: [{name: high, priority: 10}, {name: low, priority: -1}]
-dataLayer: {discovery: {pluginRef: file-discovery}}
+dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}
 flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
   defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy, maxRequests: 6}

@@ -18,12 +18,12 @@ import pytest
 from integration.plugins.serving import OPTIONS, SOURCES, Picker, serving
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
 - {type: random-picker}
-dataLayer: {discovery: {pluginRef: file-discovery}}
+dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}
 """
 ENDPOINTS = 'endpoints:\n- {{name: {name}, address: 127.0.0.1, port: "{port}"}}\n'
 JUMPING = """\

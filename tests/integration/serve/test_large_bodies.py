@@ -28,7 +28,7 @@ schedulingProfiles:
 - name: default
   plugins: [{pluginRef: queue-scorer}, {pluginRef: prefix-cache-scorer}]
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MIB = 1 << 20

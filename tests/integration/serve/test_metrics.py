@@ -10,7 +10,7 @@ import pytest
 from integration.serve.gateway import running_gateway, samples, until
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
@@ -25,7 +25,7 @@ schedulingProfiles:
 - name: default
   plugins: [{pluginRef: label-selector-filter}, {pluginRef: small-prefix}, {pluginRef: large-prefix}, {pluginRef: active-request-scorer}]
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 CALLED_BY_THREE_REQUESTS = {
     ("RequestParsing", "openai-parser"): 3,

@@ -18,7 +18,7 @@ CATALOGUE = {row["name"]: row for row in yaml_files.load(Path(__file__).parents[
 OF_PLUGINS = {"plugin_name", "plugin_type"}
 """endpick adds these to whatever a plugin counts."""
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
@@ -35,7 +35,7 @@ plugins:
       kvUsageSpec: vllm:kv_cache_usage_perc
       customMetrics: [{attributeKey: lost, metricSpec: no_such_metric}]
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: prefix-cache-scorer}, {pluginRef: active-request-scorer}, {pluginRef: queue-scorer}]

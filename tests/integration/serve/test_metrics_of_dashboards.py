@@ -18,7 +18,7 @@ ABSENT = {row["name"]: row["why"] for row in yaml_files.load(FIXTURES / "absent.
 OLD_NAME_OF = {name.old: name for name in OLD_NAMES}
 PRECISE = "precise-prefix-cache-producer"
 CONFIG = f"""\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {{type: token-producer}}

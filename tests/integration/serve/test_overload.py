@@ -16,7 +16,7 @@ plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
 - {type: acme.hoarder}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
 HOARDER = """
 from pathlib import Path

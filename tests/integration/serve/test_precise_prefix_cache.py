@@ -16,7 +16,7 @@ KV_BLOCKS = 96
 SERVERS = ("--model", "m", "--kv-blocks", str(KV_BLOCKS), "--block-size", str(BLOCK), "--max-model-len", "1024")
 SPEED = ("--prefill-ms-per-token", "0.001", "--decode-ms", "0.1")
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {{type: file-discovery, parameters: {{path: endpoints.yaml, watchFile: true}}}}
@@ -31,7 +31,7 @@ schedulingProfiles:
   - {{pluginRef: queue-scorer, weight: 1}}
   - {{pluginRef: prefix-cache-scorer, weight: 3}}
 dataLayer:
-  discovery: {{pluginRef: file-discovery}}
+  discovery: {{endpoints: {{pluginRef: file-discovery}}}}
 """
 APPROXIMATE = "  type: approx-prefix-cache-producer"
 PRECISE = """\

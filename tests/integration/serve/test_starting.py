@@ -60,7 +60,7 @@ def test_an_unusable_certificate_ends_with_5(folder, content):
 
 
 def test_a_configuration_without_discovery_ends_with_3(folder):
-    (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
+    (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
     result = serve(folder)
 
     assert result.returncode == 3

@@ -91,7 +91,7 @@ def test_fail_close_decider_ends_the_request() -> None:
 
 def parameters(text: str) -> str:
     return f"""
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
   - type: always-disagg-pd-decider
@@ -124,7 +124,7 @@ def test_contradicting_parameters_are_refused(text: str, message: str) -> None:
 def test_sidecar_port_must_be_valid() -> None:
     text = "plugins: [{type: data-parallel-profile-handler, parameters: {primaryPort: 65536}}]"
     with pytest.raises(HostRefused, match="E0401"):
-        host_of(f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text}\n")
+        host_of(f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{text}\n")
 
 
 def test_rewritten_port_maps_back_to_the_endpoint() -> None:

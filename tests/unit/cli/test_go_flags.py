@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import pytest
 
-from endpick.cli.llm_d_flags import FLAGS, GIVEN, REMOVED, Effect, without_effect
+from endpick.cli.llm_d_flags import FLAGS, GIVEN, Effect, removed_flags, without_effect
 from endpick.cli.serve import GROUPS, command
 from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
 from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
-LLM_DS_38 = [
+LLM_DS_41 = [
     "allow-experimental-plugins",
     "cert-path",
     "config-file",
@@ -23,6 +23,8 @@ LLM_DS_38 = [
     "enable-pprof",
     "endpoint-selector",
     "endpoint-target-ports",
+    "fairness-id-metric-label-limit",
+    "feature-gates",
     "grpc-health-port",
     "grpc-max-recv-msg-size",
     "grpc-max-send-msg-size",
@@ -34,6 +36,7 @@ LLM_DS_38 = [
     "metrics-endpoint-auth",
     "metrics-port",
     "metrics-staleness-threshold",
+    "plugin-state-staleness-threshold",
     "pool-group",
     "pool-name",
     "pool-namespace",
@@ -52,7 +55,8 @@ LLM_DS_38 = [
 ]
 VALUES = {
     "bool": "false", "duration": "3s", "quantity": "10MiB", "int": "4", "ints": "8000,8001", "strings": "", "string": "x",
-    "tls-min-version": "VersionTLS13", "zap-encoder": "json", "zap-log-level": "debug", "endpoint-selector": "",
+    "tls-min-version": "VersionTLS13", "zap-encoder": "json", "zap-log-level": "debug",
+    "feature-gates": "flowControl", "endpoint-selector": "",
     "tls-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
 }  # fmt: skip
 
@@ -68,8 +72,8 @@ def refusal(*arguments):
 
 
 def test_the_table_has_every_flag_of_llm_d():
-    assert sorted(flag.name for flag in FLAGS) == sorted(LLM_DS_38)
-    assert len(LLM_DS_38) == 38
+    assert sorted(flag.name for flag in FLAGS) == sorted(LLM_DS_41)
+    assert len(LLM_DS_41) == 41
 
 
 @pytest.mark.parametrize("dashes", ["-", "--"])
@@ -120,8 +124,10 @@ def test_variables_without_effect_are_named():
 
 
 def test_removed_flags_name_their_replacement():
-    for name, instead in REMOVED.items():
-        assert refusal(f"--{name}=x") == f"llm-d has removed --{name}, and endpick does not have it: {instead}"
+    for name, instead in removed_flags().items():
+        said = refusal(f"--{name}=x")
+        assert (said.split("; ")[0], said.endswith(f": {instead}")) == (f"endpick does not have --{name}", True)
+    assert refusal("--epp-mode=x") == "endpick does not have --epp-mode; llm-d has it in a branch only, since 2026-08-22"
 
 
 def test_an_unknown_flag_gets_a_suggestion():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from endpick.cli.main import main
+from endpick.cli.migrate_config import rewrite
+from endpick.config import load_config
 
 GOLDEN = Path(__file__).parent / "golden"
+SAMPLES = sorted((Path(__file__).parents[2] / "fixtures/configs").glob("*.yaml"))
+"""Configurations of August 2026."""
 
 DEPLOYMENT = """\
 apiVersion: v1
@@ -38,7 +45,7 @@ inferenceExtension:
   replicas: 2
   flags: {v: 1, metrics-endpoint-auth: false}
   pluginsConfigFile: mine.yaml
-  pluginsCustomConfig: {mine.yaml: "kind: EndpointPickerConfig"}
+  pluginsCustomConfig: {mine.yaml: "{apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig}"}
   tracing: {enabled: true}
   latencyPredictor: {enabled: true}
   env: [{name: POD_NAME, value: x}]
@@ -59,12 +66,61 @@ router:
 """
 VALUES_WITHOUT_POOL = """\
 router:
-  epp: {pluginsCustomConfig: {other.yaml: x}, pluginsConfigFile: mine.yaml}
+  epp: {pluginsCustomConfig: {other.yaml: "{apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig}"}, pluginsConfigFile: mine.yaml}
   inferencePool: {create: false}
   modelServers: {matchLabels: {app: vllm, tier: gold}, targetPorts: [{number: 8000}, {number: 8001}]}
 """
 OF_A_LIBRARY_CHART = "epp: {replicas: 1}\ninferencePool: {create: true}\n"
+SERVICE_OF_KSERVE = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: qwen, namespace: ml}
+spec:
+  model: {uri: hf://qwen}
+  router:
+    route: {}
+    scheduler:
+      replicas: 2
+      config: {inline: {apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig, plugins: [{type: queue-scorer}]}}
+      template:
+        containers:
+          - name: main
+            args: [--v=4, --grpc-port=9002]
+            env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}]
+            resources: {limits: {cpu: 1}}
+"""
+UNDER_A_PARENT = """\
+llm-d:
+  router-chart:
+    router:
+      epp:
+        flags: ["--v=2", {name: secure-serving, value: false}, {metrics-port: 9091}, --health-checking]
+        env: {POD_NAME: x, FOO: y}
+        somethingNew: {a: 1}
+      proxy: {proxyType: envoy}
+global: {x: 1}
+"""
+WITH_A_CONFIG_MAP = """\
+kind: List
+items:
+  - kind: ConfigMap
+    metadata: {name: epp}
+    data:
+      custom.yaml: "{apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig}"
+      other.txt: hello
+  - kind: Pod
+    spec:
+      containers:
+        - command: [/epp]
+          args: [--pool-name=$(POOL), --pool-namespace, $(NAMESPACE), --config-file=/config/custom.yaml]
+          env: [{name: POOL, value: chat}, {name: NAMESPACE, valueFrom: {}}]
+          envFrom: [{configMapRef: {name: more}}]
+  - kind: Service
+"""
 CASES = {
+    "migrate-kserve": SERVICE_OF_KSERVE,
+    "migrate-values-under-a-parent": UNDER_A_PARENT,
+    "migrate-list-with-a-config-map": WITH_A_CONFIG_MAP,
     "migrate-values-of-august": VALUES_OF_AUGUST,
     "migrate-values-without-pool": VALUES_WITHOUT_POOL,
     "migrate-values-of-a-library-chart": OF_A_LIBRARY_CHART,
@@ -113,14 +169,154 @@ def test_a_file_without_a_start_is_wrong_usage(text: str) -> None:
 def test_printed_commands_are_valid(case: str) -> None:
     from endpick.cli.serve import command  # slow to import
 
-    printed = CliRunner().invoke(main, ["migrate", "-"], input=CASES[case]).stdout.split("\n#")[0]
+    output = CliRunner().invoke(main, ["migrate", "-"], input=CASES[case]).stdout
+    printed = "\n".join(line for line in output.splitlines() if not line.startswith("#"))
     parameters = command.make_context("serve", shlex.split(printed.replace("\\\n", " "))[2:]).params
 
     assert parameters["pool_name"] or parameters["endpoint_selector"]
 
 
-@pytest.mark.parametrize("replicas", ["many", "[2]"])
-def test_invalid_replicas_are_ignored(replicas: str) -> None:
-    result = CliRunner().invoke(main, ["migrate", "-"], input=f"router: {{epp: {{replicas: {replicas}}}}}")
+WRONG = {
+    "router: {epp: {replicas: many}}": "router.epp.replicas is not a whole number: 'many'",
+    "router: {epp: {replicas: [2]}}": "router.epp.replicas is not a whole number: '[2]'",
+    "a: {router: {epp: {flags: --v=2}}}": "a.router.epp.flags is not a list: '--v=2'",
+    "router: {epp: {flags: [[1]]}}": "router.epp.flags[0] is a list, not a flag",
+    "router: {epp: {env: [x]}}": "router.epp.env[0] has no name",
+    "router: {epp: {pluginsCustomConfig: [x]}}": "router.epp.pluginsCustomConfig is not a mapping: \"['x']\"",
+    "spec: {containers: [{command: [sh, -c, /epp --pool-name=a]}]}": (
+        "spec.containers[0].command is a shell script; give its arguments: endpick migrate -- --pool-name=..."
+    ),
+    "spec: {containers: [{args: [--pool-name, a], env: 5}]}": "spec.containers[0].env is not a list: '5'",
+    "- {kind: EndpointPickerConfig}\n- --pool-name=a": None,
+    "kind: EndpointPickerConfig\n---\nkind: Service": "an EndpointPickerConfig among other documents; put it into a file of its own",
+}
 
-    assert (result.exit_code, "--ha-enable-leader-election" in result.stdout) == (0, False)
+
+@pytest.mark.parametrize("text", WRONG)
+def test_an_unexpected_shape_is_refused_with_its_place(text: str) -> None:
+    result = CliRunner().invoke(main, ["migrate", "-"], input=text)
+
+    assert result.exit_code == 3
+    if WRONG[text] is not None:
+        assert result.stderr == f"error: {WRONG[text]}\n"
+
+
+@st.composite
+def values(draw: st.DrawFn) -> tuple[dict[str, object], set[str]]:
+    """Values of a chart with unknown parts, and the names of these parts."""
+    names = draw(st.lists(st.from_regex(r"x[a-z]{3,8}", fullmatch=True), min_size=1, max_size=5, unique=True))
+    places = draw(st.lists(st.sampled_from(["top", "router", "epp", "inferencePool"]), min_size=len(names), max_size=len(names)))
+    contents = st.one_of(st.integers(1), st.text("ab", min_size=1), st.lists(st.integers(), min_size=1), st.just({"deep": {"er": 1}}))
+    document: dict[str, dict[str, object]] = {"top": {}, "router": {}, "epp": {"flags": {"v": 2}}, "inferencePool": {"create": True}}
+    for name, place in zip(names, places, strict=True):
+        document[place][name] = draw(contents)
+    router = document["router"] | {"epp": document["epp"], "inferencePool": document["inferencePool"]}
+    return {"router": router} | document["top"], set(names)
+
+
+@given(values())
+def test_every_part_that_is_not_read_is_listed(case: tuple[dict[str, object], set[str]]) -> None:
+    document, names = case
+    result = CliRunner().invoke(main, ["migrate", "-"], input=json.dumps(document))
+
+    listed = [line.split(" is not carried over: ") for line in result.stdout.splitlines() if "is not carried over" in line]
+    assert result.exit_code == 0
+    assert {place.rpartition(".")[2].removeprefix("# ") for place, _ in listed} == names
+    assert all(reason for _, reason in listed)
+
+
+CONFIGURATION = """\
+# head
+apiVersion: "llm-d.ai/v1alpha1" # version
+kind: EndpointPickerConfig
+plugins:
+  - type: file-discovery # finds
+    parameters: {path: 'e.yaml'}
+  - type: redis-state-store
+  - type: openai-parser
+# about the data layer
+dataLayer:
+  injectDefaults: false
+  discovery:
+    pluginRef: file-discovery # here
+  crossReplicaSyncerPluginRef: redis-state-store # who
+  crossReplicaSyncInterval: 200ms
+# parser
+parser: {pluginRef: openai-parser}
+"""
+REWRITTEN = """\
+# head
+apiVersion: "llm-d.ai/v1" # version
+kind: EndpointPickerConfig
+plugins:
+  - type: file-discovery # finds
+    parameters: {path: 'e.yaml'}
+  - type: redis-state-store
+  - type: openai-parser
+# about the data layer
+dataLayer:
+  injectDefaults: false
+  discovery:
+    endpoints:
+      pluginRef: file-discovery # here
+  crossReplica:
+    syncerPluginRef: redis-state-store # who
+    syncInterval: 200ms
+# parser
+requestHandler:
+  parsers:
+    - {pluginRef: openai-parser}
+"""
+
+
+def words(text: str) -> list[list[str]]:
+    """Lines without the spaces that align comments."""
+    return [[line[: len(line) - len(line.lstrip())], *line.split()] for line in text.splitlines()]
+
+
+def test_a_configuration_is_rewritten_in_place(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIGURATION)
+
+    shown = CliRunner().invoke(main, ["migrate", "--diff", str(file)])
+    assert (shown.exit_code, file.read_text()) == (0, CONFIGURATION)
+    assert "-parser: {pluginRef: openai-parser}\n+requestHandler:\n+  parsers:\n" in shown.stdout
+
+    done = CliRunner().invoke(main, ["migrate", str(file)])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert words(file.read_text()) == words(REWRITTEN)
+    assert f"{file}: dataLayer.discovery.pluginRef becomes dataLayer.discovery.endpoints.pluginRef\n" in done.stderr
+
+    again = CliRunner().invoke(main, ["migrate", str(file)])
+    assert again.stderr == f"{file}: nothing to change\n"
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_sample_means_the_same_as_v1(path: Path) -> None:
+    before = load_config(path)
+    after = load_config(text=rewrite(path.read_text())[0])
+
+    assert before.config is not None
+    assert after.config is not None
+    assert (after.config.api_version, after.diagnostics) == ("llm-d.ai/v1", ())
+    fixed = {"api_version", "parser", "saturation_detector", "request_handler", "flow_control"}
+    assert after.config.model_dump(exclude=fixed) == before.config.model_dump(exclude=fixed)
+    for field in ("parser_refs", "saturation_detector_ref"):
+        assert repr(getattr(after.config, field)) == repr(getattr(before.config, field))
+
+
+def test_a_configuration_with_mistakes_is_not_rewritten(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{CONFIGURATION}plugin: []\n")
+
+    result = CliRunner().invoke(main, ["migrate", str(file)])
+
+    assert (result.exit_code, "error[E0201]" in result.stderr, file.read_text().endswith("plugin: []\n")) == (3, True, True)
+
+
+def test_an_embedded_configuration_is_checked() -> None:
+    text = "router: {epp: {pluginsCustomConfig: {a.yaml: '{apiVersion: llm-d.ai/v1, kind: EndpointPickerConfig, plugins: [{type: b}]}'}}}"
+    result = CliRunner().invoke(main, ["migrate", "-"], input=text)
+
+    assert result.exit_code == 3
+    assert "error[E0301]: no installed plugin offers the type 'b'\n  --> router.epp.pluginsCustomConfig.a.yaml:1:" in result.stderr

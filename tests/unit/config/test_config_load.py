@@ -79,13 +79,11 @@ def test_every_field_of_the_superset_is_read() -> None:
         "hooks: [{name: audit, from: acme}]\n"
         "plugins: [{type: a, name: b, from: acme, onFault: FailOpen, maxAge: 1m30s, parameters: {c: [1, 2.5, true, null, x]}}]\n"
         "schedulingProfiles: [{name: p, plugins: [{pluginRef: b, weight: 0x10}, {pluginRef: c}]}]\n"
-        "requestHandler: {parsers: [{pluginRef: openai}]}\n"
+        "requestHandler: {parsers: [{pluginRef: openai}], propagatePriority: true}\n"
         "dataLayer:\n"
         "  injectDefaults: false\n"
-        "  discovery: {pluginRef: file}\n"
-        "  peerDiscovery: {pluginRef: peers}\n"
-        "  crossReplicaSyncerPluginRef: syncer\n"
-        "  crossReplicaSyncInterval: 200ms\n"
+        "  discovery: {endpoints: {pluginRef: file}, peers: {pluginRef: peers}}\n"
+        "  crossReplica: {syncerPluginRef: syncer, syncInterval: 300ms, publishTimeout: 2s}\n"
         "  sources: [{pluginRef: s, collectors: [{pluginRef: c1}]}, {pluginRef: t, extractors: [{pluginRef: c2}]}]\n"
         "flowControl:\n"
         "  maxBytes: 1Gi\n"
@@ -94,8 +92,9 @@ def test_every_field_of_the_superset_is_read() -> None:
         "  noEndpointRequestTTL: 0s\n"
         "  defaultPriorityBand: {maxRequests: 5}\n"
         "  defaultNegativePriorityBand: {maxRequests: 1}\n"
-        "  priorityBands: [{priority: 1e1, maxBytes: 1.5k, fairnessPolicyRef: f, orderingPolicyRef: o}]\n"
+        "  priorityBands: [{priority: 1e1, maxBytes: 1.5k, fairnessPolicyRef: f, orderingPolicyRef: o, defaultRequestTTL: 9000s}]\n"
         "  usageLimitPolicyPluginRef: u\n"
+        "  bandSelectionPolicyPluginRef: strict\n"
         "  saturationDetector: {pluginRef: d}\n"
         "  enableEviction: true\n"
     )
@@ -109,12 +108,19 @@ def test_every_field_of_the_superset_is_read() -> None:
     assert config.saturation_detector_ref is not None
     assert config.saturation_detector_ref.plugin_ref == "d"
     assert config.data_layer is not None
-    assert config.data_layer.cross_replica_sync_interval == 0.2
+    assert config.data_layer.discovery_ref == ("file", ("dataLayer", "discovery", "endpoints", "pluginRef"))
+    assert config.data_layer.peers_ref == ("peers", ("dataLayer", "discovery", "peers", "pluginRef"))
+    assert config.data_layer.syncer_ref == ("syncer", ("dataLayer", "crossReplica", "syncerPluginRef"))
+    assert config.data_layer.cross_replica is not None
+    assert (config.data_layer.cross_replica.sync_interval, config.data_layer.cross_replica.publish_timeout) == (0.3, 2.0)
+    assert config.request_handler is not None
+    assert config.request_handler.propagate_priority is True
     assert [[c.plugin_ref for c in source.collector_refs] for source in config.data_layer.sources] == [["c1"], ["c2"]]
     assert config.flow_control is not None
     assert (config.flow_control.max_bytes, config.flow_control.max_requests) == (2**30, 1000)
     assert (config.flow_control.default_request_ttl, config.flow_control.no_endpoint_request_ttl) == (90, 0)
-    assert [(band.priority, band.max_bytes) for band in config.flow_control.priority_bands] == [(10, 1500)]
+    assert [(band.priority, band.max_bytes, band.default_request_ttl) for band in config.flow_control.priority_bands] == [(10, 1500, 9000)]
+    assert config.flow_control.band_selection_policy_plugin_ref == "strict"
     assert config.hooks[0].name == "audit"
     assert config.plugin_policy is not None
     assert config.plugin_policy.on_unused == "Ignore"

@@ -9,7 +9,7 @@ from unit.config.documents import HEAD, codes_of, load
 
 def test_behaviour_33_seven_mistakes_in_document_order() -> None:
     text = (
-        "apiVersion: llm-d.ai/v1alpha1\n"
+        "apiVersion: llm-d.ai/v1\n"
         "kind: EndpointPickerConfg\n"
         "featureGates: [dataLayer]\n"
         "plugins:\n"
@@ -157,7 +157,7 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
 
     assert helps["plugin"] == "did you mean 'plugins'?"
     assert helps["scheduling_profiles"] == "did you mean 'schedulingProfiles'?"
-    assert helps["data"] == "did you mean 'dataLayer'?"
+    assert helps["data"] == "use dataLayer"
     assert helps["profiles"] == "did you mean 'schedulingProfiles'?"
     assert helps["xyz"] is not None
     assert helps["xyz"].startswith("it may have apiVersion, dataLayer")

@@ -30,9 +30,9 @@ GOOD: dict[str, Any] = {
     "requestHandler": {"parsers": [{"pluginRef": "openai-parser"}]},
     "dataLayer": {
         "injectDefaults": False,
-        "discovery": {"pluginRef": "file"},
+        "discovery": {"endpoints": {"pluginRef": "file"}},
         "sources": [{"pluginRef": "metrics", "collectors": [{"pluginRef": "core"}, {"pluginRef": "gpu"}]}],
-        "crossReplicaSyncInterval": "200ms",
+        "crossReplica": {"syncInterval": "200ms"},
     },
     "flowControl": {
         "maxBytes": "1Gi",

@@ -44,7 +44,7 @@ def test_a_mistake_has_the_path_at_which_it_stands() -> None:
             f"{HEAD}dataLayer: {{sources: [{{pluginRef: a, extractors: [], collectors: []}}]}}\n",
             ("dataLayer", "sources", 0, "collectors"),
         ),
-        ("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nhooks: []\n", ("hooks",)),
+        ("apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nhooks: []\n", ("hooks",)),
         ("apiVersion: x\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: v1\nkind: Pod\n", ("kind",)),
@@ -72,7 +72,7 @@ def test_mistake_in_an_aliased_value_has_a_label() -> None:
         ("{type: \u0430}", "  - *x", "W0206"),
         ("{pluginRef: b, weight: -1}", "schedulingProfiles: [{name: p, plugins: [*x]}]", "W0207"),
     ]:
-        version = "llm-d.ai/v1alpha1" if code == "E0206" else "endpick/v1alpha1"
+        version = "llm-d.ai/v1" if code == "E0206" else "endpick/v1alpha1"
         holder = f"plugins:\n  - {{type: holder, parameters: {{x: &x {value}}}}}\n"
         loaded = load_config(text=f"apiVersion: {version}\nkind: EndpointPickerConfig\n{holder}{use}\n")
 

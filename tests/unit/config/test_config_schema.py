@@ -34,7 +34,7 @@ TYPES: dict[str, Any] = {
 }
 
 SUPERSET = {"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig"}
-LLM_D = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
+LLM_D = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
 
 
 def problems(document: Any, types: dict[str, Any] = TYPES) -> list[str]:
@@ -80,12 +80,15 @@ def test_fields_of_the_superset_need_its_api_version() -> None:
 
 
 def test_editor_names_the_api_version_of_a_field() -> None:
-    (rule,) = cast("list[Any]", editor_schema({})["allOf"])
-    forbidden = rule["then"]["properties"]
+    current, former = (rule["then"]["properties"] for rule in cast("list[Any]", editor_schema({})["allOf"]))
+    forbidden = former
 
-    assert sorted(forbidden) == ["dataLayer", "hooks", "models", "objectives", "pluginPolicy", "plugins"], (
+    assert sorted(former) == ["dataLayer", "hooks", "models", "objectives", "pluginPolicy", "plugins"], (
         "parts without such a field are not mentioned"
     )
+    assert sorted(set(current) - set(former)) == ["parser", "saturationDetector"]
+    assert former["dataLayer"]["properties"]["crossReplica"]["errorMessage"] == "'crossReplica' needs apiVersion llm-d.ai/v1"
+    assert current["dataLayer"]["properties"]["peerDiscovery"]["errorMessage"] == "'peerDiscovery' is now dataLayer.discovery.peers"
     assert forbidden["hooks"] == {"type": "null", "errorMessage": "'hooks' needs apiVersion endpick/v1alpha1"}
     assert forbidden["plugins"]["items"]["properties"]["from"]["errorMessage"] == "'from' needs apiVersion endpick/v1alpha1"
 

@@ -11,7 +11,7 @@ import pytest
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, Span, render_text
 
-HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 SUPERSET = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 GATE = f"{HEAD}featureGates: [flowControl]\n"
 
@@ -53,17 +53,17 @@ CASES = {
     "an unknown root field": ("E0201", f"{HEAD}«data»:\n  sources: []\n"),
     "an unknown field of a list item": ("E0201", f"{HEAD}plugins:\n  - type: a\n    «treshold»: 5\n"),
     "an unknown field with no value": ("E0201", f"{HEAD}plugins:\n  - type: a\n    «treshold»:\n"),
-    "an unknown field in a flow mapping": ("E0201", f"{HEAD}dataLayer: {{discovery: {{pluginRef: a, «weight»: 1}}}}\n"),
+    "an unknown field in a flow mapping": ("E0201", f"{HEAD}dataLayer: {{discovery: {{endpoints: {{pluginRef: a, «weight»: 1}}}}}}\n"),
     "a misspelt required field": ("E0201", f"{HEAD}plugins:\n  - «typ»: a\n"),
-    "a misspelt required field of a section": ("E0201", f"{HEAD}dataLayer: {{discovery: {{«pluginref»: a}}}}\n"),
+    "a misspelt required field of a section": ("E0201", f"{HEAD}dataLayer: {{discovery: {{endpoints: {{«pluginref»: a}}}}}}\n"),
     "an unknown field behind an anchor": ("E0201", f"{HEAD}plugins:\n  - &base\n    type: a\n    «treshold»: 5\n"),
     "a missing field of a list item": ("E0202", f"{HEAD}plugins:\n  - «name»: a\n"),
     "a missing field of an empty item": ("E0202", f"{HEAD}plugins: [«{{}}»]\n"),
-    "a missing field of a section": ("E0202", f"{HEAD}dataLayer:\n  «discovery»: {{}}\n"),
+    "a missing field of a section": ("E0202", f"{HEAD}dataLayer:\n  discovery:\n    «endpoints»: {{}}\n"),
     "a field without a value": ("E0202", f"{HEAD}plugins:\n  - «type»:\n"),
     "an empty name": ("E0202", f'{HEAD}plugins:\n  - «type»: ""\n'),
     "no apiVersion": ("E0202", "«kind»: EndpointPickerConfig\n"),
-    "no kind": ("E0202", "«apiVersion»: llm-d.ai/v1alpha1\n"),
+    "no kind": ("E0202", "«apiVersion»: llm-d.ai/v1\n"),
     "text for a list": ("E0203", f"{HEAD}plugins: «queue-scorer»\n"),
     "a mapping for a list": ("E0203", f"{HEAD}plugins:\n  «type: a\n  name: b»\n"),
     "text for a mapping": ("E0203", f"{HEAD}plugins:\n  - «queue-scorer»\n"),
@@ -78,7 +78,7 @@ CASES = {
     "a fraction for a priority": ("E0203", f"{GATE}flowControl: {{priorityBands: [{{priority: «1.5»}}]}}\n"),
     "a list for the document": ("E0203", "«- a\n- b»\n"),
     "text that does not fit its tag": ("E0203", f"{HEAD}plugins: [{{type: a, parameters: {{b: !!int «twelve»}}}}]\n"),
-    "an unknown apiVersion": ("E0204", "apiVersion: «llm-d.ai/v1»\nkind: EndpointPickerConfig\n"),
+    "an unknown apiVersion": ("E0204", "apiVersion: «llm-d.ai/v2»\nkind: EndpointPickerConfig\n"),
     "an apiVersion like no other": ("E0204", "apiVersion: «v1»\nkind: EndpointPickerConfig\n"),
     "an unknown choice": ("E0205", f"{SUPERSET}plugins: [{{type: a, onFault: «Ignore»}}]\n"),
     "a negative quantity": ("E0205", f"{GATE}flowControl:\n  maxRequests: «-1»\n"),
@@ -86,12 +86,13 @@ CASES = {
     "a gate that is neither on nor off": ("E0205", f"{HEAD}featureGates: [«flowControl=maybe»]\n"),
     "a field of the superset": (
         "E0206",
-        "apiVersion: ⟦llm-d.ai/v1alpha1⟧\nkind: EndpointPickerConfig\nplugins:\n  - type: a\n    «from»: b\n",
+        "apiVersion: ⟦llm-d.ai/v1⟧\nkind: EndpointPickerConfig\nplugins:\n  - type: a\n    «from»: b\n",
     ),
     "a section of the superset": (
         "E0206",
-        "apiVersion: ⟦llm-d.ai/v1alpha1⟧\nkind: EndpointPickerConfig\n«pluginPolicy»:\n  denyTypes: [a]\n",
+        "apiVersion: ⟦llm-d.ai/v1⟧\nkind: EndpointPickerConfig\n«pluginPolicy»:\n  denyTypes: [a]\n",
     ),
+    "a field of v1alpha1": ("E0214", "apiVersion: ⟦llm-d.ai/v1⟧\nkind: EndpointPickerConfig\n«parser»: {pluginRef: a}\n"),
     "a weight that is no number": (
         "E0207",
         f"{HEAD}schedulingProfiles: [{{name: a, plugins: [{{pluginRef: b, weight: «.nan»}}]}}]\n",
@@ -102,7 +103,7 @@ CASES = {
     "an unknown gate": ("E0208", f"{HEAD}featureGates:\n  - «flowcontroll»\n"),
     "a gate like no other": ("E0208", f"{HEAD}featureGates: [«x»]\n"),
     "a retired gate": ("E0208", f"{HEAD}featureGates: [«dataLayer»]\n"),
-    "another kind": ("E0209", "apiVersion: llm-d.ai/v1alpha1\nkind: «InferencePool»\n"),
+    "another kind": ("E0209", "apiVersion: llm-d.ai/v1\nkind: «InferencePool»\n"),
     "an unreadable duration": ("E0210", f"{GATE}flowControl: {{defaultRequestTTL: «1 minute»}}\n"),
     "an unreadable quantity": ("E0210", f"{GATE}flowControl: {{maxBytes: «1GB»}}\n"),
     "two bands of one priority": (
@@ -123,7 +124,7 @@ CASES = {
         "W0202",
         "apiVersion: «inference.networking.x-k8s.io/v1alpha1»\nkind: EndpointPickerConfig\n",
     ),
-    "a deprecated field": ("W0203", f"{HEAD}«saturationDetector»: {{pluginRef: a}}\n"),
+    "a deprecated field": ("W0203", f"{SUPERSET}«saturationDetector»: {{pluginRef: a}}\n"),
     "a section without its gate but with a detector": (
         "W0204",
         f"{HEAD}«flowControl»:\n  maxBytes: 1Gi\n  saturationDetector: {{pluginRef: a}}\n",
@@ -227,11 +228,11 @@ def test_a_path_that_no_file_can_have_is_a_diagnostic() -> None:
     ("snippet", "wording"),
     [
         (
-            f"{HEAD}«parser»: {{pluginRef: a}}\nrequestHandler: {{⟦parsers⟧: [{{pluginRef: b}}]}}\n",
+            f"{SUPERSET}«parser»: {{pluginRef: a}}\nrequestHandler: {{⟦parsers⟧: [{{pluginRef: b}}]}}\n",
             ("'parser' has no effect beside requestHandler.parsers", "remove 'parser'"),
         ),
         (
-            f"{HEAD}«saturationDetector»: {{pluginRef: a}}\nflowControl: {{⟦saturationDetector⟧: {{pluginRef: b}}}}\n",
+            f"{SUPERSET}«saturationDetector»: {{pluginRef: a}}\nflowControl: {{⟦saturationDetector⟧: {{pluginRef: b}}}}\n",
             ("'saturationDetector' has no effect beside flowControl.saturationDetector", "remove 'saturationDetector'"),
         ),
     ],

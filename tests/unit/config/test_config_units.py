@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api.plugin import parse_duration
-from endpick.config.model import DEFAULT_GATES, MAX_QUANTITY, EndpointPickerConfig, parse_gate, parse_quantity
+from endpick.config.gates import DEFAULT_GATES, parse_gate
+from endpick.config.model import EndpointPickerConfig
+from endpick.config.units import MAX_QUANTITY, parse_quantity
 
 
 def test_a_duration_is_read_as_go_reads_it() -> None:

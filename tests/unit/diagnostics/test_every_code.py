@@ -19,6 +19,8 @@ ASSERTED_IN: dict[Code, str] = {
     Code.E0110: "unit/config/test_config_spans.py::test_a_file_that_does_not_exist_is_a_diagnostic",
     Code.W0205: "unit/config/test_config_spans.py::test_an_overridden_field_is_shown_beside_what_overrides_it",
     Code.E0321: "unit/host/test_lock.py::test_lock_file_that_cannot_be_read_is_reported",
+    Code.E0408: "unit/host/planning/test_upstream_names.py::test_a_missing_name_of_llm_d_has_a_place",
+    Code.N0602: "integration/host/test_two_producers.py::test_a_reader_that_names_no_producer_reads_the_default",
     Code.E0703: "unit/host/test_hooks.py::test_startup_deadline_is_reported",
     Code.E0704: "unit/host/test_hooks.py::test_failure_does_not_stop_other_hook_objects",
     Code.E0707: "unit/host/test_hooks.py::test_hook_object_can_refuse_a_reload",
@@ -34,6 +36,7 @@ WITHOUT_A_PLACE = {
     Code.W0305: "about what is installed",
     Code.W0310: "about what is installed",
     Code.N0601: "about something that the document lacks",
+    Code.N0801: "about something that the document lacks",
 }
 
 

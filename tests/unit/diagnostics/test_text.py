@@ -13,7 +13,7 @@ from endpick.diagnostics.render import MAX_LINE_LENGTH, printable
 GOLDEN = Path(__file__).parent / "golden"
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 defaults: &defaults
   treshold: 3

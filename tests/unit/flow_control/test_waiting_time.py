@@ -160,3 +160,27 @@ def test_unlisted_idle_bands_are_dropped():
     bench.saturation = 2.0
     assert bench.offer("one", priority=5) is None
     assert bench.offer("two", priority=5) is WaitEnd.NO_ROOM, "a listed band keeps its limits"
+
+
+def test_a_band_may_have_its_own_time_limit():
+    limits = {2: 5.0, 1: 0.0, 0: None}
+    bench = Bench(settings(ttl_seconds=20.0, bands={priority: band(ttl_seconds=limit) for priority, limit in limits.items()}))
+    for priority in limits:
+        bench.offer(f"p{priority}", priority=priority)
+    assert [bench.entries[f"p{priority}"].waiting.ttl_seconds for priority in limits] == [5.0, 0.0, 20.0]
+
+    gone = []
+    for seconds in (4.9, 0.1, 14.9, 0.1, 1e7):
+        bench.now += seconds
+        bench.controller.expire()
+        gone.append([name for name, _ in bench.ended])
+    assert gone == [[], ["p2"], ["p2"], ["p2", "p0"], ["p2", "p0"]]
+
+
+def test_a_reload_changes_the_time_limit_of_a_band():
+    bench = Bench(settings(bands={1: band(ttl_seconds=50.0)}))
+    bench.offer("waits", priority=1)
+    bench.reconfigure(settings(bands={1: band(ttl_seconds=5.0)}))
+    assert bench.entries["waits"].waiting.ttl_seconds == 5.0
+    bench.now += 5.0
+    assert bench.controller.expire() == 1

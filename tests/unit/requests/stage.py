@@ -60,6 +60,7 @@ class Stage:
         objectives: Mapping[str, int] | None = None,
         detector: Instance | None = None,
         memory: Memory | None = None,
+        propagates_priority: bool = False,
         **groups: Sequence[Instance],
     ) -> None:
         self.telemetry = Recording()
@@ -76,6 +77,7 @@ class Stage:
             detector=detector,
             on_request={KIND_OF[group]: instances for group, instances in groups.items()},
             objectives=objectives,
+            propagates_priority=propagates_priority,
             telemetry=self.telemetry,
         )
         self.director = Director(

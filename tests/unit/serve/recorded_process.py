@@ -103,7 +103,7 @@ plugins:
 - {{type: test.ready}}
 - {{type: test.recording, name: {name}, parameters: {{{parameters}}}}}
 schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {name}}}]}}]
-dataLayer: {{discovery: {{pluginRef: test.ready}}}}
+dataLayer: {{discovery: {{endpoints: {{pluginRef: test.ready}}}}}}
 """
     plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
     outcome = make_plan(load_config(text=text), plugins, hook_objects=(offered("test.veto", "Veto"),))

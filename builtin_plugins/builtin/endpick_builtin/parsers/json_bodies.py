@@ -48,6 +48,16 @@ class JSONParser(Parser):
         """Serialises again, as in llm-d."""
         return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
 
+    def rewrite_priority(self, body: bytes, parsed: ParsedRequest, priority: int) -> bytes:
+        """Serialises again; large integers keep their digits."""
+        if parsed.payload is None:
+            return body
+        try:
+            return json.dumps({**json.loads(body), "priority": priority}, separators=(",", ":")).encode()
+        except (ValueError, RecursionError):  # invalid Unicode, or nested very deeply
+            payload = read_leniently(body)
+        return dumped({**payload, "priority": priority}) if isinstance(payload, dict) else body
+
 
 def is_too_complex(body: bytes) -> bool:
     """True when parsing would hold up other requests. JSON in strings does not count."""

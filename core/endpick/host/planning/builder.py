@@ -11,6 +11,7 @@ from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
 from endpick.config import ENDPICK, EndpointPickerConfig, LoadedConfig, PluginSpec, SchedulingProfile, SourceMap
 from endpick.config.model import ModelSpec, ObjectiveSpec
+from endpick.config.upstream import find_name
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, did_you_mean
 from endpick.host.instance import subscriptions_of
 from endpick.host.kinds import KINDS, Kind, OnFault, default_on_fault, titles
@@ -68,6 +69,7 @@ class PlanBuilder:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    spared: set[str] = field(default_factory=set)  # defined, and of a type that is not installed and not needed
     endpoints_file: Path | None = None
 
     @property
@@ -138,7 +140,7 @@ def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Co
     if instance is not None:
         builder.used.add(name)
     elif not builder.loaded.may_define(name):
-        defined = list(builder.instances)
+        defined = [*builder.instances, *builder.spared]
         listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
         close = did_you_mean(name, defined)
         builder.report(
@@ -169,9 +171,24 @@ def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder
     return None
 
 
+STRICT_BAND_SELECTION = "strict-band-selection-policy"  # llm-d's default, and what endpick always does
+
+
+def spare_idle(builder: PlanBuilder) -> None:
+    """Leave out instances that do nothing here: of llm-d's default band selection, and those that only talk to other replicas."""
+    layer = builder.config.data_layer
+    unshared = () if layer is None else tuple(reference[0] for reference in (layer.peers_ref, layer.syncer_ref) if reference)
+    for spec in builder.config.plugins:
+        is_idle = spec.type == STRICT_BAND_SELECTION or (spec.instance in unshared and find_name("type", spec.type) is not None)
+        if is_idle and not builder.catalog.offers(spec.type):
+            builder.spared.add(spec.instance)
+
+
 def define_instances(builder: PlanBuilder) -> None:
     """Load types and read parameters; an entry with a duplicate name is checked and left out."""
     for spec in builder.config.plugins:
+        if spec.instance in builder.spared:
+            continue
         place = _place(spec, builder)
         loading = builder.catalog.get(place.reference)
         builder.diagnostics.extend(loading.diagnostics)

@@ -10,7 +10,7 @@ from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
 from endpick.host.kinds import Kind, payload_of
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
-from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, missing_keys, resolve_subscriptions
+from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, missing_keys, resolve_subscriptions, rivals
 
 METRICS_SOURCE = "metrics-data-source"
 METRICS_COLLECTOR = "core-metrics-extractor"
@@ -165,6 +165,7 @@ def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
     builder.diagnostics.extend(replace(one, span=one.span or builder.source.key_span(())) for one in found)
     if resolution.graph is None:
         return SubscriptionGraph()
+    builder.diagnostics.extend(one for one in resolution.notes if one.span is not None)
     if certain:
         _warn(resolution.graph, builder)
     return resolution.graph
@@ -175,17 +176,19 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
     if not builder.is_complete:
         return
     while True:
+        participants = _participants(builder)
         wanted = [
-            (consumer, key)
-            for consumer, key in missing_keys(_participants(builder))
+            (key.default_producer, f"'{consumer.name}' needs '{key.name}' and nothing else produces it")
+            for consumer, key in missing_keys(participants)
             if key.default_producer and _may_add(key.default_producer, builder)
+        ] or [
+            (key.default_producer, f"'{name}' is read without naming one of its producers, {', '.join(one.name for one in offers)}")
+            for name, (key, offers) in rivals(participants).items()
+            if key.default_producer and key.default_producer not in builder.instances and builder.catalog.offers(key.default_producer)
         ]
         if not wanted:
             return
-        consumer, key = wanted[0]
-        producer = key.default_producer
-        assert producer is not None
-        reason = f"'{consumer.name}' needs '{key.name}' and nothing else produces it"
+        producer, reason = wanted[0]
         builder.announce(producer, f"added producer '{producer}': {reason}", Code.N0601)
         feed_by_default_source(add_instance(builder, producer, reason), feeding, builder)
 

@@ -87,6 +87,7 @@ class BandDocument(Document):
     max_requests: int
     fairness: str = Field(description="Fairness policy instance.")
     ordering: str = Field(description="Ordering policy instance.")
+    ttl_seconds: float | None = Field(description="Maximum wait while the pool has endpoints; null as for all bands, 0 for no limit.")
 
 
 class FlowControlDocument(Document):

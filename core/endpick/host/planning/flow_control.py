@@ -10,8 +10,8 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, Fai
 from endpick.config import FlowControl, PluginRef, PriorityBand
 from endpick.config.shape import show_path
 from endpick.diagnostics import Code, DocumentPath
-from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
+from endpick.host.kinds import KINDS, Kind, titles
+from endpick.host.planning.builder import STRICT_BAND_SELECTION, DraftInstance, PlanBuilder, add_instance, look_up, look_up_kind
 from endpick.host.planning.data import injects_defaults
 from endpick.host.planning.plan import (
     DEFAULT_BAND_BYTES,
@@ -112,6 +112,7 @@ def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
     if not builder.config.gates["flowControl"]:
         _spare_named(section, builder)
         return None
+    _check_band_selection(section, builder)
     for template in (section.default_priority_band, section.default_negative_priority_band):
         _warn_of_priority(template, builder)
     general = _band(section.default_priority_band, builder)
@@ -140,6 +141,22 @@ def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
     )
 
 
+def _check_band_selection(section: FlowControl, builder: PlanBuilder) -> None:
+    """Only llm-d's default, from the highest priority to the lowest, is available."""
+    name, path = section.band_selection_policy_plugin_ref, ("flowControl", "bandSelectionPolicyPluginRef")
+    if name is None or name in builder.spared or (name == STRICT_BAND_SELECTION and name not in builder.instances):
+        return
+    named = look_up(name, path, builder)
+    if named is not None and named.loaded is not None:
+        builder.report(
+            Code.E0503,
+            f"'{name}' is {titles(named.loaded.kinds)}; a band selection policy is needed here",
+            path,
+            help=f"remove the field, or name {STRICT_BAND_SELECTION}, the only one in this release",
+            plugin=named.plugin,
+        )
+
+
 def _band(band: PriorityBand | None, builder: PlanBuilder) -> BandSettings | None:
     given = PriorityBand() if band is None else band
     path: DocumentPath = given.path or ("flowControl", "defaultPriorityBand")
@@ -147,7 +164,13 @@ def _band(band: PriorityBand | None, builder: PlanBuilder) -> BandSettings | Non
     ordering = _policy(given.ordering_policy_ref, path, OrderingPolicy, builder)
     if fairness is None or ordering is None:
         return None
-    return BandSettings(given.max_bytes or DEFAULT_BAND_BYTES, given.max_requests or DEFAULT_BAND_REQUESTS, fairness, ordering)
+    return BandSettings(
+        given.max_bytes or DEFAULT_BAND_BYTES,
+        given.max_requests or DEFAULT_BAND_REQUESTS,
+        fairness,
+        ordering,
+        given.default_request_ttl,
+    )
 
 
 def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> str | None:

@@ -30,6 +30,7 @@ class BandSettings:
     max_requests: int  # 1 or more
     fairness: str
     ordering: str
+    ttl_seconds: float | None = None  # while the pool has endpoints; None: as for all bands, 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class FlowControlSettings:
 
     max_bytes: int  # waiting in all bands
     max_requests: int  # waiting in all bands
-    ttl_seconds: float  # while the pool has endpoints
+    ttl_seconds: float  # while the pool has endpoints; bands may have their own
     no_endpoint_ttl_seconds: float  # while the pool has none
     bands: Mapping[int, BandSettings]
     template: BandSettings  # for unlisted priorities from 0
@@ -60,6 +61,10 @@ class FlowControlSettings:
         if listed is not None:
             return listed
         return self.negative_template if priority < 0 else self.template
+
+    def ttl_of(self, band: BandSettings) -> float:
+        """The time limit of a band while the pool has endpoints."""
+        return self.ttl_seconds if band.ttl_seconds is None else band.ttl_seconds
 
     @property
     def all_bands(self) -> tuple[BandSettings, ...]:
@@ -154,6 +159,7 @@ class Plan:
     objectives: Mapping[str, int] = field(default_factory=dict)  # priorities
     models: tuple[ModelRewrite, ...] = ()
     flow_control: FlowControlSettings | None = None  # None if the feature gate is off
+    propagates_priority: bool = False  # into request bodies
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from endpick.api import DataCollector, DataProducer
-from endpick.api.discovery import ModelRewrite, ModelTarget
+from endpick.api.discovery import ModelRewrite, ModelTarget, PeerDiscovery
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
+from endpick.config.shape import show_path
+from endpick.diagnostics import Code, Diagnostic, did_you_mean, has_errors, sort_diagnostics
 from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover_hook_objects
 from endpick.host.environment import Lock, LockCheck, check_lock
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, report_same_names
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, look_up_kind, report_same_names, spare_idle
 from endpick.host.planning.data import Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
@@ -51,25 +52,22 @@ def load_named_hooks(
     return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)
 
 
-def warn_ignored(builder: PlanBuilder) -> None:
-    """Warn of ignored parts; the instances they name must be defined all the same."""
-    for name, path in _other_pickers(builder):
-        look_up(name, path, builder)
-        builder.report(
-            Code.W0204,
-            f"this version of endpick does not talk to other endpoint pickers, so '{path[1]}' has no effect",
-            path[:2],
-            at_key=True,
-            help=f"remove '{path[1]}'",
-        )
-
-
-def _other_pickers(builder: PlanBuilder) -> Iterator[tuple[str, DocumentPath]]:
+def plan_replicas(builder: PlanBuilder) -> None:
+    """Resolve what finds other endpoint pickers; note references that have no effect."""
     layer = builder.config.data_layer
-    if layer is not None and layer.peer_discovery is not None:
-        yield layer.peer_discovery.plugin_ref, ("dataLayer", "peerDiscovery", "pluginRef")
-    if layer is not None and layer.cross_replica_syncer_plugin_ref is not None:
-        yield layer.cross_replica_syncer_plugin_ref, ("dataLayer", "crossReplicaSyncerPluginRef")
+    peers, syncer = (None, None) if layer is None else (layer.peers_ref, layer.syncer_ref)
+    if peers is not None and peers[0] not in builder.spared:
+        look_up_kind(*peers, PeerDiscovery, builder)
+        peers = None
+    if syncer is not None and syncer[0] not in builder.spared:
+        look_up(*syncer, builder)
+    for _, path in filter(None, (peers, syncer)):
+        builder.report(
+            Code.N0502,
+            f"replicas share no state in this release, so '{show_path(path)}' has no effect",
+            path,
+            help="nothing to repair: each replica uses the state that it has itself",
+        )
 
 
 def warn_unused(builder: PlanBuilder) -> None:
@@ -170,6 +168,7 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
 
 
 def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
+    spare_idle(builder)
     define_instances(builder)
     profiles = plan_profiles(builder)
     handler = plan_handler(builder)
@@ -183,7 +182,7 @@ def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POO
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     report_same_names(builder.config.models, "models", Code.E0513, builder)
-    warn_ignored(builder)
+    plan_replicas(builder)
     warn_unused(builder)
     if has_errors(builder.diagnostics):
         return None
@@ -206,6 +205,7 @@ def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POO
         objectives={objective.name: objective.priority for objective in builder.config.objectives},
         models=tuple(_rewrite_of(model) for model in builder.config.models),
         flow_control=flow_control,
+        propagates_priority=builder.config.request_handler is not None and builder.config.request_handler.propagate_priority,
     )
 
 

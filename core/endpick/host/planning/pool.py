@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig
@@ -65,7 +65,7 @@ def _add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
     if not pool.names_a_pool:
         return None
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
-    reason = f"{flag} is given, and dataLayer.discovery names none"
+    reason = f"{flag} is given, and dataLayer.discovery.endpoints names none"
     # Meaningless without leader election.
     followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
     return add_instance(builder, POOL_DISCOVERY, reason, "endpoint discovery", pool.parameters() | followers).name
@@ -83,22 +83,23 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
 def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
     """The discovery of the document, of `--endpoints` or of pool flags."""
     layer = builder.config.data_layer
-    if layer is not None and layer.discovery is not None:
+    reference = None if layer is None else layer.discovery_ref
+    if reference is not None:
+        name, path = reference
         if builder.endpoints_file is not None:
             builder.report(
                 Code.W0204,
-                f"--endpoints has no effect: the configuration names the discovery '{layer.discovery.plugin_ref}'",
-                (*layer.discovery.path, "pluginRef"),
+                f"--endpoints has no effect: the configuration names the discovery '{name}'",
+                path,
                 help="remove the flag, or the discovery",
             )
-        path = (*layer.discovery.path, "pluginRef")
-        named = look_up_kind(layer.discovery.plugin_ref, path, EndpointDiscovery, builder)
+        named = look_up_kind(name, path, EndpointDiscovery, builder)
         is_pool = pool.leader_election and named is not None and named.type == POOL_DISCOVERY
         if is_pool and named is not None and "leaderElection" not in named.place.block():
             builder.report(
                 Code.W0204,
                 f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
-                (*layer.discovery.path, "pluginRef"),
+                path,
                 help=f"write `leaderElection: true` into the parameters of '{named.name}'",
             )
         return None if named is None else named.name
@@ -111,18 +112,30 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
     return add_instance(builder, DEFAULT_DISCOVERY, reason, "discovery", parameters).name
 
 
+def discovery_by_flags(loaded: LoadedConfig) -> Diagnostic | None:
+    """A note if the document leaves discovery to flags of `serve`."""
+    missing = missing_discovery(loaded)
+    return missing and replace(
+        missing,
+        code=Code.N0801,
+        message="the configuration names no endpoint discovery, and leaves it to flags",
+        help="start `endpick serve` with --pool-name, --endpoint-selector or --endpoints, as here",
+        notes=(),
+    )
+
+
 def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
     """The error for a missing discovery; None if a mistake may have hidden it."""
     layer = None if loaded.config is None else loaded.config.data_layer
     damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
-    if damaged or (layer is not None and layer.discovery is not None):
+    if damaged or (layer is not None and layer.discovery_ref is not None):
         return None
     path: DocumentPath = ("dataLayer",)
     return Diagnostic(
         Code.E0806,
         "the configuration names no endpoint discovery, so there are no endpoints to route to",
         span=loaded.source.key_span(path) if path in loaded.source else Span.start_of(loaded.path),
-        help="name one at `dataLayer.discovery`, for example file-discovery, or give a file of endpoints with --endpoints",
+        help="name one at `dataLayer.discovery.endpoints`, for example file-discovery, or give a file of endpoints with --endpoints",
         notes=("llm-d finds the endpoints of such a configuration in Kubernetes, by its flags --pool-name or --endpoint-selector",),
         path=path if path in loaded.source else (),
     )

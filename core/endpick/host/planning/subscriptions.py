@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
@@ -59,6 +59,16 @@ def _two_producers(key: str, first: Participant, second: Participant, readers: I
         f"'{second.name}' and '{first.name}' both produce '{key}'{named}",
         "remove one of them, or name the one to read from in the parameters of each consumer, where those allow it",
         labels=_label(first, f"'{first.name}' produces it as well"),
+    )
+
+
+def _chosen(keys: Iterable[str], producer: str, others: Iterable[str], reader: Participant) -> Diagnostic:
+    names = " and ".join(f"'{key}'" for key in keys)
+    return reader.diagnostic(
+        Code.N0602,
+        f"'{reader.name}' names no producer of {names}, and reads from '{producer}', which is named after the default type",
+        "name the producer in the parameters, to read from another one",
+        notes=(f"others are {', '.join(others)}",),
     )
 
 
@@ -215,10 +225,22 @@ class SubscriptionGraph:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A graph, or mistakes."""
+    """A graph, or mistakes; `notes` may come with either."""
 
     graph: SubscriptionGraph | None
     diagnostics: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
+
+
+def rivals(participants: Iterable[Participant]) -> dict[str, tuple[AnyKey, list[Participant]]]:
+    """Per-request keys that several instances produce and an instance reads without naming one, with their producers."""
+    members = list(participants)
+    read = {key.name for one in members for key, _ in one.consumed}
+    return {
+        name: (offers[0].produced[name], offers)
+        for name, offers in sorted(_producers(members).items())
+        if len(offers) > 1 and name in read and offers[0].produced[name].scope in (Scope.REQUEST, Scope.CANDIDATE)
+    }
 
 
 def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
@@ -236,8 +258,20 @@ def resolve_subscriptions(
     """Build the graph, whatever the order of the instances."""
     by_name = {participant.name: participant for participant in sorted(participants, key=attrgetter("name"))}
     producers = _producers(by_name.values())
+    others: dict[str, list[Participant]] = {}  # of keys that are read from the instance named after the default type, as in llm-d
+    for key_name, (key, offers) in rivals(by_name.values()).items():
+        for one in offers:
+            if one.name == key.default_producer:
+                producers[key_name] = [one]
+                others[key_name] = [other for other in offers if other is not one]
     subscriptions = tuple(_subscriptions(by_name.values(), producers))
     waits_for = {name: {one.producer for one in subscriptions if one.consumer == name} for name in by_name}
+    for key_name, earlier in tuple(others.items()):
+        (chosen,) = producers[key_name]
+        if any(_reaches(one.name, chosen.name, waits_for) for one in earlier):
+            producers[key_name] = [chosen, *others.pop(key_name)]  # ambiguous after all
+        else:
+            waits_for[chosen.name].update(one.name for one in earlier)  # the last value written counts
     ordered = toposort(waits_for)
     diagnostics = (
         *(_malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
@@ -260,8 +294,25 @@ def resolve_subscriptions(
                 if not required and key.name not in producers
             ),
             unread=tuple(name for name, one in by_name.items() if one.subscriptions.produces and name not in read_from),
-        )
+        ),
+        notes=tuple(_choices([one for one in subscriptions if one.key in others], others, by_name)),
     )
+
+
+def _reaches(start: str, goal: str, waits_for: Mapping[str, Collection[str]]) -> bool:
+    seen, waiting = set[str](), {start}
+    while waiting and goal not in seen:
+        seen |= waiting
+        waiting = {name for one in waiting for name in waits_for[one]} - seen
+    return goal in seen
+
+
+def _choices(
+    chosen: Sequence[Subscription], others: Mapping[str, Sequence[Participant]], by_name: Mapping[str, Participant]
+) -> Iterator[Diagnostic]:
+    for consumer, producer in dict.fromkeys((one.consumer, one.producer) for one in chosen):
+        keys = [one.key for one in chosen if (one.consumer, one.producer) == (consumer, producer)]
+        yield _chosen(keys, producer, sorted({one.name for key in keys for one in others[key]}), by_name[consumer])
 
 
 def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
@@ -271,7 +322,7 @@ def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
     return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
 
 
-def _producers(participants: Iterable[Participant]) -> Mapping[str, list[Participant]]:
+def _producers(participants: Iterable[Participant]) -> dict[str, list[Participant]]:
     producers: dict[str, list[Participant]] = {}
     for participant in participants:
         for name in participant.produced:

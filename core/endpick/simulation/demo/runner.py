@@ -229,7 +229,9 @@ def why_unfit(plan: Plan) -> str | None:
     discovery = None if plan.discovery is None else plan.by_name[plan.discovery]
     if discovery is not None and discovery.type == "file-discovery" and getattr(discovery.parameters, "path", "") == ENDPOINTS_FILE:
         return None
-    return f"the demo lists its model servers in '{ENDPOINTS_FILE}'; name a file-discovery with that path under dataLayer.discovery"
+    return (
+        f"the demo lists its model servers in '{ENDPOINTS_FILE}'; name a file-discovery with that path under dataLayer.discovery.endpoints"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,11 @@ PROFILE = "schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {scorer}
     [
         ("[{type: hasty-scorer}, {type: memoir}]", ("E0604", "hasty-scorer"), "memoir"),
         ("[{type: wide-scorer}, {type: core-metrics-extractor}]", ("E0608", "wide-scorer"), "core-metrics-extractor"),
-        ("[{type: match-scorer}, {type: tokenizer, name: a}, {type: tokenizer, name: b}]", ("E0605", "tokenizer"), "tokenizer"),
+        (
+            "[{type: plain-scorer}, {type: core-metrics-extractor, name: a}, {type: core-metrics-extractor, name: b}]",
+            ("E0605", "core-metrics-extractor"),
+            "core-metrics-extractor",
+        ),
     ],
 )
 def test_disagreement_has_a_label_at_the_other_side(plugins, found, label):
@@ -28,7 +32,7 @@ def test_disagreement_has_a_label_at_the_other_side(plugins, found, label):
 
 
 def test_second_producer_by_name_is_blamed():
-    result = plan("plugins:\n- {type: match-scorer}\n- {type: tokenizer, name: b}\n- {type: tokenizer, name: a}")
+    result = plan("plugins:\n- {type: plain-scorer}\n- {type: core-metrics-extractor, name: b}\n- {type: core-metrics-extractor, name: a}")
 
     clash = result.one("E0605")
     assert [clash.span.line, clash.labels[0].span.line] == [5, 6]

@@ -10,7 +10,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 
-HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 NO_PARSER = "requestHandler.parsers names no parser"
 ALWAYS = {
     f"added parser 'openai-parser': {NO_PARSER}",

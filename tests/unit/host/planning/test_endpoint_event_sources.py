@@ -9,7 +9,7 @@ from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 
 CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - type: endpoint-notification-source

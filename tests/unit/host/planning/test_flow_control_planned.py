@@ -27,7 +27,7 @@ STRICT, FCFS = "global-strict-fairness-policy", "fcfs-ordering-policy"
 
 def document(body: str, gate: bool = True) -> str:
     gates = "featureGates: [flowControl]\n" if gate else ""
-    return f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{gates}{dedent(body).lstrip()}"
+    return f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{gates}{dedent(body).lstrip()}"
 
 
 def plan(body: str, gate: bool = True) -> Result:
@@ -211,9 +211,9 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("version", ["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"])
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
 def test_samples_with_the_gate_are_accepted(name, version):
-    text = document(SAMPLES[name]).replace("llm-d.ai/v1alpha1", version)
+    text = document(SAMPLES[name]).replace("llm-d.ai/v1", version)
     outcome = make_plan(load_config(text=text, name="config.yaml"), BUILT_IN, hook_objects=())
 
     assert outcome.plan is not None, render_text(outcome.diagnostics, {"config.yaml": text})
@@ -306,7 +306,11 @@ def test_the_plan_shows_what_waits(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
         document("""
-        flowControl: {maxRequests: 100, defaultRequestTTL: 0s, noEndpointRequestTTL: 5s, priorityBands: [{priority: -1, maxBytes: 1k}]}
+        flowControl:
+          maxRequests: 100
+          defaultRequestTTL: 0s
+          noEndpointRequestTTL: 5s
+          priorityBands: [{priority: -1, maxBytes: 1k, defaultRequestTTL: 90s}]
         """)
     )
 
@@ -314,10 +318,10 @@ def test_the_plan_shows_what_waits(tmp_path):
 
     section = shown.partition("waiting\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split() for line in section[:4]] == [
-        ["priority", "bytes", "requests", "fairness", "ordering"],
-        ["-1", "1000", "5000", STRICT, FCFS],
-        ["others", "1000000000", "5000", STRICT, FCFS],
-        ["others", "below", "0", "1000000000", "5000", STRICT, FCFS],
+        ["priority", "bytes", "requests", "fairness", "ordering", "at", "most", "for"],
+        ["-1", "1000", "5000", STRICT, FCFS, "90", "s"],
+        ["others", "1000000000", "5000", STRICT, FCFS, "any", "time"],
+        ["others", "below", "0", "1000000000", "5000", STRICT, FCFS, "any", "time"],
     ]
     assert "at most for: any time, 5 s without endpoints" in shown
     assert "in all:      any bytes, 100 requests" in shown
@@ -330,3 +334,30 @@ def test_programs_read_the_same():
     assert shown.flow_control.template.ordering == FCFS
     assert shown.flow_control.eviction_filter == "sheddable-eviction-filter"
     assert document_of(plan("plugins: []", gate=False).plan).flow_control is None
+
+
+@pytest.mark.parametrize(
+    ("plugins", "name", "found"),
+    [
+        ("", "strict-band-selection-policy", []),
+        ("{type: strict-band-selection-policy}", "strict-band-selection-policy", []),
+        ("{type: strict-band-selection-policy, name: mine}", "mine", []),
+        ("", "weighted", [("E0501", "weighted")]),
+        ("{type: fcfs-ordering-policy}", "fcfs-ordering-policy", [("E0503", "fcfs-ordering-policy")]),
+        ("{type: thunder-agent, name: mine}", "mine", [("E0323", "thunder-agent")]),
+    ],
+)
+def test_only_the_default_band_selection_is_accepted(plugins, name, found):
+    result = plan(f"plugins: [{plugins}]\nflowControl: {{bandSelectionPolicyPluginRef: {name}}}")
+
+    assert [one for one in result.found if one[0][0] == "E"] == found
+
+
+def test_a_template_and_a_band_may_have_their_own_time_limit():
+    settings = plan("""
+        flowControl:
+          defaultPriorityBand: {defaultRequestTTL: 7s}
+          priorityBands: [{priority: 1, defaultRequestTTL: 0s}, {priority: 2}]
+        """).plan.flow_control
+
+    assert [settings.ttl_of(settings.band(priority)) for priority in (0, -1, 1, 2)] == [7.0, 7.0, 0.0, 60.0]

@@ -19,7 +19,7 @@ def planned(version: str) -> Result:
 
 
 def test_a_configuration_for_llm_d_gets_a_warning_for_each() -> None:
-    result = planned("llm-d.ai/v1alpha1")
+    result = planned("llm-d.ai/v1")
 
     assert result.found == [("W0402", "primaryPort"), ("W0402", "x")]
     assert result.plan.handler == "single-profile-handler"

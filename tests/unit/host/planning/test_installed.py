@@ -64,7 +64,7 @@ def test_requirements_of_a_distribution_are_looked_up_once(monkeypatch: pytest.M
 
 
 def test_type_that_differs_from_the_lock_is_not_imported() -> None:
-    text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}]\n"
+    text = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}]\n"
 
     outcome = make_plan(load_config(text=text), candidates(), lock=Lock())
 

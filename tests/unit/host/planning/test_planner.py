@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,19 +138,27 @@ def test_instance_meant_by_a_misspelling_is_not_unused() -> None:
     assert result.found == [("E0501", "plain-scorrer")]
 
 
-def test_ignored_parts_get_a_warning_and_are_checked() -> None:
+def test_shared_state_gets_a_note_and_its_references_are_checked() -> None:
     result = plan("""
         plugins: [{type: event-source}]
         dataLayer:
-          peerDiscovery: {pluginRef: nobody}
-          crossReplicaSyncerPluginRef: event-source
+          discovery: {peers: {pluginRef: nobody}}
+          crossReplica: {syncerPluginRef: event-source}
         """)
 
-    assert result.found == [
-        ("W0204", "peerDiscovery"),
-        ("E0501", "nobody"),
-        ("W0204", "crossReplicaSyncerPluginRef"),
-    ]
+    assert result.found == [("E0501", "nobody"), ("N0502", "event-source")]
+    (note,) = result.outcome.diagnostics[1:]
+    assert note.message == "replicas share no state in this release, so 'dataLayer.crossReplica.syncerPluginRef' has no effect"
+
+
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "endpick/v1alpha1"])
+def test_a_syncer_of_llm_d_need_not_be_installed(version: str) -> None:
+    body = "plugins: [{{type: {}, name: store}}]\ndataLayer: {{crossReplica: {{syncerPluginRef: store}}}}"
+
+    known, unknown = (plan(body.format(each), version=version) for each in ("redis-state-store", "redis-state-stores"))
+
+    assert (known.found, known.outcome.plan is not None) == ([("N0502", "store")], True)
+    assert unknown.found == [("E0301", "redis-state-stores"), ("N0502", "store")]
 
 
 TYPES = sorted(one.type for one in candidates())

@@ -236,7 +236,7 @@ def test_behaviour_37_weight_on_a_picker_is_an_error() -> None:
     assert "'max-score-picker' is a picker" in result.one("E0504").message
 
 
-@pytest.mark.parametrize("version", ["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"])
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
 def test_weight_on_a_picker_is_a_warning_for_llm_d(version: str) -> None:
     result = plan(
         """
@@ -273,7 +273,7 @@ def test_other_kinds_in_a_profile_get_a_warning() -> None:
 def test_missing_default_is_an_error_with_its_reason() -> None:
     result = plan("plugins: [{type: plain-scorer}]", without=["max-score-picker"])
 
-    diagnostic = result.one("E0301")
+    diagnostic = result.one("E0323")
     assert "max-score-picker" in diagnostic.message
     assert "names no picker" in diagnostic.notes[-1]
 

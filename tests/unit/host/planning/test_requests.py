@@ -108,11 +108,14 @@ def test_default_candidate_filter_is_added_once() -> None:
 
 def test_discovery_is_what_the_document_names() -> None:
     assert plan("").plan.discovery is None
-    assert plan("plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}").plan.discovery == "file-discovery"
+    assert (
+        plan("plugins: [{type: file-discovery}]\ndataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}").plan.discovery
+        == "file-discovery"
+    )
 
 
 def test_discovery_must_be_an_endpoint_discovery() -> None:
-    result = plan("plugins: [{type: doorman}]\ndataLayer: {discovery: {pluginRef: doorman}}")
+    result = plan("plugins: [{type: doorman}]\ndataLayer: {discovery: {endpoints: {pluginRef: doorman}}}")
 
     assert result.found == [("E0503", "doorman")]
     assert "an endpoint discovery is needed here" in result.one("E0503").message
@@ -162,7 +165,7 @@ def test_leader_election_is_asked_for_with_the_pool_of_flags(gates: str, follows
 def test_ignored_leader_election_flag_gets_a_warning() -> None:
     document = """
         plugins: [{{type: kubernetes-discovery, parameters: {{poolName: vllm{more}}}}}]
-        dataLayer: {{discovery: {{pluginRef: kubernetes-discovery}}}}
+        dataLayer: {{discovery: {{endpoints: {{pluginRef: kubernetes-discovery}}}}}}
         """
     pool = PoolSettings(leader_election=True)
     warned = plan(document.format(more=""), pool=pool).found
@@ -172,7 +175,7 @@ def test_ignored_leader_election_flag_gets_a_warning() -> None:
 
 
 def test_named_discovery_wins_over_pool_flags() -> None:
-    named = "plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}"
+    named = "plugins: [{type: file-discovery}]\ndataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}"
 
     assert plan(named, pool=PoolSettings(name="vllm")).plan.discovery == "file-discovery"
     assert plan("", pool=PoolSettings(kubeconfig="/k")).plan.discovery is None

@@ -18,11 +18,11 @@ from unit.host.planning.zoo import candidates
 
 SCHEMAS = Path(__file__).parents[4] / "schemas"
 
-POOL = "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
-GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}, {type: file-discovery}]\n" + POOL
-DOUBTFUL = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: tokenizer}, {type: file-discovery}]\n" + POOL
-WRONG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: orphan-scorer}, {type: file-discovery}]\n" + POOL
-MISSING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nowhere-scorer}, {type: file-discovery}]\n" + POOL
+POOL = "dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}\n"
+GOOD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}, {type: file-discovery}]\n" + POOL
+DOUBTFUL = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: tokenizer}, {type: file-discovery}]\n" + POOL
+WRONG = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: orphan-scorer}, {type: file-discovery}]\n" + POOL
+MISSING = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: nowhere-scorer}, {type: file-discovery}]\n" + POOL
 
 
 @pytest.fixture
@@ -103,14 +103,24 @@ def test_validate_finds_what_only_a_constructor_can_judge(endpick) -> None:
 
 
 @pytest.mark.parametrize("static", [[], ["--static"]])
-def test_validate_misses_a_discovery_without_endpoints_file(endpick, static: list[str]) -> None:
+def test_validate_notes_that_discovery_is_left_to_flags(endpick, static: list[str]) -> None:
     text = GOOD.replace(", {type: file-discovery}", "").replace(POOL, "")
 
     alone = endpick("validate", *static, "-", "--format", "json", text=text)
-    (missing,) = json.loads(alone.stdout)["diagnostics"]
-    assert (alone.exit_code, missing["code"]) == (3, "E0806")
-    assert "--endpoints" in missing["help"]
-    assert "E0806" not in endpick("validate", *static, "--endpoints", "pool.yaml", "-", text=text).stderr
+    (left,) = json.loads(alone.stdout)["diagnostics"]
+    assert (alone.exit_code, left["code"], left["severity"]) == (0, "N0801", "note")
+    assert "--pool-name, --endpoint-selector or --endpoints" in left["help"]
+    for given in (["--endpoints", "pool.yaml"], ["--pool-name", "chat"], ["--endpoint-selector=a=b", "-endpoint-target-ports", "8000"]):
+        assert "N0801" not in endpick("validate", *static, *given, "-", text=text).stderr
+
+
+def test_validate_checks_the_flags_about_kubernetes_and_gates(endpick) -> None:
+    both = endpick("validate", "--pool-name=a", "--endpoint-selector=b", "good.yaml")
+    gate = endpick("validate", "--feature-gates=flowcontroll", "good.yaml")
+
+    assert (both.exit_code, gate.exit_code) == (2, 2)
+    assert "give --pool-name or --endpoint-selector, not both" in both.stderr
+    assert "'flowcontroll' is not a feature gate" in gate.stderr
 
 
 def test_named_discovery_wins_over_the_endpoints_file(endpick) -> None:

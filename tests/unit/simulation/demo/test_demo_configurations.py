@@ -11,15 +11,15 @@ from endpick.host.planning.planner import make_plan
 from endpick.simulation.demo.runner import built_in, why_unfit
 
 DISCOVERING = """
-apiVersion: llm-d.ai/v1alpha1
+apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
   - type: file-discovery
     parameters: {path: PATH}
 dataLayer:
-  discovery: {pluginRef: file-discovery}
+  discovery: {endpoints: {pluginRef: file-discovery}}
 """
-WITHOUT_DISCOVERY = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+WITHOUT_DISCOVERY = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 
 
 def plan_of(text: str) -> Plan:

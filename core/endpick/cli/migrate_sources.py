@@ -1,0 +1,225 @@
+"""Reads how llm-d's endpoint picker is started, and keeps account of everything in the input that is not carried over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+MOUNT = "/config"  # mount path of the charts
+RELEASE = "RELEASE_NAME"  # values do not contain the release's name
+Path = tuple[str | int, ...]
+
+_OF_A_POD = (
+    r"resources|affinity|tolerations|nodeSelector|volumes|volumeMounts|ports|\w*[pP]robe|securityContext|serviceAccount\w*|replicas"
+    r"|\w*[aA]nnotations|\w*[lL]abels|terminationGracePeriodSeconds|extraContainerPorts"
+)
+_KUBERNETES = "a part of the Kubernetes manifest; keep it there"
+_REASONS = (
+    (r"(^|\.)(image|imagePullPolicy|imagePullSecrets|registry|repository|tag|hub)(\.|$)", "endpick has its own image"),
+    (r"(^|\.)(proxy|sidecar|httpRoute|gateway|provider|istio|gke)(\.|$)", "the gateway and its proxy stay as they are"),
+    (r"(^|\.)(inferencePool|extraServicePorts|service|modelServers|pool)(\.|$)", "not a part of the endpoint picker; keep it"),
+    (r"(^|\.)(monitoring|tracing)(\.|$)", "endpick sends no traces, and serves /metrics at --metrics-port"),
+    (r"(^|\.)(latencyPredictor|tokenizer)(\.|$)", "a separate server"),
+    (r"(^|\.)envFrom(\.|$)", "variables from elsewhere; see the environment variables of `endpick serve`"),
+    (r"^(apiVersion|kind|metadata|spec|status)(\.|$)", _KUBERNETES),
+    (rf"(^|\.)({_OF_A_POD})(\.|$)", _KUBERNETES),
+)  # fmt: skip
+
+
+class MigrationError(ValueError):
+    """An input of an unexpected shape, with its place."""
+
+
+class Input:
+    """A document; remembers what was read of it."""
+
+    def __init__(self, data: object) -> None:
+        self.data = data
+        self._read: set[Path] = set()
+
+    def get(self, *path: str | int) -> object:
+        """The value at a path, or None; counts as read."""
+        self._read.add(path)
+        return at(self.data, *path)
+
+    def mapping(self, *path: str | int) -> Mapping[str, object]:
+        """A mapping, or an empty one. Raises MigrationError for anything else."""
+        return cast("Mapping[str, object]", self._checked(path, Mapping, "a mapping") or {})
+
+    def sequence(self, *path: str | int) -> Sequence[object]:
+        """A list, or an empty one. Raises MigrationError for anything else."""
+        return cast("Sequence[object]", self._checked(path, list, "a list") or ())
+
+    def whole(self, *path: str | int) -> int:
+        """A whole number, or 0. Raises MigrationError for anything else."""
+        return cast("int", self._checked(path, int, "a whole number") or 0)
+
+    def _checked(self, path: Path, kind: type, words: str) -> object:
+        value = self.get(*path)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise MigrationError(f"{dotted(path)} is not {words}: {str(value)[:40]!r}")
+        return value
+
+    def leftovers(self) -> Iterator[str]:
+        """A line for each part that nothing read, as large as possible."""
+        for path in _unread(self.data, (), self._read):
+            shown = dotted(path)
+            reason = next((why for pattern, why in _REASONS if re.search(pattern, shown)), "`endpick migrate` does not know it")
+            yield f"{shown} is not carried over: {reason}"
+
+
+def _unread(data: object, path: Path, read: set[Path]) -> Iterator[Path]:
+    if path in read or data in (None, {}, []):
+        return
+    if not any(one[: len(path)] == path for one in read):
+        yield path
+        return
+    children = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    for name, value in children:
+        yield from _unread(value, (*path, name), read)
+
+
+def at(data: object, *path: str | int) -> object:
+    """The value at a path, if any."""
+    for name in path:
+        if isinstance(data, Mapping):
+            data = data.get(name)
+        elif isinstance(data, list) and isinstance(name, int) and name < len(data):
+            data = data[name]
+        else:
+            return None
+    return data
+
+
+def dotted(path: Path) -> str:
+    """`spec.containers[0].args`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+@dataclass(slots=True)
+class Start:
+    """How llm-d's endpoint picker is started; `configs` are embedded configurations by place."""
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # None: set elsewhere
+    notes: tuple[str, ...] = ()
+    configs: Mapping[str, object] = field(default_factory=dict)
+
+
+def environment_of(source: Input, *path: str | int) -> dict[str, str | None]:
+    """Variables of a list of `name` and `value`, or of a mapping."""
+    given = source.get(*path)
+    if isinstance(given, Mapping):
+        return {str(name): str(value) for name, value in given.items()}
+    found: dict[str, str | None] = {}
+    for index, entry in enumerate(source.sequence(*path)):
+        name = at(entry, "name")
+        if not isinstance(name, str):
+            raise MigrationError(f"{dotted((*path, index))} has no name")
+        value = at(entry, "value")
+        found[name] = None if value is None else word(value)
+    return found
+
+
+def flags_of(source: Input, *path: str | int) -> Iterator[str]:
+    """Flags of a mapping, of a list of words, or of a list of `name` and `value`."""
+    given = source.get(*path)
+    if isinstance(given, Mapping):
+        yield from (f"--{flag}={word(value)}" for flag, value in given.items())
+        return
+    for index, entry in enumerate(source.sequence(*path)):
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+            yield f"--{entry['name'].lstrip('-')}={word(entry.get('value', True))}"
+        elif isinstance(entry, Mapping):
+            yield from (f"--{str(flag).lstrip('-')}={word(value)}" for flag, value in entry.items())
+        elif isinstance(entry, list):
+            raise MigrationError(f"{dotted((*path, index))} is a list, not a flag")
+        else:
+            yield word(entry)
+
+
+def word(value: object) -> str:
+    """A value on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def containers_of(source: Input, flags: Iterable[str]) -> Iterator[Start]:
+    """The starts in every container with one of llm-d's flags, wherever the document has containers."""
+    known = set(flags)
+    for path in _container_paths(source.data, ()):
+        given = [*_words(at(source.data, *path, "command")), *_words(at(source.data, *path, "args"))]
+        if {text.lstrip("-").partition("=")[0] for each in given for text in each.split()} & known:
+            yield _container(source, path)
+
+
+def _container(source: Input, path: Path) -> Start:
+    command, arguments = ([word(one) for one in source.sequence(*path, part)] for part in ("command", "args"))
+    source.get(*path, "name")
+    environment = environment_of(source, *path, "env")
+    if command and command[0].rpartition("/")[2] in ("sh", "bash", "ash"):
+        raise MigrationError(f"{dotted((*path, 'command'))} is a shell script; give its arguments: endpick migrate -- --pool-name=...")
+    filled = (_filled(text, environment) for text in (*command[1:], *arguments))
+    return Start(tuple(filled), environment)
+
+
+def _filled(text: str, environment: Mapping[str, str | None]) -> str:
+    """With the variables that Kubernetes fills in, as far as they are known."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1]) or found[0], text)
+
+
+def _words(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def _container_paths(data: object, path: Path) -> Iterator[Path]:
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            if name == "containers" and isinstance(value, list):
+                yield from ((*path, name, index) for index in range(len(value)))
+            else:
+                yield from _container_paths(value, (*path, name))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _container_paths(value, (*path, index))
+
+
+def config_map(source: Input) -> Start | None:
+    """The configurations in a ConfigMap."""
+    if at(source.data, "kind") != "ConfigMap":
+        return None
+    found = {}
+    data = at(source.data, "data")
+    for name, value in data.items() if isinstance(data, Mapping) else ():
+        if isinstance(value, str) and "EndpointPickerConfig" in value:
+            found[dotted(("data", name))] = source.get("data", name)
+    source.get("metadata", "name")
+    notes = tuple(f"mount the ConfigMap, so that `{place}` is {MOUNT}/{place.partition('.')[2]}" for place in found)
+    return Start(notes=notes, configs=found) if found else None
+
+
+def inference_service(source: Input, flags: Iterable[str]) -> Start | None:
+    """KServe's LLMInferenceService: its scheduler is llm-d's endpoint picker."""
+    if at(source.data, "kind") != "LLMInferenceService":
+        return None
+    scheduler = ("spec", "router", "scheduler")
+    started = next(iter(containers_of(source, flags)), Start())
+    name, namespace = word(source.get("metadata", "name") or "NAME"), source.get("metadata", "namespace")
+    arguments = list(started.arguments)
+    if not any(text.lstrip("-").partition("=")[0] == "pool-name" for text in arguments):
+        pool = source.get(*scheduler, "pool", "ref", "name") or f"{name}-inference-pool"
+        arguments[:0] = [f"--pool-name={pool}", *([f"--pool-namespace={namespace}"] if namespace else [])]
+    configs, notes = {}, []
+    inline, reference = source.get(*scheduler, "config", "inline"), source.get(*scheduler, "config", "ref", "name")
+    if inline is not None:
+        configs[dotted((*scheduler, "config", "inline"))] = inline
+        arguments.append(f"--config-file={MOUNT}/config.yaml")
+        notes.append(f"put `{dotted((*scheduler, 'config', 'inline'))}` into {MOUNT}/config.yaml")
+    if reference is not None:
+        key = source.get(*scheduler, "config", "ref", "key") or "config.yaml"
+        arguments.append(f"--config-file={MOUNT}/{key}")
+        notes.append(f"mount the ConfigMap {reference} at {MOUNT}")
+    if source.whole(*scheduler, "replicas") > 1:
+        arguments.append("--ha-enable-leader-election")
+    return Start(tuple(arguments), started.environment, tuple(notes), configs)
