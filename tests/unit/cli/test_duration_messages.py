@@ -12,7 +12,7 @@ from endpick.host.parameters import check_parameters
 from plugin_classes import load_class, scorer_class
 
 WANTED = "a duration such as 50ms or 1m30s"
-FIELD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\nflowControl: {defaultRequestTTL: "
+FIELD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\nflowControl: {defaultRequestTTL: "
 VALUES = [  # as YAML, as Python, in the words of a parameter and of a field, advice
     ("fast", "fast", "'fast'", "the text 'fast'", None),
     ("'20'", "20", "'20'", "the text '20'", None),

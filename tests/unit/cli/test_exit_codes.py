@@ -33,7 +33,7 @@ CASES = [
     ("new acme.x --kind scorers", ExitCode.USAGE),
     ("try good.yaml --request request.json --endpoints good.yaml", ExitCode.USAGE),
     ("migrate -- --no-such-flag=1", ExitCode.CONFIG_INVALID),
-    ("migrate good.yaml", ExitCode.USAGE),
+    ("migrate good.yaml", ExitCode.OK),
     ("migrate missing.yaml", ExitCode.FAILED),
     ("try good.yaml --request missing.json --endpoints pool.yaml", ExitCode.FAILED),
     ("try good.yaml --request request.json --endpoints missing.yaml", ExitCode.FAILED),

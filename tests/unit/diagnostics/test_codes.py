@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+from endpick.cli.validate import judge_plan
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, ExitCode, Severity, exit_code_of
 from endpick.diagnostics.codes import explanation
 from endpick.host.discovery import discover
-from endpick.host.planning.planner import make_plan
+from endpick.host.planning.pool import discovery_by_flags
 
 SHOWN_BY_LOADING = [code for code in Code if code.family in (1, 2) and "```yaml" in explanation(code)]
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -49,7 +50,7 @@ def test_example_of_a_plan_triggers_the_code() -> None:
 
     for code, example in shown.items():
         loaded = load_config(text=example if "apiVersion" in example else HEADER + example)
-        found = {diagnostic.code for diagnostic in make_plan(loaded, installed).diagnostics}
+        found = {diagnostic.code for diagnostic in (*judge_plan(loaded, installed), *filter(None, [discovery_by_flags(loaded)]))}
 
         assert code in found, (code, found)
         assert {other for other in found if other.severity is Severity.ERROR} <= {code}, code

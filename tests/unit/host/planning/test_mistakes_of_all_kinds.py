@@ -9,34 +9,34 @@ from endpick.diagnostics import Severity
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 
-HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-BOTH = "{type: approx-prefix-cache-producer}, {type: burst-prefix-cache-producer}"
-SCORER = "{{type: prefix-cache-scorer, parameters: {}}}"
+HEADER = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
+BOTH = "{type: inflight-load-producer, name: one}, {type: inflight-load-producer, name: two}"
+SCORER = "{{type: active-request-scorer, parameters: {}}}"
 CLASH = ["E0605", "E0605"]  # two keys have two producers
-NOWHERE = ["E0601", "E0601"]
+NOWHERE = ["E0601"]
 CASES = {
     "two producers": (f"{BOTH}, {SCORER.format('{}')}", CLASH),
     "and an unknown plugin": (f"{BOTH}, {SCORER.format('{}')}, {{type: queue-scorrer}}", ["E0301", *CLASH]),
     "and an unknown parameter": (f"{BOTH}, {SCORER.format('{}')}, {{type: queue-scorer, parameters: {{x: 1}}}}", ["E0402", *CLASH]),
     "and all of them": (
-        f"{BOTH}, {SCORER.format('{matchLengthWeight: x}')}, {{type: queue-scorrer}}, {{type: queue-scorer, parameters: {{x: 1}}}}",
+        f"{BOTH}, {SCORER.format('{idleThreshold: x}')}, {{type: queue-scorrer}}, {{type: queue-scorer, parameters: {{x: 1}}}}",
         ["E0301", "E0401", "E0402", *CLASH],
     ),
     "producer with a wrong value": (
-        "{type: approx-prefix-cache-producer, parameters: {lruCapacityPerServer: 0}}, {type: burst-prefix-cache-producer}, "
+        "{type: inflight-load-producer, name: one, parameters: {maxEstimatedOutputTokens: -1}}, {type: inflight-load-producer, name: two}, "
         + SCORER.format("{}"),
         ["E0401", *CLASH],
     ),
-    "consumer with a wrong value": (f"{BOTH}, {SCORER.format('{matchLengthWeight: x}')}", ["E0401", *CLASH]),
+    "consumer with a wrong value": (f"{BOTH}, {SCORER.format('{idleThreshold: x}')}", ["E0401", *CLASH]),
     "consumer with an unknown parameter": (f"{BOTH}, {SCORER.format('{x: 1}')}", ["E0402", *CLASH]),
-    "the wrong value decides on the key": (f"{BOTH}, {SCORER.format('{prefixMatchInfoProducerName: 5}')}", ["E0401"]),
-    "the unknown parameter meant the key": (f"{BOTH}, {SCORER.format('{prefixMatchInfoProducrName: a}')}", ["E0402"]),
-    "no producer": (SCORER.format("{prefixMatchInfoProducerName: p}"), NOWHERE),
-    "no producer for a faulty consumer": (SCORER.format("{prefixMatchInfoProducerName: p, x: 1}"), ["E0402", *NOWHERE]),
-    "the producer is unknown": ("{type: acme.producer, name: p}, " + SCORER.format("{prefixMatchInfoProducerName: p}"), ["E0301"]),
+    "the wrong value decides on the key": (f"{BOTH}, {SCORER.format('{inFlightLoadProducerName: 5}')}", ["E0401", *CLASH]),
+    "the unknown parameter meant the key": (f"{BOTH}, {SCORER.format('{inFlightLoadProducrName: a}')}", ["E0402", *CLASH]),
+    "no producer": (SCORER.format("{inFlightLoadProducerName: p}"), NOWHERE),
+    "no producer for a faulty consumer": (SCORER.format("{inFlightLoadProducerName: p, x: 1}"), ["E0402", *NOWHERE]),
+    "the producer is unknown": ("{type: acme.producer, name: p}, " + SCORER.format("{inFlightLoadProducerName: p}"), ["E0301"]),
     "the producer is faulty": (
-        "{type: approx-prefix-cache-producer, name: p, parameters: {lruCapacityPerServer: 0}}, "
-        + SCORER.format("{prefixMatchInfoProducerName: p}"),
+        "{type: inflight-load-producer, name: p, parameters: {maxEstimatedOutputTokens: -1}}, "
+        + SCORER.format("{inFlightLoadProducerName: p}"),
         ["E0401"],
     ),
 }
@@ -44,7 +44,7 @@ CASES = {
 
 @pytest.mark.parametrize(("plugins", "expected"), CASES.values(), ids=CASES)
 def test_data_mistakes_join_those_of_types_and_parameters(plugins, expected):
-    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: prefix-cache-scorer}]}]\n"
+    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer}]}]\n"
 
     outcome = make_plan(load_config(text=f"{HEADER}plugins: [{plugins}]\n{profile}"), discover())
 

@@ -36,7 +36,7 @@ def test_the_demos_own_configurations_fit(name: str):
 @pytest.mark.parametrize("text", [WITHOUT_DISCOVERY, DISCOVERING.replace("PATH", "pool.yaml")], ids=["no discovery", "another file"])
 def test_configuration_without_the_servers_is_refused(text: str):
     assert why_unfit(plan_of(text)) == (
-        "the demo lists its model servers in 'endpoints.yaml'; name a file-discovery with that path under dataLayer.discovery"
+        "the demo lists its model servers in 'endpoints.yaml'; name a file-discovery with that path under dataLayer.discovery.endpoints"
     )
 
 
