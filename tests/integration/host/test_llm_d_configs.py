@@ -131,8 +131,8 @@ def test_table_has_a_column_for_every_written_key() -> None:
 
 
 OCTOBER = sorted((DATA / "epp-configs-2026-10").glob("*.yaml"))
-OTHER_MISTAKES = {"agentic-serving-gpu.values": {"E0501"}, "disaggregatedset-rollout": {"E0401", "E0402"}}
-"""A reference to nothing, which llm-d refuses, too; parameters that the screener of llm-d got in September."""
+OTHER_MISTAKES = {"agentic-serving-gpu.values": {"E0501"}}
+"""A reference to nothing, which llm-d refuses, too."""
 
 
 @pytest.mark.skipif(not OCTOBER, reason="needs llm-d's configurations; set ENDPICK_TEST_DATA")
