@@ -137,7 +137,7 @@ OTHER_MISTAKES = {"agentic-serving-gpu.values": {"E0501"}}
 
 @pytest.mark.skipif(not OCTOBER, reason="needs llm-d's configurations; set ENDPICK_TEST_DATA")
 @pytest.mark.parametrize("path", OCTOBER, ids=lambda path: path.stem)
-def test_a_configuration_of_october_runs_or_has_names_of_branches(path: Path) -> None:
+def test_a_configuration_of_october_runs_or_names_a_branch(path: Path) -> None:
     (document,) = documents_of(path.read_text(encoding="utf-8"))
     values = document["router"]["epp"].get("pluginsCustomConfig", {}).values() if path.stem.endswith("values") else [path.read_text()]
 

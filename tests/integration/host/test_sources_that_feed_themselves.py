@@ -38,7 +38,7 @@ def test_observer_feeds_itself(plugins, layer, expected):
     assert {name: active for name, active in found.items() if name in expected} == expected
 
 
-def test_combined_detectors_are_called_through_their_own_boundary():
+def test_combined_detectors_have_their_own_boundary():
     text = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
