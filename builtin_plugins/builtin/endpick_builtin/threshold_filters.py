@@ -24,6 +24,7 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
+from endpick.api.fast_metrics import Counts
 from endpick.api.keys import (
     INFLIGHT_REQUESTS,
     INFLIGHT_TOKENS,
@@ -204,6 +205,10 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._predicted = PREDICTED_TTFT.from_producer(parameters.latency_prediction_info_producer_name)
         self._tokens = INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)
+        decisions = Counts(
+            "llm_d_epp_prefix_cache_affinity_filter_decisions_total", "Requests by the filter's decision.", ("outcome",), context.registry
+        )
+        self._no_match, self._sticky, self._override = map(decisions.labels, ("no_match", "sticky", "load_override"))
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
         parameters, blocks = self.parameters, state.get(self._blocks)
@@ -213,12 +218,15 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
             return endpoints
         sticky: BoolArray = state.column(self._matches, endpoints) / blocks.total_blocks >= parameters.affinity_threshold
         count = np.count_nonzero(sticky)
-        if count == 0 or count == len(endpoints):
+        if count == 0:
+            self._no_match.value += 1
             return endpoints
-        if parameters.max_ttft_penalty_ms:
+        if parameters.max_ttft_penalty_ms and count < len(endpoints):
             times = self._ttft_ms(endpoints, state)
             if times[sticky].min() - times[~sticky].min() > parameters.max_ttft_penalty_ms:
+                self._override.value += 1
                 return endpoints
+        self._sticky.value += 1
         return sticky
 
     def _ttft_ms(self, endpoints: Endpoints, state: ScoringState) -> FloatArray:

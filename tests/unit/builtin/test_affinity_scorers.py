@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Endpoint, InferenceRequest
-from endpick.api.keys import LORA_ADAPTERS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, LoraAdapters, PrefixBlocks
+from endpick.api.keys import (
+    INFLIGHT_TOKENS,
+    LORA_ADAPTERS,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+    LoraAdapters,
+    PrefixBlocks,
+)
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
@@ -156,6 +165,28 @@ def test_prefix_affinity_explores_with_its_probability():
     cached, other = draws(plugin, [(PREFIX_MATCH_BLOCKS, [1.0, 0.0])], [(PREFIX_BLOCKS, PrefixBlocks(1, 64))])
 
     assert (cached, other) == (1.0, pytest.approx(0.25, abs=0.03))
+
+
+@pytest.mark.parametrize(
+    ("matches", "tokens", "outcome"),
+    [
+        ([0.0, 0.0], [0, 0], "no_match"),
+        ([1.0, 0.0], [0, 0], "sticky"),
+        ([1.0, 1.0], [0, 0], "sticky"),
+        ([1.0, 0.0], [9e9, 0], "load_override"),
+    ],
+)
+def test_prefix_affinity_counts_its_decisions(matches, tokens, outcome):
+    plugin, table = instance(PrefixCacheAffinityFilter, maxTTFTPenaltyMs=1000).plugin, pool({INFLIGHT_TOKENS: tokens})
+    scope = access()
+    endpoints, state = table.view(scope), CycleState(scope)
+    state.put_column(PREFIX_MATCH_BLOCKS, endpoints, np.array(matches))
+    state.put(PREFIX_BLOCKS, PrefixBlocks(1, 64))
+
+    plugin.filter(REQUEST, endpoints, state)
+
+    counted = {"no_match": plugin._no_match.value, "sticky": plugin._sticky.value, "load_override": plugin._override.value}
+    assert counted == {name: float(name == outcome) for name in counted}
 
 
 def test_utilization_filter_reads_the_named_producer():

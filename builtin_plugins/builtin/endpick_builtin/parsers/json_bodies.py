@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import numpy as np
@@ -18,6 +19,7 @@ MAX_STRUCTURE: Final = 1 << 20  # a million token ids, or 200,000 fields
 MAX_QUOTES: Final = 1 << 19
 _WEIGHTS: Final = ((ord(","), 1), (ord(":"), 4), (ord("["), 8), (ord("{"), 8))  # relative costs of structure, once parsed
 _TOO_COMPLEX: Final = Rejection("the request body has too many objects, lists and values", status=413)
+_LONG_INTEGER: Final = re.compile(rb"\d{19}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -46,17 +48,19 @@ class JSONParser(Parser):
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """Serialises again, as in llm-d."""
-        return body if parsed.payload is None else dumped({**parsed.payload, "model": model})
+        return body if parsed.payload is None else _with_field(body, parsed.payload, "model", model)
 
     def rewrite_priority(self, body: bytes, parsed: ParsedRequest, priority: int) -> bytes:
-        """Serialises again; large integers keep their digits."""
-        if parsed.payload is None:
-            return body
-        try:
-            return json.dumps({**json.loads(body), "priority": priority}, separators=(",", ":")).encode()
-        except (ValueError, RecursionError):  # invalid Unicode, or nested very deeply
-            payload = read_leniently(body)
-        return dumped({**payload, "priority": priority}) if isinstance(payload, dict) else body
+        """Serialises again."""
+        payload = None if parsed.payload is None else read_leniently(body)
+        return _with_field(body, payload, "priority", priority) if isinstance(payload, dict) else body
+
+
+def _with_field(body: bytes, payload: JSONObject, name: str, value: JSONValue) -> bytes:
+    if _LONG_INTEGER.search(body):  # orjson reads integers of more than 64 bits as floats
+        with suppress(ValueError, RecursionError):
+            return json.dumps({**json.loads(body), name: value}, separators=(",", ":")).encode()
+    return dumped({**payload, name: value})
 
 
 def is_too_complex(body: bytes) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final
 
 from endpick.api import JSONObject, ParsedRequest, Parser, Prompt, Rejection, Usage
 from endpick.api.request import Piece
 from endpick_builtin.parsers import openai_bodies
+from endpick_builtin.parsers.forms import Form
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count
 from endpick_builtin.parsers.openai_bodies import from_body, from_events, prompts_of
 
@@ -30,6 +31,7 @@ COMPLETIONS = Api(openai_bodies.completions, openai_bodies.problem_with_completi
 IMAGES = Api(openai_bodies.completions, openai_bodies.problem_with_images, prompts="prompt")
 EMBEDDINGS = Api(openai_bodies.embeddings, openai_bodies.problem_with_embeddings, prompts="input")
 RESPONSES = Api(openai_bodies.responses, openai_bodies.problem_with_responses, ("max_output_tokens",))
+SPEECH = Api(openai_bodies.embeddings, openai_bodies.problem_with_speech)
 CONVERSATIONS = Api(openai_bodies.conversations, openai_bodies.problem_with_conversations)
 
 API_OF: Mapping[str, Api] = {
@@ -41,7 +43,9 @@ API_OF: Mapping[str, Api] = {
     "/completions/render": COMPLETIONS,
     "/embeddings": EMBEDDINGS,
     "/images/generations": IMAGES,
+    "/audio/speech": SPEECH,
 }
+FORMS = ("/images/edits", "/audio/transcriptions", "/audio/translations")
 _BY_LENGTH = sorted(API_OF.items(), key=lambda claim: -len(claim[0]))
 
 
@@ -49,15 +53,37 @@ MAX_PROMPTS: Final = 4096
 _TOO_MANY_PROMPTS: Final = Rejection(f"the request body has more than {MAX_PROMPTS} prompts", status=413)
 
 
+@dataclass(frozen=True, slots=True)
+class FormRequest(ParsedRequest):
+    """A request whose body is a form."""
+
+    form: Form = field(kw_only=True)
+
+
 class OpenAIParser(JSONParser):
     """Reads OpenAI requests, and token counts from the responses.
 
     For chat the prompt is the tools, then role and text of each message; otherwise the text. A batch stays several prompts; token ids
-    become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d.
+    become four bytes each. Invalid UTF-8 and lone surrogates are accepted, as in llm-d. Forms (`multipart/form-data`) of image edits and
+    transcriptions are read for `model`, `prompt` and `stream`.
     """
 
-    claims = tuple(API_OF)
+    claims = (*API_OF, *FORMS)
     reads_usage = True
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        if not path.endswith(FORMS):
+            return super().parse(path, headers, body)
+        try:
+            form = Form(headers.get("content-type", ""), body)
+        except ValueError as problem:
+            return Rejection(f"error parsing multipart form: {problem}", status=400)
+        prompt = (form.text("prompt") or "").encode()
+        # Kept for `rewrite_model`; not JSON, so plugins get no payload.
+        return FormRequest(form.text("model") or "", Prompt(lambda: (prompt,)), form.text("stream") == "true", form=form)
+
+    def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
+        return parsed.form.replaced("model", model) if isinstance(parsed, FormRequest) else super().rewrite_model(body, parsed, model)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         api = _api_for(path)

@@ -69,6 +69,11 @@ def problem_with_embeddings(payload: JSONObject) -> str | None:
     return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
 
 
+def problem_with_speech(payload: JSONObject) -> str | None:
+    """Why the input is invalid, or None."""
+    return None if isinstance(payload.get("input"), str) else "invalid audio speech request: must have input field"
+
+
 def problem_with_responses(payload: JSONObject) -> str | None:
     """Why the input is invalid, or None."""
     return None if payload.get("input") is not None else "invalid responses request: must have input field"
