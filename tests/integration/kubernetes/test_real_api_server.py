@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from lightkube import ApiError
 
-from endpick.api.discovery import ModelTarget
+from endpick.api import PluginContext
+from endpick.api.discovery import ModelTarget, Peer
 from endpick_kubernetes import follower
 from endpick_kubernetes.follower import connect, resource, status_of
+from endpick_kubernetes.peers import KubernetesPeerDiscovery, PeerParameters
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
@@ -226,3 +228,26 @@ async def test_server_accepts_the_rendered_chart(tmp_path, replicas):
     rendered = helm_template(merged(NEEDED, more), namespace="default")
     async with RealApiServer(tmp_path) as real:
         assert await check_all(real, rendered) == set(COLLECTIONS)
+
+
+async def test_peers_are_the_other_ready_pods(tmp_path, monkeypatch):
+    monkeypatch.setenv("POD_IP", "10.1.0.1")
+    async with RealApiServer(tmp_path) as real:
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        for name, address in (("a", "10.1.0.1"), ("b", "10.1.0.2")):
+            await real.pod(name, address)
+        file = real.kubeconfig(await real.service_account_token("default", "endpick"))
+        parameters = PeerParameters.model_validate({"selector": "app=vllm", "port": 9002, "kubeconfig": str(file)})
+        discovery = KubernetesPeerDiscovery("peers", parameters, PluginContext(clock=time.monotonic))
+        await discovery.start()
+        try:
+            b = Peer("default/b", "10.1.0.2", 9002)
+            await eventually(lambda: discovery.peers == (b,), lambda: f"{discovery.peers}")
+            await real.pod("c", "10.1.0.3")
+            await eventually(lambda: discovery.peers == (b, Peer("default/c", "10.1.0.3", 9002)), lambda: f"{discovery.peers}")
+            await real.status("b", ip="10.1.0.2", ready=False)
+            await real.delete("c", at_once=True)
+            await eventually(lambda: discovery.peers == (), lambda: f"{discovery.peers}")
+        finally:
+            await discovery.stop()
