@@ -88,7 +88,7 @@ class _Labelled(Collector, Generic[Member, Family]):
     def collect(self) -> Iterator[Family]:
         """The family with its samples."""
         family = self._family(self._name, self._documentation, labels=self._label_names)
-        for values, member in self._members.items():
+        for values, member in tuple(self._members.items()):  # read in a thread, while requests add members
             if self._is_shown(member):
                 self._sample(family, values, member)
         yield family

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
@@ -36,7 +37,10 @@ def new_host_registry() -> CollectorRegistry:
 
 
 class Exposition(Collector):
-    """The metrics of the host, of hook objects and of instances; leaves out and reports registries that raise."""
+    """The metrics of the host, of hook objects and of instances; leaves out and reports registries that raise.
+
+    The host's may be collected in a thread. Collectors of plugins know of no thread: call `gather` on the event loop before.
+    """
 
     def __init__(
         self, host: CollectorRegistry, hooks: CollectorRegistry | None, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry
@@ -45,6 +49,13 @@ class Exposition(Collector):
         self._hooks = hooks
         self._instances = instances
         self._telemetry = telemetry
+        self._of_hooks: list[Metric] = []
+        self._of_instances: list[tuple[Instance, list[Metric]]] = []
+
+    def gather(self) -> None:
+        """Collect the metrics of hook objects and instances."""
+        self._of_hooks = self._offered_by_hooks()
+        self._of_instances = [(instance, copies) for instance in self._instances() if (copies := self._offered_by(instance))]
 
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
@@ -52,56 +63,57 @@ class Exposition(Collector):
         for family in self._host.collect():
             _join(families, family)
         own = set(families)
-        self._add_hooks(families, own)
-        for instance in self._instances():
-            self._add_instance(families, own, instance)
-        yield from families.values()
-
-    def _add_hooks(self, families: dict[str, Metric], own: set[str]) -> None:
-        if self._hooks is None:
-            return
-        try:
-            offered = list(self._hooks.collect())
-        except PLUGIN_ERRORS as error:
-            _log.error("metrics of hook objects are left out: %s", describe_error(error), exc_info=error)
-            return
-        for family in offered:
+        for family in self._of_hooks:
             if family.name not in own:
                 _join(families, family)
+        for instance, copies in self._of_instances:
+            for copy in copies:
+                self._add(families, own, instance, copy)
+        yield from families.values()
 
-    def _add_instance(self, families: dict[str, Metric], own: set[str], instance: Instance) -> None:
-        if instance.registry is None:
-            return
+    def _offered_by_hooks(self) -> list[Metric]:
         try:
-            copies = [_labelled(family, instance) for family in instance.registry.collect()]
+            return [] if self._hooks is None else [_copy(family) for family in self._hooks.collect()]
+        except PLUGIN_ERRORS as error:
+            _log.error("metrics of hook objects are left out: %s", describe_error(error), exc_info=error)
+            return []
+
+    def _offered_by(self, instance: Instance) -> list[Metric]:
+        labels = {"plugin_name": instance.name, "plugin_type": instance.type}
+        try:
+            copies = [] if instance.registry is None else [_copy(family, labels) for family in instance.registry.collect()]
         except PLUGIN_ERRORS as error:
             self._telemetry.fault(instance, ExtensionPoint.METRICS, error)
-            return
+            return []
         if sum(len(copy.samples) for copy in copies) > MAX_SAMPLES:
             problem = f"offers more than {MAX_SAMPLES} samples: find the label with too many values"
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
-            return
-        for copy in copies:
-            if copy.name in own:
-                problem = f"offers the metric '{copy.name}', which is endpick's own"
-                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
-            elif not _join(families, copy):
-                first = families[copy.name].type
-                problem = f"offers the metric '{copy.name}' as a {copy.type}, while another instance offers a {first}"
-                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            return []
+        return copies
+
+    def _add(self, families: dict[str, Metric], own: set[str], instance: Instance, family: Metric) -> None:
+        if family.name in own:
+            problem = f"offers the metric '{family.name}', which is endpick's own"
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+        elif not _join(families, family):
+            first = families[family.name].type
+            problem = f"offers the metric '{family.name}' as a {family.type}, while another instance offers a {first}"
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
 def _join(families: dict[str, Metric], family: Metric) -> bool:
     """False if two families of the same name have different types."""
-    first = families.setdefault(family.name, family)
-    if first is not family and first.type == family.type:
-        first.samples.extend(family.samples)
-    return first.type == family.type
+    first = families.get(family.name)
+    if first is None:
+        families[family.name] = family
+    elif first.type == family.type:
+        families[family.name] = joined = Metric(first.name, first.documentation, first.type)
+        joined.samples = [*first.samples, *family.samples]
+    return first is None or first.type == family.type
 
 
-def _labelled(family: Metric, instance: Instance) -> Metric:
-    """A copy, because a collector may return the same object at each scrape."""
-    labels = {"plugin_name": instance.name, "plugin_type": instance.type}
+def _copy(family: Metric, labels: Mapping[str, str] = MappingProxyType({})) -> Metric:
+    """A copy with further labels: a collector may return the same object at each scrape."""
     copy = Metric(family.name, family.documentation, family.type)
     for sample in family.samples:
         copy.add_sample(sample.name, {**sample.labels, **labels}, float(sample.value))
@@ -137,8 +149,11 @@ Report = Callable[[], tuple[bool, str]]
 class AdminServer:
     """Serves metrics and health on one port."""
 
-    def __init__(self, collector: Collector, report: Report, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """`collector` is read in a thread; `report` returns readiness and the text of `/healthz`."""
+    def __init__(
+        self, collector: Collector, gather: Callable[[], None], report: Report, host: str, port: int, tls: TlsSettings | None = None
+    ) -> None:
+        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`."""
+        self._gather = gather
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._report = report
@@ -178,6 +193,7 @@ class AdminServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        self._gather()
         # In a thread: a page of 1 MB takes 50 ms.
         body = await asyncio.to_thread(encode, self._registry)
         response = web.Response(body=body, headers={"Content-Type": content_type})

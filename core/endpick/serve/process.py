@@ -156,10 +156,11 @@ class _Process:
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
         """Returns the health server and both ports."""
         settings = self._settings
-        page: Collector = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
-        if settings.legacy_metrics:
-            page = LegacyNames(page)
-        admin = AdminServer(page, self._readiness.report, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
+        exposition = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
+        page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition
+        admin = AdminServer(
+            page, exposition.gather, self._readiness.report, settings.metrics_host, settings.metrics_port, settings.metrics_tls
+        )
         metrics_port = await _start(self._stack, admin)
         health = open_server("h2", settings.health, health_methods(self._board))
         health_port = await _start(self._stack, health)

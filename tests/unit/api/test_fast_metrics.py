@@ -73,3 +73,21 @@ def test_a_name_is_registered_once():
 def test_without_a_registry_it_counts_for_nothing():
     Distributions("size_bytes", "How big.", ("who",), BOUNDS, None).labels("a").observe(1.0)
     Counts("seen_total", "What was seen.", ("who",), None).labels("a").inc()
+
+
+class Growing(Counts):
+    """A request adds a member while a thread collects."""
+
+    def _is_shown(self, member):
+        self.labels(f"new {len(self.members())}")
+        return True
+
+
+def test_members_may_be_added_while_metrics_are_collected():
+    counts = Growing("requests_total", "Requests.", ("model",), None)
+    counts.labels("a").inc()
+    counts.labels("b").inc()
+
+    (family,) = counts.collect()
+
+    assert [sample.labels["model"] for sample in family.samples] == ["a", "b"]

@@ -22,7 +22,7 @@ class Site:
         self.client = client
         self.registry = CollectorRegistry()
         self.ready = True
-        self.server = AdminServer(self.registry, lambda: (self.ready, "text\n"), "127.0.0.1", 0)
+        self.server = AdminServer(self.registry, lambda: None, lambda: (self.ready, "text\n"), "127.0.0.1", 0)
         self.url = ""
 
     async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, str]:
@@ -77,4 +77,4 @@ async def test_other_paths_are_not_found(site):
 async def test_a_port_in_use_is_refused(site):
     port = int(site.url.rpartition(":")[2])
     with pytest.raises(ListenError, match=f"port {port}"):
-        await AdminServer(CollectorRegistry(), lambda: (True, ""), "127.0.0.1", port).start()
+        await AdminServer(CollectorRegistry(), lambda: None, lambda: (True, ""), "127.0.0.1", port).start()

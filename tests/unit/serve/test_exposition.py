@@ -57,7 +57,9 @@ def host():
 
 def page(host, recording, *instances, hooks=None):
     """Samples by name, as a scraper reads them."""
-    text = generate_latest(Exposition(host, hooks, lambda: instances, recording)).decode()
+    exposition = Exposition(host, hooks, lambda: instances, recording)
+    exposition.gather()
+    text = generate_latest(exposition).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -80,6 +82,7 @@ def test_instances_of_one_type_share_a_metric(host, recording):
 def test_repeated_scrapes_give_the_same_page(host, recording):
     instances = (plugin("one", gauge("acme_size", 1.0)), plugin("two", gauge("acme_size", 2.0)))
     collector = Exposition(host, None, lambda: instances, recording)
+    collector.gather()
 
     assert generate_latest(collector) == generate_latest(collector)
 
