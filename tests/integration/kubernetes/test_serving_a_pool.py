@@ -16,7 +16,7 @@ from integration.kubernetes.real_api_server import free_port
 from integration.plugins.serving import Picker, serving
 from integration.serve.bodies import send
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1

@@ -11,7 +11,7 @@ from endpick_kubernetes import follower
 from integration.kubernetes.api_server import NEW, PODS, POOLS, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 ONE = {"a-rank-0": "10.0.0.1:8000"}
 TWO = {**ONE, "b-rank-0": "10.0.0.2:8000"}

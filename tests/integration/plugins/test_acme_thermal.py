@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 
 def test_its_types_are_listed_with_kind_and_origin(run_cli, plugin_venv):
     listed = json.loads(run_cli("list", "--load", "--format", "json", python=plugin_venv).stdout)["plugins"]

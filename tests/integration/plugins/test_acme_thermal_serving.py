@@ -13,6 +13,8 @@ from aiohttp import web
 
 from integration.plugins.serving import Picker, serving
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig

@@ -6,6 +6,8 @@ import pytest
 
 from integration.plugins.serving import serving
 
+pytestmark = pytest.mark.long
+
 FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
 
 

@@ -14,6 +14,8 @@ from referencing import Registry
 
 from integration.plugins.serving import serving
 
+pytestmark = pytest.mark.long
+
 ENDPOINTS = '{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": "1"}, {"name": "b", "address": "127.0.0.1", "port": "2"}]}'
 CONFIG = """\
 apiVersion: endpick/v1alpha1

@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 LATENCY = "acme.latency"
 
 

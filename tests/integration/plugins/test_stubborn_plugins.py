@@ -9,7 +9,7 @@ import pytest
 from integration.plugins.serving import serving
 from integration.serve.gateway import RANDOM
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 STUBBORN = """\
 import asyncio

@@ -9,6 +9,8 @@ import pytest
 
 from integration.serve.gateway import running_gateway, until
 
+pytestmark = pytest.mark.long
+
 HEAD = """\
 apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig

@@ -13,7 +13,7 @@ from integration.plugins.serving import serving
 from integration.serve.bodies import begin, send
 from unit.builtin.vectors import in_request
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 CONFIG = """\
 apiVersion: endpick/v1alpha1

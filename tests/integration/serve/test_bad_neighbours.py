@@ -16,6 +16,8 @@ from integration.serve.gateway import Gateway, running_gateway, until
 from integration.serve.load import Load
 from unit.extproc.conversation import request_body, request_headers, response_headers
 
+pytestmark = pytest.mark.long
+
 
 @asynccontextmanager
 async def listening(handler: Callable) -> AsyncIterator[int]:

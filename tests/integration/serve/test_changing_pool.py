@@ -11,6 +11,8 @@ import pytest
 from integration.serve.gateway import PREFIX_AWARE, RANDOM, running_gateway, until
 from integration.serve.load import Load
 
+pytestmark = pytest.mark.long
+
 SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "5")
 
 

@@ -14,7 +14,7 @@ from integration.serve.gateway import RANDOM
 from integration.transport.raw_client import RawClient
 from unit.extproc.conversation import request_headers
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("transport", ["h2", "grpcio"])]
+pytestmark = [pytest.mark.long, pytest.mark.asyncio, pytest.mark.parametrize("transport", ["h2", "grpcio"])]
 
 
 @pytest.fixture

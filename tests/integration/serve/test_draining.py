@@ -20,7 +20,7 @@ from integration.serve.gateway import RANDOM, until
 from integration.transport.raw_client import RawClient
 
 both_transports = pytest.mark.parametrize("transport", ["h2", "grpcio"])
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import pytest
 
 from integration.serve.gateway import running_gateway, until
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig

@@ -10,7 +10,7 @@ import pytest
 
 from integration.serve.gateway import Gateway, running_gateway, samples, until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.long, pytest.mark.asyncio]
 
 CONFIG = """\
 apiVersion: endpick/v1alpha1

@@ -13,6 +13,8 @@ import yaml_files
 from endpick.serve.legacy import OLD_NAMES
 from integration.serve.gateway import Gateway, running_gateway, until
 
+pytestmark = pytest.mark.long
+
 PREFIX = "llm_d_epp_"
 CATALOGUE = {row["name"]: row for row in yaml_files.load(Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml")}
 OF_PLUGINS = {"plugin_name", "plugin_type"}

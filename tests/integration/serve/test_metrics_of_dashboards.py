@@ -12,6 +12,8 @@ from endpick.serve.legacy import OLD_NAMES
 from integration.plugins.serving import serving
 from integration.serve.test_metrics_catalogue import CATALOGUE, OF_PLUGINS, PREFIX, families
 
+pytestmark = pytest.mark.long
+
 FIXTURES = Path(__file__).parents[2] / "fixtures/metrics"
 ROWS = yaml_files.load(FIXTURES / "dashboards.yaml")
 ABSENT = {row["name"]: row["why"] for row in yaml_files.load(FIXTURES / "absent.yaml")}
