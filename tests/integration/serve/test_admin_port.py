@@ -60,3 +60,4 @@ async def test_health_reports_draining(folder):
         assert await picker.health() == (503, "draining\n")
         call.cancel()
         picker.process.send_signal(signal.SIGTERM)
+        assert await picker.process.wait() == 0
