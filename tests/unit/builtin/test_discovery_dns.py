@@ -64,8 +64,9 @@ async def discovering(**parameters):
         yield server, table, start
     finally:
         for each in task:
-            each.cancel()
-        await asyncio.gather(*task, return_exceptions=True)
+            while not each.done():  # `asyncio.wait_for` of Python 3.11, which dnspython uses, can lose a cancellation
+                each.cancel()
+                await asyncio.wait((each,), timeout=0.1)
         transport.close()
 
 
