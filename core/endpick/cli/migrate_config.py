@@ -10,18 +10,10 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.util import load_yaml_guess_indent
 
 from endpick.config.model import ALPHA_VERSIONS, LLM_D
+from endpick.config.versions import former_places
 
 _WIDE = 4096
 Path = tuple[str, ...]
-
-_MOVES: tuple[tuple[Path, Path], ...] = (
-    (("dataLayer", "discovery", "pluginRef"), ("dataLayer", "discovery", "endpoints", "pluginRef")),
-    (("dataLayer", "peerDiscovery"), ("dataLayer", "discovery", "peers")),
-    (("dataLayer", "crossReplicaSyncerPluginRef"), ("dataLayer", "crossReplica", "syncerPluginRef")),
-    (("dataLayer", "crossReplicaSyncInterval"), ("dataLayer", "crossReplica", "syncInterval")),
-    (("dataLayer", "crossReplicaPublishTimeout"), ("dataLayer", "crossReplica", "publishTimeout")),
-    (("saturationDetector",), ("flowControl", "saturationDetector")),
-)
 
 
 def rewrite(text: str) -> tuple[str, tuple[str, ...]]:
@@ -44,16 +36,8 @@ def _rewrite(document: CommentedMap) -> Iterator[str]:
     if version in ALPHA_VERSIONS:
         document["apiVersion"] = LLM_D
         yield f"apiVersion {version} becomes {LLM_D}"
-    for former, successor in _MOVES:
+    for former, successor in former_places():
         yield from _move(document, former, successor)
-    if "parser" in document:
-        handler = _section(document, ("requestHandler",))
-        if handler.get("parsers"):
-            del document["parser"]
-            yield "parser is removed: requestHandler.parsers is used"
-        else:
-            handler["parsers"] = CommentedSeq([document.pop("parser")])
-            yield "parser becomes requestHandler.parsers"
 
 
 def _move(document: CommentedMap, former: Path, successor: Path) -> Iterator[str]:
@@ -68,7 +52,7 @@ def _move(document: CommentedMap, former: Path, successor: Path) -> Iterator[str
     comment = parent.ca.items.pop(former[-1], None)
     value = parent.pop(former[-1])
     target = _section(document, successor[:-1])
-    target[successor[-1]] = value
+    target[successor[-1]] = CommentedSeq([value]) if former == ("parser",) else value  # now a list
     if comment is not None:
         target.ca.items[successor[-1]] = comment
     yield f"{shown} becomes {'.'.join(successor)}"

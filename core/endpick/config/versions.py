@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from endpick.config.model import (
     ALPHA_VERSIONS,
@@ -15,23 +16,27 @@ from endpick.config.model import (
     Moved,
     Part,
     SinceV1,
+    part_in,
 )
-from endpick.config.shape import present_fields, show_path, value_at
+from endpick.config.shape import fields_of, present_fields, show_path, value_at
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label
 
 _REWRITE = f"`endpick migrate FILE` rewrites it as {LLM_D}"
 
-_PAIRS: tuple[tuple[DocumentPath, DocumentPath], ...] = (
-    (("parser",), ("requestHandler", "parsers")),
-    (("saturationDetector",), ("flowControl", "saturationDetector")),
-    (("dataLayer", "discovery", "pluginRef"), ("dataLayer", "discovery", "endpoints")),
-    (("dataLayer", "peerDiscovery"), ("dataLayer", "discovery", "peers")),
-    (("dataLayer", "crossReplicaSyncerPluginRef"), ("dataLayer", "crossReplica", "syncerPluginRef")),
-    (("dataLayer", "crossReplicaSyncInterval"), ("dataLayer", "crossReplica", "syncInterval")),
-    (("dataLayer", "crossReplicaPublishTimeout"), ("dataLayer", "crossReplica", "publishTimeout")),
-)
-"""Former places and their successors, which win if both are given."""
+
+@cache
+def former_places() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Former places of fields with their successors, which win if both are given."""
+    return tuple(_former_places(EndpointPickerConfig, ()))
+
+
+def _former_places(part: type[Part], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    for name, field in fields_of(part).items():
+        inner = part_in(field.annotation)
+        if inner is not None:
+            yield from _former_places(inner, (*path, name))
+        yield from (((*path, name), tuple(mark.successor.split("."))) for mark in field.metadata if isinstance(mark, Deprecated))
 
 
 def check_versions(config: EndpointPickerConfig, parts: Sequence[Part], source: SourceMap) -> Iterator[Diagnostic]:
@@ -73,7 +78,7 @@ def _deprecated_version(version: str, moved: tuple[str, ...], source: SourceMap)
 
 
 def _overridden_fields(version: str, source: SourceMap) -> Iterator[Diagnostic]:
-    for former, successor in _PAIRS if version != LLM_D else ():
+    for former, successor in former_places() if version != LLM_D else ():
         if value_at(source.data, former) and value_at(source.data, successor):
             name = show_path(former)
             yield Diagnostic(
