@@ -29,7 +29,7 @@ from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.intake import Memory
+from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
 from endpick.requests.waiting import FlowGate
 from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances

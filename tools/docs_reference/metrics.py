@@ -22,7 +22,7 @@ from endpick.api.endpoint import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
-from endpick.requests.intake import Memory
+from endpick.requests.memory import Memory
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges
 from endpick.serve.watchdog import OverloadWatch

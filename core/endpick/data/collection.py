@@ -23,7 +23,7 @@ from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.data.polling import PayloadDispatcher, PollCounts, PolledSource, SourceBinding, Watched, adapt_to_pool, poll_pool
 from endpick.data.table import EndpointTable
-from endpick.host.failures import cancel_all, keep_running
+from endpick.data.tasks import cancel_all, keep_running
 from endpick.host.telemetry import Telemetry
 
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05

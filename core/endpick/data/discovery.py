@@ -12,7 +12,8 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
-from endpick.host.failures import PLUGIN_ERRORS, Backoff, cancel_all, is_being_cancelled
+from endpick.data.tasks import Backoff, cancel_all, is_being_cancelled
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry

@@ -13,8 +13,9 @@ from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSou
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
+from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
 from endpick.host.boundary import Fault, Step
-from endpick.host.failures import LONGEST_DELAY_SECONDS, PLUGIN_ERRORS, is_being_cancelled
+from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry

@@ -8,7 +8,7 @@ from endpick.extproc import replies
 from endpick.extproc.messages import DESTINATION_HEADER, ONE_MESSAGE_MODES, STREAMING_MODES, destination_metadata, mutation
 from endpick.extproc.replies import Direction
 from endpick.extproc.stream import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, next_state, out_of_order
-from endpick.requests.intake import NO_MEMORY, OVERLOADED, Memory, OverloadStage
+from endpick.requests.memory import NO_MEMORY, OVERLOADED, Memory, OverloadStage
 from endpick.requests.model import CODE_OF, BodyMode, BodyModes, Refused, RequestRefused, Routed, is_upgrade
 
 LARGE_BODY_BYTES: Final = 1024 * 1024  # memory is measured before parsing larger bodies

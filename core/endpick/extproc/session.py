@@ -39,7 +39,7 @@ from endpick.extproc.stream import (
     SessionState,
 )
 from endpick.host.telemetry import Throttle
-from endpick.requests.intake import NO_MEMORY, Memory
+from endpick.requests.memory import NO_MEMORY, Memory
 from endpick.requests.model import (
     EVICTED,
     LONG_NAME,

@@ -1,13 +1,11 @@
-"""Errors of plugins and hook objects that the host contains, and tasks restarted with back-off."""
+"""Errors of plugins and hook objects that the host contains."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sysconfig
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 PLUGIN_ERRORS = (Exception, SystemExit)  # other errors pass: KeyboardInterrupt, GeneratorExit and CancelledError are the host's
@@ -68,57 +66,3 @@ def trace_notes(error: BaseException) -> tuple[str, ...]:
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" + (f"\n    {frame.line}" if frame.line else "") for frame in frames]
     omitted = [f"({len(lines) - _MOST_FRAMES} more frames)"] if len(lines) > _MOST_FRAMES else []
     return ("\n".join(["raised at, innermost last:", *omitted, *lines[-_MOST_FRAMES:]]),)
-
-
-FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 30.0
-
-
-class Backoff:
-    """Delays double from 0.5 s to 30 s; a run longer than 30 s resets them."""
-
-    def __init__(self) -> None:
-        self._next = FIRST_DELAY_SECONDS
-
-    def delay_after(self, ran_seconds: float) -> float:
-        """Seconds to wait after a run."""
-        if ran_seconds > LONGEST_DELAY_SECONDS:
-            self._next = FIRST_DELAY_SECONDS
-        delay = self._next
-        self._next = min(delay * 2, LONGEST_DELAY_SECONDS)
-        return delay
-
-
-def is_being_cancelled() -> bool:
-    """False if a library raised a stray CancelledError."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run until cancelled; restart with back-off."""
-    loop = asyncio.get_running_loop()
-    backoff = Backoff()
-    while not is_being_cancelled():
-        started = loop.time()
-        try:
-            await run()
-            failed("ended by itself")
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
-            failed("cancelled itself")
-        except PLUGIN_ERRORS as error:
-            failed(error)
-        await asyncio.sleep(backoff.delay_after(loop.time() - started))
-
-
-async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) -> int:
-    """Cancel and wait; returns the number that did not end in time."""
-    cancelled = list(tasks)
-    for task in cancelled:
-        task.cancel()
-    if not cancelled:
-        return 0
-    _, pending = await asyncio.wait(cancelled, timeout=grace_seconds)
-    return len(pending)

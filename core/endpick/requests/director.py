@@ -18,17 +18,15 @@ from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
     REQUEST_ID,
-    SHED_FOR_MEMORY,
     BuiltRequest,
     HeadersForUpstream,
-    Memory,
-    OverloadStage,
     build_request,
     first_of,
     new_id,
     wants_body,
     within,
 )
+from endpick.requests.memory import SHED_FOR_MEMORY, Memory, OverloadStage
 from endpick.requests.model import (
     NO_CANDIDATES,
     NOT_RESERVED,

@@ -15,7 +15,8 @@ from endpick.flow_control.controller import Flight, FlowController, Report
 from endpick.flow_control.policies import BoundFlowControl, Pool
 from endpick.flow_control.queues import Entry, WaitEnd
 from endpick.host.boundary import Fault, Step
-from endpick.requests.intake import BuiltRequest, Memory, OverloadStage
+from endpick.requests.intake import BuiltRequest
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.model import CODE_OF, Decision, Refused, RequestRefused, refused
 from endpick.requests.pipeline import CompiledProducer, Job, produce
 from endpick.scheduling.trace import WAITED, Waited

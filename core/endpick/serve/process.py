@@ -22,7 +22,7 @@ from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.requests.intake import Memory, OverloadStage
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.waiting import FlowGate
 from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
 from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry

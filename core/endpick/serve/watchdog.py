@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.api.plugin import Plugin
-from endpick.requests.intake import Memory, OverloadStage
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.watchdog")

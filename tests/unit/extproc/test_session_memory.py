@@ -9,7 +9,7 @@ import pytest
 from endpick.extproc.request_phase import LARGE_BODY_BYTES
 from endpick.extproc.session import Session
 from endpick.extproc.stream import SessionCounters
-from endpick.requests.intake import Memory, OverloadStage
+from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.model import CloseCause, Routed
 from unit.extproc.conversation import ENDPOINT, NotedDirector, NotedExchange, kinds, request_body, request_headers, talk
 from unit.extproc.test_session_ends import LaterDirector

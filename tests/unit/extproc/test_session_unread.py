@@ -8,7 +8,7 @@ import pytest
 
 from endpick._proto.ext_proc_pb2 import ProcessingMode, ProcessingResponse
 from endpick.extproc.session import Session, SessionSettings
-from endpick.requests.intake import Memory
+from endpick.requests.memory import Memory
 from endpick.requests.model import BodyMode, CloseCause, Routed
 from unit.extproc.conversation import (
     ENDPOINT,

@@ -22,7 +22,7 @@ from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
-from endpick.requests.intake import Memory
+from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import compile_pipeline
 from endpick.scheduling.scheduler import compile_profile, compile_scheduler

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from endpick.requests.intake import OverloadStage
+from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause, Routed
 from endpick.scheduling.trace import sampled, to_json
 from unit.flow_control.queue_bench import SETTINGS, settings

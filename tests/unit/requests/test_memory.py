@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.requests.intake import MAX_UNDECIDED_BYTES, Memory, OverloadStage, resident_bytes
+from endpick.requests.memory import MAX_UNDECIDED_BYTES, Memory, OverloadStage, resident_bytes
 from unit.requests.stage import Stage
 
 NORMAL, SHEDDING, REFUSING = OverloadStage

@@ -7,7 +7,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from endpick.requests.intake import Memory
+from endpick.requests.memory import Memory
 from endpick.serve.watchdog import OverloadWatch, available_bytes
 
 
