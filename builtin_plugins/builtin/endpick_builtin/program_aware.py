@@ -1,4 +1,4 @@
-"""`program-aware-fairness`: serves the program with the least attained service, or the most turns."""
+"""`program-aware-fairness`: least attained service first, or most turns first."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class _Ledger:
                 self.shown[key] = label
         program.seen_at = now
         self.programs.use(key, program)
-        for _ in self.programs.beyond(self._max_programs):
+        if self.programs.trim(self._max_programs):
             self._warn_once()
         return program
 
@@ -130,8 +130,7 @@ class _Ledger:
         self._origin = now
 
     def forget(self, before: float) -> None:
-        for _ in self.programs.older(lambda program: program.seen_at < before):
-            pass
+        self.programs.expire(lambda program: program.seen_at < before)
 
     def _warn_once(self) -> None:
         if not self._has_warned:
@@ -209,8 +208,9 @@ class ProgramAwareFairness(
     with half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request);
     norm is min-max over the waiting flows, 0.5 if all are equal.
 
-    `turn-priority`: score = turn + turnPriorityTimeWeight * wait of its first request (s); turn = its dispatched requests + 1, but 1 for
-    `default-flow` and if that request came more than turnPriorityInactivitySeconds after the last response. Equal scores: the longest wait.
+    `turn-priority`: score = turn + turnPriorityTimeWeight * seconds its first request has waited. The turn is 1 + dispatched requests, but 1
+    for `default-flow` and for a request that arrives more than turnPriorityInactivitySeconds after the last response. Ties go to the
+    longest wait.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` for the first 1000
     programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service. `turn-priority` has no service: its index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, TypeVar
 
@@ -21,18 +21,19 @@ def kept_id(chosen: str) -> str:
 
 
 class Recency(OrderedDict[K, V]):
-    """Values by key, least recently used first; reading is not a use. `beyond` and `older` remove entries lazily."""
+    """Values by key, least recently used first; reading is not a use. `trim` and `expire` return what they remove."""
 
     def use(self, key: K, value: V) -> None:
         self[key] = value
         self.move_to_end(key)
 
-    def beyond(self, most: int) -> Iterator[tuple[K, V]]:
+    def trim(self, most: int) -> list[tuple[K, V]]:
         """Remove the oldest entries until at most `most` are left."""
-        while len(self) > most:
-            yield self.popitem(last=False)
+        return [self.popitem(last=False) for _ in range(len(self) - most)]
 
-    def older(self, is_over: Callable[[V], bool]) -> Iterator[tuple[K, V]]:
+    def expire(self, is_over: Callable[[V], bool]) -> list[tuple[K, V]]:
         """Remove the oldest entries while `is_over` is true for them."""
+        expired = []
         while self and is_over(next(iter(self.values()))):
-            yield self.popitem(last=False)
+            expired.append(self.popitem(last=False))
+        return expired

@@ -35,7 +35,7 @@ class Decoder:
         return zlib.decompressobj(_ZLIB_OR_GZIP)
 
     def step(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """Output, input that is left, and whether to call again. Raises what the library raises."""
+        """Returns the output, the remaining input and whether to call again. Raises the library's own errors."""
         out: bytes = self._state.decompress(data, _PIECE_BYTES)
         if self._state.eof:
             return self._next_member(out)

@@ -10,21 +10,21 @@ from endpick_builtin.recency import Recency
 KEYS = st.integers(0, 7)
 
 
-def test_recency_beyond_removes_the_least_recent():
+def test_recency_trim_removes_the_least_recent():
     known = Recency({"a": 1, "b": 2, "c": 3})
     assert known["a"] == 1
     known.use("b", 20)
 
-    assert list(known.beyond(1)) == [("a", 1), ("c", 3)]
+    assert known.trim(1) == [("a", 1), ("c", 3)]
     assert known == {"b": 20}
 
 
-def test_recency_older_stops_at_the_first_current_value():
+def test_recency_expire_stops_at_the_first_current_value():
     known = Recency({"a": 1, "b": 5, "c": 2})
 
-    assert list(known.older(lambda used_at: used_at < 3)) == [("a", 1)]
+    assert known.expire(lambda used_at: used_at < 3) == [("a", 1)]
     assert list(known) == ["b", "c"]
-    assert list(Recency[str, int]().older(lambda _: True)) == []
+    assert Recency[str, int]().expire(lambda _: True) == []
 
 
 @given(st.lists(KEYS), st.integers(0, 5))
@@ -33,7 +33,7 @@ def test_recency_keeps_the_last_used_in_order(uses: list[int], most: int):
     forgotten: list[int] = []
     for number, key in enumerate(uses):
         known.use(key, number)
-        forgotten += [old for old, _ in known.beyond(most)]
+        forgotten += [old for old, _ in known.trim(most)]
 
     last = list(dict.fromkeys(reversed(uses)))[:most]
     assert list(known) == last[::-1]

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from endpick.api import (
     BoolArray,
@@ -38,10 +38,6 @@ _REMEMBERED_SECONDS = 180.0
 _MOST_REMEMBERED = 100_000
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
 class GatingMode(StrEnum):
     """The basis of a revision's share of the requests."""
 
@@ -50,7 +46,7 @@ class GatingMode(StrEnum):
     DISABLED = "disabled"
 
 
-class RevisionGating(_Part):
+class RevisionGating(Parameters):
     """How to choose a revision for requests that do not name one."""
 
     mode: Annotated[
@@ -86,7 +82,7 @@ class RevisionGating(_Part):
         return self
 
 
-class RolloutScope(_Part):
+class RolloutScope(Parameters):
     """The endpoints of the deployment."""
 
     label_selector: Annotated[
@@ -197,13 +193,11 @@ class _Decisions:
 
     def make(self, decision: str, revision: str) -> None:
         self._kept.use(kept_id(decision), (self._clock(), revision))
-        for _ in self._kept.beyond(_MOST_REMEMBERED):
-            pass
+        self._kept.trim(_MOST_REMEMBERED)
 
     def _forget(self) -> None:
         before = self._clock() - _REMEMBERED_SECONDS
-        for _ in self._kept.older(lambda kept: kept[0] < before):
-            pass
+        self._kept.expire(lambda kept: kept[0] < before)
 
 
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):

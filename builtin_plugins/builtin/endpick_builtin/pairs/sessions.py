@@ -12,7 +12,7 @@ from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 from prometheus_client.metrics import Counter, Gauge
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from endpick.api import (
     Category,
@@ -123,11 +123,7 @@ class Strategy(StrEnum):
     SESSION_ID = "session_id"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EncodedEndpointHeaderConfig(_Closed):
+class EncodedEndpointHeaderConfig(Parameters):
     """The header that carries the endpoint."""
 
     header: Annotated[HeaderName, Field(description="Header of requests and responses.")] = "x-session-token"
@@ -139,7 +135,7 @@ _BY_OTHER_NAMES: Mapping[str, DataKey[str]] = {
 }  # by llm-d names
 
 
-class SessionSource(_Closed):
+class SessionSource(Parameters):
     """A source of session ids: a header or a data key."""
 
     header: Annotated[HeaderName | None, Field(description="Header that holds the id.")] = None
@@ -165,7 +161,7 @@ class SessionSource(_Closed):
         return named.from_producer(self.producer or "")
 
 
-class SessionIdConfig(_Closed):
+class SessionIdConfig(Parameters):
     """Sources of the session id, and retention of bindings."""
 
     sources: Annotated[
@@ -259,10 +255,9 @@ class SessionBindings:
         now, key = self._clock(), kept_id(session)
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_every
-            for _ in self._bindings.older(lambda binding: now - binding.last_seen > self._ttl):
-                pass
+            self._bindings.expire(lambda binding: now - binding.last_seen > self._ttl)
         self._bindings.use(key, Binding(endpoint, now))
-        return sum(1 for _ in self._bindings.beyond(self._most))
+        return len(self._bindings.trim(self._most))
 
 
 class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters]):

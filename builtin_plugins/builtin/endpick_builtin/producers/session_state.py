@@ -53,7 +53,7 @@ class _Session:
 class SessionStateProducer(
     DataProducer[SessionStateParameters], PreRequest[SessionStateParameters], ResponseObserver[SessionStateParameters]
 ):
-    """Counts turns, requests and tokens of each session that `agent-identity` finds.
+    """Counts turns, requests and tokens per session, as named by `agent-identity`.
 
     A request counts as a turn once it is sent; responses that end naturally add to completed requests and tokens. Sessions with requests in
     flight are kept. 200,000 sessions are remembered at most. Each picker counts what it sent itself.
@@ -90,8 +90,7 @@ class SessionStateProducer(
         )
         session.last_seen_at = now
         self._sessions.use(key, session)
-        for _ in self._sessions.beyond(_MOST_SESSIONS):
-            pass
+        self._sessions.trim(_MOST_SESSIONS)
         state.private["session"] = session
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:

@@ -200,7 +200,7 @@ class ColdPicks:
         self._count += 1
         self._counts.use(name, self._count)
         self._set(picked, name, self._count)
-        for oldest, _ in self._counts.beyond(self._most):
+        for oldest, _ in self._counts.trim(self._most):
             self._set(picked, oldest, 0)
 
     def forget(self, name: str) -> None:
