@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -134,7 +134,7 @@ class Connection:
     synced: Gauge
     watch_seconds: float
     longest_pause_seconds: float
-    obstacles: dict[str, str]  # why a collection is not known yet, by title
+    obstacles: dict[str, str] = field(default_factory=dict)  # why a collection is not known yet, by title
 
 
 class Follower(Generic[T]):

@@ -78,7 +78,7 @@ class KubernetesPeerDiscovery(PeerDiscovery[PeerParameters]):
         namespace = parameters.namespace or own or client.namespace
         context.logger.info("following peers", extra={"server": server, "namespace": namespace})
         self._connection = Connection(
-            client, namespace, context.random, context.logger, self._steps, self._synced, _WATCH_SECONDS, _LONGEST_PAUSE_SECONDS, {}
+            client, namespace, context.random, context.logger, self._steps, self._synced, _WATCH_SECONDS, _LONGEST_PAUSE_SECONDS
         )
         pods = Collection("peers", _POD, read_pod, labels=parameters.selector)
         self._pods = Follower(pods, self._connection, self._changed)
