@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from endpick.api import (
     BoolArray,
@@ -82,10 +82,8 @@ class Operator(StrEnum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
-class Requirement(BaseModel):
+class Requirement(Parameters):
     """One condition on one label."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: Annotated[str, Field(min_length=1, description="Label name.")]
     operator: Annotated[Operator, Field(description="`In`, `NotIn` (also true without the label), `Exists` or `DoesNotExist`.")]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from endpick.api import ConfigurationError, Duration, Endpoint, Parameters, PluginContext, Stability
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
@@ -150,16 +150,14 @@ class MulticlusterFileDiscovery(FileDiscovery):
     rules = EntryRules(host_of, "an IP address or a DNS name", metrics_of)
 
 
-class StaticEndpoint(BaseModel):
+class StaticEndpoint(Parameters):
     """One endpoint, with the fields of an endpoints file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
     namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
     address: Annotated[str, AfterValidator(ip_address), Field(description="IP address, without brackets.")]
     port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server.")]
-    labels: Annotated[dict[str, str], Field(description="Labels, which filters and engines read.")] = {}
+    labels: Annotated[dict[str, str], Field(description="Labels, which filters and engines read.")] = {}  # noqa: RUF012
 
 
 class StaticDiscoveryParameters(Parameters):

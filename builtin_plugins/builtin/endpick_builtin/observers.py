@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Annotated, Any, Protocol
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -35,18 +35,14 @@ _LOG_SECONDS = 30.0
 _NEVER_WRITTEN = (0, -1)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class AttributeKey(_Part):
+class AttributeKey(Parameters):
     """Location of the attribute in the dynamic metadata."""
 
     namespace: Annotated[str, Field(min_length=1, description="Namespace of the dynamic metadata.")] = "envoy.lb"
     name: Annotated[str, Field(min_length=1, description="Key in the namespace.")]
 
 
-class Attribute(_Part):
+class Attribute(Parameters):
     """An attribute, its value and its condition."""
 
     key: Annotated[AttributeKey, Field(description="Location of the attribute.")]

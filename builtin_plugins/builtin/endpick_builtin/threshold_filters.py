@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -58,10 +58,8 @@ _KEYS = {
 }
 
 
-class Condition(BaseModel):
+class Condition(Parameters):
     """A metric and its maximum."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: Annotated[
         Metric,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from endpick.api import (
     ColumnWriter,
@@ -157,10 +157,8 @@ _READERS: Mapping[ValueType, tuple[type[Any], Callable[[object], object | None]]
 }
 
 
-class MappedValue(BaseModel):
+class MappedValue(Parameters):
     """A value of the document and its data key."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     attribute_key: Annotated[
         str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under, such as `acme.example/price`.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from endpick.api import (
     CycleState,
@@ -99,11 +99,7 @@ class StageOrder(StrEnum):
     PREFILL_FIRST = "prefill-first"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StageProfiles(_Part):
+class StageProfiles(Parameters):
     """The scheduling profile of each stage."""
 
     decode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that decodes.")] = DECODE
@@ -111,7 +107,7 @@ class StageProfiles(_Part):
     encode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoints that encode media.")] = ENCODE
 
 
-class StageDeciders(_Part):
+class StageDeciders(Parameters):
     """The deciders for the optional stages."""
 
     prefill: Annotated[

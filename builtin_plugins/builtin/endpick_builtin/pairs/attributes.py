@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Self, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from endpick.api import (
     BoolArray,
@@ -48,10 +48,6 @@ def attribute_key(name: str, producer: str | None) -> DataKey[float]:
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Comparison(StrEnum):
     """How to compare with the threshold."""
 
@@ -73,7 +69,7 @@ _HOLDS: dict[Comparison, Callable[[FloatArray, float], BoolArray]] = {
 }
 
 
-class Threshold(_Closed):
+class Threshold(Parameters):
     """A comparison with a value."""
 
     comparison: Annotated[
@@ -92,7 +88,7 @@ class FilterAlgorithmType(StrEnum):
     THRESHOLD = "threshold"
 
 
-class FilterAlgorithm(_Closed):
+class FilterAlgorithm(Parameters):
     """The condition that kept endpoints meet."""
 
     type: Annotated[FilterAlgorithmType, Field(description="`threshold` is the only one.")] = FilterAlgorithmType.THRESHOLD
@@ -153,7 +149,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
         return holds & ~missing if self.parameters.on_missing is OnMissing.FAIL else holds | missing
 
 
-class FixedRange(_Closed):
+class FixedRange(Parameters):
     """The numbers that score 0 and 1."""
 
     min: Annotated[float, Field(allow_inf_nan=False, description="Smallest number expected; smaller ones count as this.")]
@@ -166,11 +162,11 @@ class FixedRange(_Closed):
         return self
 
 
-class AdaptiveRange(_Closed):
+class AdaptiveRange(Parameters):
     """The candidates' smallest and largest number."""
 
 
-class Normalization(_Closed):
+class Normalization(Parameters):
     """The scale."""
 
     fixed_range: Annotated[FixedRange | None, Field(alias="fixedRange", description="The numbers that score 0 and 1.")] = None
@@ -195,7 +191,7 @@ class ScorerAlgorithmType(StrEnum):
 _LOWER_IS_BETTER = {ScorerAlgorithmType.LOWER_IS_BETTER: True, ScorerAlgorithmType.HIGHER_IS_BETTER: False}
 
 
-class ScorerAlgorithm(_Closed):
+class ScorerAlgorithm(Parameters):
     """The better end and the scale."""
 
     type: Annotated[ScorerAlgorithmType, Field(description="`linear_lower_is_better` or `linear_higher_is_better`.")]
@@ -247,7 +243,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         return np.fmin(np.fmax((worst - costs) / (worst - best), 0.0), 1.0)
 
 
-class PublishedLabel(_Closed):
+class PublishedLabel(Parameters):
     """A label and its data key."""
 
     label: Annotated[str, Field(min_length=1, description="Label of the endpoint.")]
