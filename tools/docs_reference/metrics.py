@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from pydantic import ValidationError
 
 from docs_reference.builtin import builtin_plugins
 from docs_reference.markdown import code, listed, table
@@ -19,6 +19,7 @@ from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions
 from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
 from endpick.api.endpoint import Column, Generation
+from endpick.cli.describe import entry_of
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.host.schema import own_model
@@ -90,8 +91,11 @@ def _row(collector: Collector) -> tuple[str, str, str, str]:
     (family,) = collector.describe()
     # Neither prometheus_client nor endpick makes the names of labels public.
     labels = getattr(collector, "_labelnames", None) or getattr(collector, "_label_names", ())
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    return code(name), family.type, listed(labels), family.documentation
+    return code(_shown_name(family)), family.type, listed(labels), family.documentation
+
+
+def _shown_name(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _pool_families() -> Iterator[GaugeMetricFamily]:
@@ -104,22 +108,20 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
 
 def _plugin_families() -> Iterator[tuple[str, ...]]:
     for loaded in builtin_plugins():
-        parameters = own_model(loaded.plugin)
-        if parameters is None:
+        model = own_model(loaded.plugin)
+        if model is None:
             continue
-        try:
-            given = parameters()
-        except ValidationError:
-            continue  # it has required parameters
+        [entry] = yaml.safe_load(entry_of(loaded))
+        given = model.model_validate(entry.get("parameters", {}))
         registry = CollectorRegistry()
         loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=stub_instances(given)))
         for family in registry.collect():
             labels = listed(getattr(family, "_labelnames", ()))
-            yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
+            yield code(_shown_name(family)), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
 
 
 def _family(family: Metric) -> tuple[str, str, str, str]:
-    return code(family.name), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
+    return code(_shown_name(family)), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
 
 
 def _events(names: Iterable[str], meanings: dict[str, str]) -> tuple[str, str]:
