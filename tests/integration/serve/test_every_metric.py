@@ -64,6 +64,7 @@ class Curious(Scorer):
 STAGES = """\
 apiVersion: endpick/v1alpha1
 kind: EndpointPickerConfig
+objectives: [{{name: low, priority: -1}}]
 plugins:
 - {{type: encode-filter}}
 - {{type: prefill-filter}}
@@ -82,6 +83,8 @@ plugins:
 - {{type: mm-embeddings-cache-scorer}}
 - {{type: predicted-latency-producer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}
 - {{type: utilization-detector}}
+- {{type: max-saturation-detector, parameters: {{detectors: [utilization-detector]}}}}
+- {{type: prefix-cache-affinity-filter, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}
 - type: disaggregatedset-rollout-screener
   parameters:
     scope: {{labelSelector: app=m}}
@@ -90,8 +93,12 @@ schedulingProfiles:
 - {{name: encode, plugins: [{{pluginRef: encode-filter}}]}}
 - {{name: prefill, plugins: [{{pluginRef: prefill-filter}}]}}
 - name: decode
-  plugins: [{{pluginRef: decode-filter}}, {{pluginRef: prefix-cache-scorer}}, {{pluginRef: mm-embeddings-cache-scorer}}]
-flowControl: {{saturationDetector: {{pluginRef: utilization-detector}}}}
+  plugins:
+  - {{pluginRef: decode-filter}}
+  - {{pluginRef: prefix-cache-affinity-filter}}
+  - {{pluginRef: prefix-cache-scorer}}
+  - {{pluginRef: mm-embeddings-cache-scorer}}
+flowControl: {{saturationDetector: {{pluginRef: max-saturation-detector}}}}
 """
 FORMER = """\
 apiVersion: llm-d.ai/v1
@@ -188,6 +195,7 @@ async def stages(folder: Path, shown: Pages, port: int, publisher: Publisher) ->
         await counted(picker, "kv_cache_events_zmq_errors_total")
         for _ in range(2):
             await converse(picker, LOOK, HURRIED)
+        await converse(picker, CHAT, {"x-llm-d-inference-objective": "low"})
         strict = await Exchange.begin(picker, CHAT, {"x-llm-d-disagg-revision": "nowhere"})
         assert (await strict.decided())[0] == 503
         await counted(picker, "request_slo_violation_total")
