@@ -208,8 +208,8 @@ class ProgramAwareFairness(
     with half-life lasHalfLifeSeconds. score = lasWeightService * (1 - norm(service)) + lasWeightHeadWait * norm(wait of its first request);
     norm is min-max over the waiting flows, 0.5 if all are equal.
 
-    `turn-priority`: score = turn + turnPriorityTimeWeight * seconds its first request has waited. The turn is 1 + dispatched requests, but 1
-    for `default-flow` and for a request that arrives more than turnPriorityInactivitySeconds after the last response. Ties go to the
+    `turn-priority`: score = turn + turnPriorityTimeWeight * seconds its first request has waited. The turn is 1 + dispatched requests; it
+    is 1 for `default-flow`, and for a request that arrives more than turnPriorityInactivitySeconds after the last response. Ties go to the
     longest wait.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` for the first 1000

@@ -33,9 +33,11 @@ from endpick.api.keys import (
     OUTPUT_LENGTH,
     SERVED_MODELS,
     SESSION_STATE,
+    TOPOLOGY,
     TTFT_PERCENTILES,
     ServedModel,
     SessionState,
+    Topology,
     TTFTPercentiles,
 )
 from endpick.data.table import EndpointTable
@@ -217,6 +219,19 @@ def test_reservations(case):
 
     headers = {"x-llm-d-reserved-host-port": "10.0.0.1:8000", "preference-applied": "reserve-endpoint"}
     assert answer == (DirectResponse(204, b"", headers) if case["answers"] else None)
+
+
+@each(of("coordination", "topology-stamp-handler"))
+def test_topology_stamps(case):
+    shared, handler, state = access(), built(case), CycleState()
+    shared.scope, runs = handler.scope, {}
+    for profile, places in case["picked"].items():
+        found = places and [place and Topology(*place) for place in places]
+        runs[profile] = ProfileRunResult(profile, found and pool({TOPOLOGY: found}).view(shared))
+    handler.plugin.before_request(REQUEST, SchedulingResult("decode", runs, ("x:1",)), HeadersForUpstream({}), state)
+    answer = handler.plugin.response_started(REQUEST, ResponseHead(200, {}, None), state)
+
+    assert answer == (None if case["stamp"] is None else {"x-peer-topology": case["stamp"]})
 
 
 @each(of("coordination", "models-responder"))
