@@ -322,6 +322,7 @@ class Session:
         return self._end(replies.immediate(refused))
 
     def _end(self, reply: bytes) -> Sequence[bytes]:
+        self.waiting = None
         self._request.release()
         self._enter(SessionState.ANSWERED)
         return [reply]

@@ -126,6 +126,10 @@ class Stream(RuleBasedStateMachine):
             assert self.session.resume(self.director.decision) == ()
 
     @invariant()
+    def waits_for_nothing_once_finished(self) -> None:
+        assert not self.session.finished or self.session.waiting is None
+
+    @invariant()
     def decided_at_most_once(self) -> None:
         assert self.director.asked <= 1
 

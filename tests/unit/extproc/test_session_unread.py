@@ -97,5 +97,6 @@ def test_unread_body_that_waits_is_limited():
     answers = talk(session, *[request_body(b"x" * 1000)] * 10)
     assert [answer.status for answer in answers] == [413]
     assert session.finished
+    assert session.waiting is None
     session.close(CloseCause.END)
     assert memory.held_bytes == 0
