@@ -120,9 +120,10 @@ class GrpcioServer(grpc.GenericRpcHandler):
         counters = self.counters
         counters.streams_opened += 1
         session = method.open_session()
+        conversation = _Conversation(session, context, counters)
         cause = CloseCause.ERROR
         try:
-            await _Conversation(session, context, counters).run()
+            await conversation.run()
             cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
@@ -140,6 +141,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         finally:
             counters.streams_closed += 1
             session.close(cause)
+            conversation.drop_decision()
 
 
 class _Conversation:
@@ -157,20 +159,22 @@ class _Conversation:
         if connect is not None:
             connect(self._interrupt)
         self._read()
-        try:
-            while not session.finished:
-                if self._decision is None and session.waiting is not None:
-                    self._decision = asyncio.ensure_future(session.waiting)
-                if self._reading is None and self._decision is None:
-                    # grpcio reports cancellation as the end of input, and cancels this task a moment later.
-                    await asyncio.sleep(_CANCEL_SECONDS)
-                    return
-                pending = [future for future in (self._interrupted, self._decision, self._reading) if future is not None]
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                await self._send(self._next_replies())
-        finally:
-            if self._decision is not None:
-                self._decision.cancel()
+        while not session.finished:
+            if self._decision is None and session.waiting is not None:
+                self._decision = asyncio.ensure_future(session.waiting)
+            if self._reading is None and self._decision is None:
+                # grpcio reports cancellation as the end of input, and cancels this task a moment later.
+                await asyncio.sleep(_CANCEL_SECONDS)
+                return
+            pending = [future for future in (self._interrupted, self._decision, self._reading) if future is not None]
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            await self._send(self._next_replies())
+
+    def drop_decision(self) -> None:
+        """Cancel it, or tell the closed session what was decided."""
+        decision = self._decision
+        if decision is not None and not decision.cancel() and not decision.cancelled() and decision.exception() is None:
+            self._session.resume(decision.result())
 
     def _next_replies(self) -> Sequence[bytes]:
         session, decision, reading = self._session, self._decision, self._reading

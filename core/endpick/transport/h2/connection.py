@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
+from endpick.extproc.stream import StreamSession
 from endpick.transport.h2 import frames
 from endpick.transport.h2.control import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, ControlFrames, Lifetime
 from endpick.transport.h2.frames import (
@@ -309,12 +310,15 @@ class SocketConnection:
 
     def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
         stream.task = asyncio.ensure_future(waiting, loop=self._loop)
-        stream.task.add_done_callback(partial(self._settle, stream))
+        assert stream.session is not None
+        stream.task.add_done_callback(partial(self._settle, stream, stream.session))
 
-    def _settle(self, stream: Stream, task: asyncio.Future[Any]) -> None:
+    def _settle(self, stream: Stream, session: StreamSession, task: asyncio.Future[Any]) -> None:
         error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
         connection = self._connection
         if connection is None or stream.task is not task:  # the stream is closed
+            if error is None:
+                session.resume(task.result())
             return
         if error is None:
             connection.streams.resume(stream, task.result())
