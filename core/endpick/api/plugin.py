@@ -218,6 +218,13 @@ class Plugin(Generic[P]):
     async def stop(self) -> None:
         """Release everything. Called after the last request, in reverse order."""
 
+    def dump_state(self) -> object:
+        """Return what the instance has learnt, for `GET /debug/plugins/state`: JSON or dataclasses, at most 100 entries of each list.
+
+        Never prompts or credentials.
+        """
+        return None
+
     def endpoint_removed(self, name: str) -> None:
         """Forget state about an endpoint. Called with `Endpoint.name` after it left the pool."""
 

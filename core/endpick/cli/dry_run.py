@@ -8,22 +8,34 @@ from typing import Literal
 
 import click
 
+from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError, fail
 from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
 from endpick.diagnostics import ExitCode
-from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
-from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
+from endpick.requests.record import document_of
+from endpick.scheduling.trace import FilterRecord, ProfileRecord
+from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, missing_data, read_fixture
 
 
 @click.command("try", short_help="Make one decision and show how each plugin voted.")
 @click.argument("config")
 @click.option("--request", "request_file", required=True, help="File with the request body; `-` reads standard input.")
-@click.option("--endpoints", "endpoints_file", required=True, help="YAML or JSON file with the endpoints and their `data:`.")
+@click.option("--endpoints", "endpoints_file", help="YAML or JSON file with the endpoints and their `data:`.")
+@click.option("--from", "url", metavar="URL", help="Take the endpoints and their data from the metrics port of a running endpick.")
+@TOKEN_OPTION
 @click.option("--path", default=DEFAULT_PATH, show_default=True, help="Path of the request.")
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Request header; may be repeated.")
 @click.option("--seed", default=1, show_default=True, help="Random seed; the same seed gives the same decision.")
 @FORMAT_OPTION
 def command(
-    config: str, request_file: str, endpoints_file: str, path: str, headers: tuple[str, ...], seed: int, output: Literal["text", "json"]
+    config: str,
+    request_file: str,
+    endpoints_file: str | None,
+    url: str | None,
+    token_file: Path | None,
+    path: str,
+    headers: tuple[str, ...],
+    seed: int,
+    output: Literal["text", "json"],
 ) -> None:
     """Make one decision with the plugins of CONFIG, and show the answer of each.
 
@@ -33,21 +45,27 @@ def command(
       endpoints:
         - {name: a, address: 10.0.0.1, port: 8000, data: {waiting-queue-size: 3, kv-cache-usage: 0.5}}
 
-    No data source or discovery runs. Exit code 0: a decision was made, even if it refuses the request.
+    No data source or discovery runs, and plugins have learnt nothing. Exit code 0: a decision was made, even if it refuses the request.
     """  # noqa: D301 - click needs the backspace character
+    if (endpoints_file is None) == (url is None):
+        raise click.UsageError("give the endpoints with --endpoints or --from")
     plan = plan_or_exit(config, as_json=output == "json")
-    body, situation = _content(request_file), _content(endpoints_file)
+    body = _content(request_file)
+    situation = _content(endpoints_file) if endpoints_file is not None else _live(AdminClient(str(url), token_file))
     named = _headers(headers)
     try:
         with Host(plan, seed=seed) as host:
             arrange(host, read_fixture(situation))
+            for warning in missing_data(host):
+                click.echo(f"warning: {warning}", err=True)
             explanation = host.send(body, headers=named, path=path)
     except FixtureError as mistake:
-        raise click.UsageError(f"{endpoints_file} cannot be used:\n{mistake}") from mistake
+        raise click.UsageError(f"{endpoints_file or url} cannot be used:\n{mistake}") from mistake
     except HostRefused as refusal:
         click.echo(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    click.echo(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
+    document = document_of(explanation.record) | {"headers": dict(explanation.headers)}
+    click.echo(json_text(document) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:
@@ -56,6 +74,17 @@ def _content(file: str) -> bytes:
     except OSError as error:
         click.echo(f"error: {file} cannot be read: {error.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
+
+
+def _live(picker: AdminClient) -> bytes:
+    """The pool of a running picker, as an endpoints file."""
+    try:
+        pool = picker.get("endpoints")
+    except AdminError as error:
+        fail(error)
+    named = ("name", "namespace", "address", "port", "labels", "data")
+    endpoints = [{name: endpoint[name] for name in named} for endpoint in pool["endpoints"]]
+    return json_text({"endpoints": endpoints, "pool": pool["pool"]}).encode()
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:
@@ -73,24 +102,15 @@ def _text(explanation: Explanation) -> str:
         verdict = f"goes to {', then '.join(explanation.destinations)}\n"
     else:
         verdict = f"is refused with status {explanation.status}: {explanation.refusal}\n"
-    screened = _screened_out(explanation)
     lines = [
         f"the request {verdict}",
         *(f"  header {name}: {value}\n" for name, value in sorted(explanation.headers.items())),
-        *([f"  left out before scheduling: {', '.join(screened)}\n"] if screened else []),
+        *(f"  left out by {one.instance}: {', '.join(one.endpoints)}\n" for one in explanation.record.removed),
         *(f"\nprofile {run.profile}\n{_run(run)}" for run in explanation.runs),
         *(["\nfaults\n"] if explanation.faults else []),
         *(f"  {fault.instance} ({fault.extension_point}): {fault.problem}\n" for fault in explanation.faults),
     ]
     return "".join(lines)
-
-
-def _screened_out(explanation: Explanation) -> list[str]:
-    first = next(iter(explanation.runs), None)
-    if first is None:
-        return []
-    given = first.filters[0].given if first.filters else first.candidates
-    return [name for name in explanation.pool if name not in given]
 
 
 def _run(run: ProfileRecord) -> str:

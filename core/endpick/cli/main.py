@@ -61,9 +61,11 @@ VERBS: dict[str, Verb] = {
     "explain": Verb("listing:explain", "Explain a diagnostic code."),
     "test": Verb("test:command", "Run the conformance kit on installed plugins."),
     "try": Verb("dry_run:command", "Make one decision and show how each plugin voted."),
+    "why": Verb("why:command", "Explain a decision of a running endpick."),
     "doctor": Verb("doctor:command", "Check the environment for problems."),
     "schema": Verb("schema:command", "Print a JSON Schema, for editors and CI."),
     "lock": Verb("validate:lock", "Pin which distribution provides which plugin type."),
+    "bundle": Verb("bundle:command", "Pack the state of a running endpick for a bug report."),
     "demo": Verb("demo:demo", "Route real traffic through Envoy to simulated model servers."),
     "sim-server": Verb("demo:sim_server", "Run one simulated model server."),
 }

@@ -242,23 +242,6 @@ class Waiting(Output):
     saturation: float = Field(description="Saturation of the pool when the request arrived; 1 is full.")
 
 
-class DecisionOutput(Output):
-    """The argument of the hook `endpick_decision`."""
-
-    id: str = Field(description="The request's `x-request-id`.")
-    model: str
-    path: str
-    priority: int
-    fairness_id: str
-    endpoints: list[str] = Field(description="Names of the candidates.")
-    destinations: list[str] = Field(description="`host:port`, best first; empty if no endpoint was found.")
-    status: int | None = Field(description="HTTP status of the refusal; null if an endpoint was found.")
-    refusal: str
-    runs: list[ProfileRun]
-    waited: Waiting | None = Field(description="Null for a request that did not wait.")
-    unread: str = Field(description="Why the parser failed to read the body; empty if it did not.")
-
-
 class PluginFault(Output):
     """A plugin raised or returned an invalid answer."""
 
@@ -267,13 +250,69 @@ class PluginFault(Output):
     problem: str
 
 
-class TryOutput(Output):
-    """Output of `endpick try`."""
+class EndpointValues(Output):
+    """An endpoint of the pool, and its data at the decision."""
 
-    destinations: list[str] = Field(description="`host:port`, best first; empty if the request was refused.")
-    status: int | None = Field(description="HTTP status of the refusal; null if the request was routed.")
-    refusal: str
-    headers: dict[str, str] = Field(description="Added to the request for the model server.")
-    pool: list[str] = Field(description="Names of all endpoints.")
+    name: str
+    address: str
+    values: dict[str, Any] = Field(description="By data key; a key without a value is left out.")
+    ages: dict[str, float] = Field(description="Seconds since each value was written; none for values computed for this request.")
+
+
+class RemovedEndpoints(Output):
+    """Endpoints left out before scheduling."""
+
+    instance: str = Field(description="The candidate filter, or `subset` for the gateway's hint.")
+    type: str
+    endpoints: list[str]
+    problem: str
+
+
+class OutcomeOutput(Output):
+    """How a routed request ended."""
+
+    cause: Literal["natural", "client-disconnect", "error", "drained"]
+    status: int = Field(description="HTTP status of the response; 0 without response headers.")
+    served_by: str = Field(description="The endpoint that the gateway reported, else the first pick.")
+    gateway_error: str = Field(description="Why the gateway answered in place of the model server.")
+    duration_seconds: float
+    ttft_seconds: float | None
+    response_bytes: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+class DecisionOutput(Output):
+    """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decision`."""
+
+    version: Literal[1]
+    why: Literal["sampled", "asked", "error"] = Field(
+        description="Why it was recorded. A record with `error` has no endpoints, candidates and runs."
+    )
+    plan: str = Field(description="Hash of the plan that decided.")
+    id: str = Field(description="The request's `x-request-id`.")
+    model: str
+    path: str
+    priority: int
+    fairness_id: str
+    time: str = Field(description="ISO 8601.")
+    endpoints: list[EndpointValues] = Field(description="The pool.")
+    removed: list[RemovedEndpoints]
+    candidates: list[str] = Field(description="Endpoints that scheduling started with.")
     runs: list[ProfileRun]
     faults: list[PluginFault]
+    destinations: list[str] = Field(description="`host:port`, best first; empty if no endpoint was found.")
+    status: int | None = Field(description="HTTP status of the refusal; null if an endpoint was found.")
+    refusal: str
+    waited: Waiting | None = Field(description="Null for a request that did not wait.")
+    unread: str = Field(description="Why the parser failed to read the body; empty if it did not.")
+    schedule_seconds: float = Field(description="Time in the scheduler.")
+    decide_seconds: float = Field(description="Time from the request headers to the decision.")
+    outcome: OutcomeOutput | None = Field(description="Null for a refused request.")
+
+
+class TryOutput(DecisionOutput):
+    """Output of `endpick try`."""
+
+    headers: dict[str, str] = Field(description="Added to the request for the model server.")

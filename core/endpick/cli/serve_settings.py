@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from endpick.host.planning.pool import PoolSettings
+    from endpick.serve.decisions import RecordSettings
     from endpick.serve.logs import LogFormat
     from endpick.serve.process import ServeSettings
     from endpick.transport.server import TransportName
@@ -59,6 +60,7 @@ class ServeOptions(PoolOptions):
     tls_cipher_suites: tuple[str, ...]
     metrics_cert_dir: Path | None
     metrics_client_ca_file: Path | None
+    admin_token_file: Path | None
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
     max_endpoints: int
@@ -83,6 +85,9 @@ class ServeOptions(PoolOptions):
     circuit_cool_down: float
     stall_limit: float
     decision_sampling: float
+    decision_log: Path | None
+    log_decisions: bool
+    explain_header: bool
     metrics_max_combinations: int
     enable_grpc_stream_metrics: bool
     log_level: str | None
@@ -149,13 +154,14 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         metrics_host=host,
         metrics_port=options["metrics_port"],
         metrics_tls=_metrics_tls(options),
+        admin_token_file=options["admin_token_file"],
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         transport=options["transport"],
         pool_name=options["pool_name"] or DEFAULT_POOL,
         emits_scores=options["emit_endpoint_scores"],
         legacy_metrics=options["legacy_metrics"],
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
-        decision_sampling_ratio=options["decision_sampling"],
+        records=_records(options),
         max_metric_combinations=options["metrics_max_combinations"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
@@ -172,6 +178,15 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     )
     memory = options["max_memory"]
     return settings if memory is None else replace(settings, max_memory_bytes=memory)
+
+
+def _records(options: ServeOptions) -> RecordSettings:
+    """At level debug, every decision is recorded and logged."""
+    from endpick.serve.decisions import RecordSettings
+
+    everything = log_level(options) == "debug"
+    ratio = 1.0 if everything else options["decision_sampling"]
+    return RecordSettings(ratio, options["explain_header"], options["decision_log"], everything or options["log_decisions"])
 
 
 def _tls(options: ServeOptions) -> TlsSettings | None:

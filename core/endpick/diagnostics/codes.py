@@ -113,6 +113,7 @@ class Code(Enum):
     E0805 = "installed package metadata is inconsistent"
     E0806 = "nothing finds endpoints"
     E0807 = "there is too little memory to serve requests"
+    E0808 = "a file to write cannot be opened"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"

@@ -12,7 +12,7 @@ from endpick.host.breaker import BreakerState
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import KINDS, ExtensionPoint, Kind, OnFault
-from endpick.host.telemetry import Telemetry
+from endpick.host.telemetry import FaultRecord, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,11 @@ def admitted(instance: Instance, telemetry: Telemetry) -> bool:
 
 
 def report_fault(instance: Instance, extension_point: str, problem: BaseException | str, telemetry: Telemetry) -> None:
-    """Count and log an error or an invalid answer."""
+    """Count, log and record an error or an invalid answer."""
     telemetry.fault(instance, extension_point, problem)
+    if telemetry.listener is not None:
+        text = describe_error(problem) if isinstance(problem, BaseException) else problem
+        telemetry.listener.append(FaultRecord(instance.name, str(extension_point), text))
     before = instance.breaker.state
     instance.breaker.failed(skips=instance.on_fault is OnFault.SKIP)
     _report_change(instance, before, telemetry)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from endpick.api.access import AccessScope
@@ -23,8 +25,28 @@ class ResponsePace(Protocol):
     gaps: Distribution | None  # seconds between chunks
 
 
+@dataclass(frozen=True, slots=True)
+class FaultRecord:
+    """A plugin raised or returned an invalid answer during a decision."""
+
+    instance: str
+    extension_point: str
+    problem: str
+
+
 class Telemetry:
     """Receives measurements; by default discards them. Methods are cheap and never raise."""
+
+    listener: list[FaultRecord] | None = None  # faults of the recorded decision that runs now
+
+    @contextmanager
+    def listening(self, faults: list[FaultRecord]) -> Iterator[None]:
+        """Add the faults of a decision to its record. The block must not await."""
+        before, self.listener = self.listener, faults
+        try:
+            yield
+        finally:
+            self.listener = before
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
         """Histogram of call durations."""

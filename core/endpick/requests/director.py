@@ -18,7 +18,6 @@ from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
     REQUEST_ID,
-    BuiltRequest,
     HeadersForUpstream,
     build_request,
     first_of,
@@ -56,9 +55,10 @@ from endpick.requests.pipeline import (
     shed,
     was_cached,
 )
+from endpick.requests.record import SUBSET, DecisionLog, DecisionRecord, Removal, Why
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
 from endpick.requests.waiting import FlowGate, decide_later
-from endpick.scheduling.trace import UNREAD
+from endpick.scheduling.trace import UNREAD, traced
 
 _SHEDDING: Final = OverloadStage.SHEDDING
 
@@ -80,6 +80,7 @@ class Director:
         emits_scores: bool = False,
         rules: ModelRules | None = None,
         gate: FlowGate | None = None,
+        decisions: DecisionLog | None = None,
     ) -> None:
         """A pipeline with flow control requires a gate."""
         self._pipeline = pipeline
@@ -95,7 +96,8 @@ class Director:
         self._emits_scores = emits_scores
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
-        self._exchange_host = ExchangeHost(self.access, telemetry, clock)
+        self._decisions = decisions
+        self._exchange_host = ExchangeHost(self.access, telemetry, clock, decisions)
         self._gate = gate
         if gate is not None:
             gate.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -115,7 +117,7 @@ class Director:
         pipeline, access = self._pipeline, self.access
         if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
             self._report_body_modes(incoming.body_modes, pipeline)
-        built: BuiltRequest | None = None
+        job: Job | None = None
         try:
             is_bodiless = incoming.body is None and incoming.body_modes.sees_request_body and not incoming.unread
             if is_bodiless and not pipeline.responders:
@@ -135,26 +137,38 @@ class Director:
                 built.request = process_headers(pipeline.header_processors, built.request, job.state, access)
             if built.request.priority < 0 and self._memory.stage >= _SHEDDING:
                 self._memory.shed += 1
-                return self.refuse(SHED_FOR_MEMORY, built)
+                return self.refuse(SHED_FOR_MEMORY, job)
+            if self._decisions is not None:
+                job.record = self._decisions.begin(built.request, pipeline.plan)
             if pipeline.flow_control is not None and self._gate is not None:
                 waiting = self._gate.enter(built, job.state)
                 if waiting is not None:
                     return decide_later(self, job, waiting)
             return decide_later(self, job, None) if self.prepare(job) else self.conclude(job)
         except RequestRefused as refusal:
-            return self.refuse(refusal.refused, built, incoming)
+            return self.refuse(refusal.refused, job, incoming)
 
     def prepare(self, job: Job) -> bool:
         """Find candidates and run synchronous producers. True if others must be awaited. Raises RequestRefused."""
+        if job.record is None:
+            return self._prepare(job)
+        with self._telemetry.listening(job.record.faults):
+            return self._prepare(job)
+
+    def _prepare(self, job: Job) -> bool:
         pipeline = job.pipeline = self._pipeline
         built, access = job.built, self.access
         if self._view._generation is not self._pool.generation:
             self._view = self._pool.view(access)
         endpoints = within(job.incoming.subset, self._view)
+        record = job.record
+        if record is not None and len(endpoints) < len(self._view):
+            others = tuple([each.name for each in self._view.members if each not in endpoints])
+            record.removed.append(Removal(SUBSET, SUBSET, others))
         if pipeline.flow_control is None:
             shed(pipeline.detector, built.request, endpoints, access)
         if pipeline.candidate_filters:
-            endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access)
+            endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access, record)
         if not len(endpoints):
             raise RequestRefused(NO_CANDIDATES)
         job.endpoints = endpoints
@@ -166,12 +180,22 @@ class Director:
 
     def conclude(self, job: Job) -> Decision:
         """Admit, schedule and prepare the request. Raises RequestRefused."""
+        if job.record is None:
+            return self._conclude(job)
+        with self._telemetry.listening(job.record.faults):
+            return self._conclude(job)
+
+    def _conclude(self, job: Job) -> Decision:
         pipeline, built, state, access = job.pipeline, job.built, job.state, self.access
         request = built.request
         if pipeline.admitters:
             admit(pipeline.admitters, request, job.endpoints, state, access)
+        scheduler, record = pipeline.scheduler, job.record
+        if record is not None:
+            record.begin_scheduling(job.endpoints, state)
+            scheduler = traced(scheduler, record.runs.append)
         started = perf_counter()
-        result = pipeline.scheduler.schedule(request, job.endpoints, state, access)
+        result = scheduler.schedule(request, job.endpoints, state, access)
         seconds = perf_counter() - started
         if isinstance(result, Rejection):
             self._telemetry.request_scheduled(seconds, None, request.model)
@@ -190,6 +214,7 @@ class Director:
             refusal = RequestRefused(NOT_RESERVED)
         # Built after the pre-request plugins, which may open circuits of observers.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
+        exchange.record, exchange.plan = record, pipeline.plan
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._gate is not None:
             flight = self._gate.track(request, picked.members[0])
@@ -200,16 +225,22 @@ class Director:
                 return refusal
             raise refusal
         size_bytes = request.size_bytes if built.body is None else len(built.body)
-        seconds = self._clock() - request.received_at
-        self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
+        decided = self._clock() - request.received_at
+        self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, decided)
+        if record is not None:
+            record.decided(result, seconds, decided)
         self._sent.update(result.destinations)
         scores = scores_of(result) if self._emits_scores else None
         return Routed(result.destinations, exchange, headers._values, built.body, headers._metadata, headers._removed, scores, flight)
 
-    def refuse(self, refusal: Refused, built: BuiltRequest | None, incoming: IncomingRequest | None = None) -> Refused:
-        """Count a refusal."""
-        if built is not None:
-            request = built.request
+    def refuse(self, refusal: Refused, job: Job | None, incoming: IncomingRequest | None = None) -> Refused:
+        """Count and record a refusal."""
+        if job is not None:
+            request = job.built.request
+            if self._decisions is not None:
+                record = job.record or DecisionRecord.of(request, job.pipeline.plan, Why.ERROR)
+                record.refused(refusal)
+                self._decisions.finish(record)
             self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         elif incoming is not None:
             self._telemetry.request_refused("", "", _fairness_id(incoming), 0, refusal.code)

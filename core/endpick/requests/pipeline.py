@@ -33,8 +33,10 @@ from endpick.host.kinds import Kind
 from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import FAIRNESS_ID, BuiltRequest, HeadersForUpstream, Parsers, compile_parsers, first_of
 from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, BodyModes, IncomingRequest, RequestRefused, refused
+from endpick.requests.record import DecisionRecord, Removal
 from endpick.requests.response import Observers, compile_observers
 from endpick.scheduling.scheduler import Scheduler, as_view
+from endpick.scheduling.trace import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Pipeline:
     objectives: Mapping[str, int] = field(default_factory=dict)
     flow_control: BoundFlowControl | None = None
     propagates_priority: bool = False
+    plan: str = ""  # hash of the plan
 
     @property
     def producers(self) -> tuple[CompiledProducer, ...]:
@@ -65,7 +68,7 @@ class Pipeline:
 class Job:
     """One request in a pipeline."""
 
-    __slots__ = ("built", "endpoints", "incoming", "pipeline", "state")
+    __slots__ = ("built", "endpoints", "incoming", "pipeline", "record", "state")
 
     def __init__(self, incoming: IncomingRequest, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> None:
         self.incoming = incoming
@@ -73,6 +76,7 @@ class Job:
         self.built = built
         self.endpoints = endpoints
         self.state = state
+        self.record: DecisionRecord | None = None
 
 
 def compile_pipeline(
@@ -84,6 +88,7 @@ def compile_pipeline(
     objectives: Mapping[str, int] | None = None,
     flow_control: BoundFlowControl | None = None,
     propagates_priority: bool = False,
+    plan: str = "",
     telemetry: Telemetry,
 ) -> Pipeline:
     """Bind the instances. Raises TypeError for a wrong kind."""
@@ -108,6 +113,7 @@ def compile_pipeline(
         objectives or {},
         flow_control,
         propagates_priority,
+        plan,
     )
 
 
@@ -185,7 +191,9 @@ def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints,
         raise RequestRefused(refused(fault))
 
 
-def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints:
+def filter_candidates(
+    steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access, record: DecisionRecord | None = None
+) -> Endpoints:
     """The endpoints that all filters keep."""
     dropped: BoolArray | None = None
     for step in steps:
@@ -202,6 +210,9 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
         others = np.ones(len(endpoints.pool_members), dtype=np.bool_)
         others[kept._row_numbers()] = False
         dropped = others if dropped is None else dropped | others
+        if record is not None:
+            removed = names_of(endpoints.where(endpoints.gather(others)))
+            record.removed.append(Removal(step.instance.name, step.instance.type, removed))
     return endpoints if dropped is None else endpoints.where(~endpoints.gather(dropped))
 
 

@@ -23,10 +23,12 @@ from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.compressed_body import IDENTITY, CompressedUsage, decoder_of
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
+from endpick.requests.record import DecisionLog, DecisionRecord, Why
 from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.requests.restored_names import ModelNameRestorer
 
 _STATUS_DIGITS: Final = 3
+_FIRST_SERVER_ERROR: Final = 500
 _NO_USAGE: Final = UsageReader()
 _OPEN: Final = BreakerState.OPEN
 
@@ -82,6 +84,7 @@ class ExchangeHost:
     access: Access
     telemetry: Telemetry
     clock: Callable[[], float]
+    decisions: DecisionLog | None = None
 
 
 class TrackedExchange:
@@ -103,13 +106,16 @@ class TrackedExchange:
         "_picked",
         "_request",
         "_restorer",
+        "_served",
         "_state",
         "_status",
         "_ttft",
         "_usage",
         "adds_metadata",
         "gaps",
+        "plan",
         "processing_seconds",
+        "record",
         "rewrites",
         "streaming",
     )
@@ -140,6 +146,9 @@ class TrackedExchange:
         self.adds_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
+        self._served: Endpoint | None = picked.members[0]
+        self.record: DecisionRecord | None = None
+        self.plan = ""
         self._restorer: ModelNameRestorer | None = None
         self.rewrites = False  # known after the response headers
         self._usage: UsageReader = _NO_USAGE
@@ -185,9 +194,10 @@ class TrackedExchange:
         if encoding:
             self._decode(encoding.strip().lower())
         added: dict[str, str | None] = {}
+        if served is not None:
+            self._served = _endpoint_at(served, self._picked, self._destinations)
         if self._observers.started:
-            endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
-            head = ResponseHead(self._status, headers, endpoint, served)
+            head = ResponseHead(self._status, headers, self._served, served)
             for step in self._observers.started:
                 answer = step.run(self._host.access, self._request, head, self._state)
                 if answer is not None and not isinstance(answer, Fault):
@@ -251,7 +261,8 @@ class TrackedExchange:
         self._ended = True
         host, request = self._host, self._request
         duration = self._clock() - request.received_at
-        end = ResponseEnd(TERMINATION_OF[cause], self._status, self._usage.result(), self._bytes, duration, self._ttft)
+        usage = self._usage.result()
+        end = ResponseEnd(TERMINATION_OF[cause], self._status, usage, self._bytes, duration, self._ttft, self._served)
         for step in self._observers.ended:
             step.run(host.access, request, end, self._state)
         if self._flight is not None:
@@ -262,6 +273,18 @@ class TrackedExchange:
             self.gaps.total = self._last_chunk_at - self._first_chunk_at
         if self._is_sent:
             host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
+            if host.decisions is not None:
+                self._finish_record(host.decisions, end)
+
+    def _finish_record(self, decisions: DecisionLog, end: ResponseEnd) -> None:
+        record = self.record
+        if record is None:
+            if end.status < _FIRST_SERVER_ERROR and end.cause is not TerminationCause.ERROR:
+                return
+            record = DecisionRecord.of(self._request, self.plan, Why.ERROR)
+            record.destinations = self._destinations
+        record.ended(end)
+        decisions.finish(record)
 
     def abandon(self) -> None:
         """The request was refused after all."""

@@ -188,7 +188,7 @@ class SynchronousSteps(Protocol):
     def conclude(self, job: Job) -> Decision:
         """See `Director.conclude`."""
 
-    def refuse(self, refusal: Refused, built: BuiltRequest | None) -> Refused:
+    def refuse(self, refusal: Refused, job: Job | None) -> Refused:
         """See `Director.refuse`."""
 
 
@@ -206,7 +206,7 @@ async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[
                 produce((producer,), job.built.request, job.endpoints, job.state, director.access)
         return director.conclude(job)
     except RequestRefused as refusal:
-        return director.refuse(refusal.refused, job.built)
+        return director.refuse(refusal.refused, job)
 
 
 async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:

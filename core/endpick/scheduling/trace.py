@@ -1,19 +1,18 @@
-"""Records the answers of plugins in a decision, for hook objects and `endpick try`."""
+"""Records the answers of filters, scorers and the picker in a profile run."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, JSONValue, Rejection
-from endpick.api.scheduling import ProfileRunResult, SchedulingResult
-from endpick.api.state import CycleState, ScoringState
+from endpick.api.request import InferenceRequest
+from endpick.api.scheduling import ProfileRunResult
+from endpick.api.state import ScoringState
 from endpick.host.boundary import Fault, Step
 from endpick.scheduling.scheduler import NUMBERS, Profile, Scheduler, as_view
 
@@ -75,31 +74,6 @@ WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the
 UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionTrace:
-    """One request that reached the scheduler.
-
-    Attributes:
-        model: The name sent to the model server.
-        destinations: `host:port`, best first.
-        status: HTTP status of the refusal; None if an endpoint was found.
-        unread: Why the parser did not read the body.
-    """
-
-    id: str
-    model: str
-    path: str
-    priority: int
-    fairness_id: str
-    endpoints: tuple[str, ...]
-    destinations: tuple[str, ...]
-    status: int | None
-    refusal: str
-    runs: tuple[ProfileRecord, ...]
-    waited: Waited | None = None
-    unread: str = ""
-
-
 def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
     """A copy that passes each profile run to `note`."""
     return replace(scheduler, profiles={name: _TracedProfile(profile, note) for name, profile in scheduler.profiles.items()})
@@ -145,7 +119,7 @@ class _TracedProfile(Profile):
             ProfileRecord(
                 self.name,
                 tuple([_filter_record(step, step.given) for step in filters if step.given is not None]),
-                () if scored is None else _names(scored.endpoints),
+                () if scored is None else names_of(scored.endpoints),
                 tuple(
                     [
                         _scorer_record(step, weight, step.given)
@@ -155,7 +129,7 @@ class _TracedProfile(Profile):
                 ),
                 () if scored is None else tuple(scored.scores.tolist()),
                 self.picker.instance.name,
-                () if result.picked is None else _names(result.picked),
+                () if result.picked is None else names_of(result.picked),
                 result.failure or "",
             )
         )
@@ -165,7 +139,7 @@ class _TracedProfile(Profile):
 def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
     kept = given if step.problem else as_view(given, step.answer)
     assert isinstance(kept, Endpoints)
-    return FilterRecord(step.instance.name, step.instance.type, _names(given), _names(kept), step.problem)
+    return FilterRecord(step.instance.name, step.instance.type, names_of(given), names_of(kept), step.problem)
 
 
 def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
@@ -177,71 +151,6 @@ def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> Scorer
     return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
 
 
-def _names(endpoints: Endpoints) -> tuple[str, ...]:
+def names_of(endpoints: Endpoints) -> tuple[str, ...]:
+    """In order."""
     return tuple([endpoint.name for endpoint in endpoints.members])
-
-
-@dataclass(frozen=True, slots=True)
-class SampledScheduler(Scheduler):
-    """Passes decisions to `show` if `chosen` returns True."""
-
-    chosen: Callable[[], bool] = field(kw_only=True)
-    show: Callable[[DecisionTrace], None] = field(kw_only=True)
-
-    def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """See `Scheduler.schedule`."""
-        if not self.chosen():
-            return Scheduler.schedule(self, request, endpoints, state, access)
-        runs: list[ProfileRecord] = []
-        result = Scheduler.schedule(traced(self, runs.append), request, endpoints, state, access)
-        self.show(_decision_record(request, endpoints, result, runs, state))
-        return result
-
-
-def sampled(scheduler: Scheduler, chosen: Callable[[], bool], show: Callable[[DecisionTrace], None]) -> Scheduler:
-    """A copy that shows the chosen decisions."""
-    return SampledScheduler(
-        scheduler.profiles, scheduler.names, scheduler.pick_profiles, scheduler.process_results, chosen=chosen, show=show
-    )
-
-
-def _decision_record(
-    request: InferenceRequest,
-    endpoints: Endpoints,
-    result: SchedulingResult | Rejection,
-    runs: Sequence[ProfileRecord],
-    state: CycleState,
-) -> DecisionTrace:
-    refusal = result if isinstance(result, Rejection) else None
-    return DecisionTrace(
-        request.id,
-        request.model,
-        request.path,
-        request.priority,
-        request.fairness_id,
-        _names(endpoints),
-        result.destinations if isinstance(result, SchedulingResult) else (),
-        None if refusal is None else refusal.status,
-        "" if refusal is None else refusal.message,
-        tuple(runs),
-        state.get(WAITED),
-        state.get(UNREAD) or "",
-    )
-
-
-def to_json(value: object) -> JSONValue:
-    """A record as JSON: field names in camelCase; NaN and infinity become null."""
-    if is_dataclass(value):
-        return {_camel_case(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): to_json(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)

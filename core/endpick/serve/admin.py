@@ -1,4 +1,4 @@
-"""The metrics port: `/metrics` in Prometheus' formats and `/healthz`."""
+"""The metrics port: `/metrics` in Prometheus' formats, `/healthz` and the admin API."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry
+from endpick.serve.admin_api import AdminAPI
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import CertificateWatch, TlsSettings
@@ -150,7 +151,14 @@ class AdminServer:
     """Serves metrics and health on one port."""
 
     def __init__(
-        self, collector: Collector, gather: Callable[[], None], report: Report, host: str, port: int, tls: TlsSettings | None = None
+        self,
+        collector: Collector,
+        gather: Callable[[], None],
+        report: Report,
+        host: str,
+        port: int,
+        tls: TlsSettings | None = None,
+        api: AdminAPI | None = None,
     ) -> None:
         """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`."""
         self._gather = gather
@@ -161,6 +169,8 @@ class AdminServer:
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
+        if api is not None:
+            api.add_to(application)
         self._refreshing: asyncio.Task[None] | None = None
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 

@@ -27,6 +27,7 @@ from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
+from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline
@@ -109,6 +110,7 @@ def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telem
         objectives=plan.objectives,
         flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
         propagates_priority=plan.propagates_priority,
+        plan=plan_hash(plan),
         telemetry=telemetry,
     )
 
@@ -176,7 +178,6 @@ class Runtime:
     services: HostServices
     table: EndpointTable
     telemetry: Telemetry
-    watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline  # see `DecisionObservers`
     breaker: BreakerSettings = DEFAULT_SETTINGS
 
 
@@ -199,7 +200,7 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     fresh = tuple(instance for instance in built.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
+        pipeline = compile_plan(plan, built, runtime.telemetry)
     except BaseException:
         await stop_quietly(fresh)
         raise

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -30,18 +31,21 @@ _log = logging.getLogger("endpick.serve")
 
 MAX_WAITING_RECORDS = 10_000
 MAX_CHARACTERS = 16_000  # longer texts are cut in the middle
+MAX_RECENT_RECORDS = 500  # kept for the admin API
 
 
 class DroppingQueueHandler(QueueHandler):
-    """Drops records when the queue is full."""
+    """Drops records when the queue is full; keeps the latest."""
 
     def __init__(self) -> None:
+        self.recent: deque[logging.LogRecord] = deque(maxlen=MAX_RECENT_RECORDS)
         self.lines: Queue[logging.LogRecord] = Queue(MAX_WAITING_RECORDS)
         self.dropped = 0
         super().__init__(self.lines)
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Add or drop a record."""
+        self.recent.append(record)
         try:
             self.lines.put_nowait(record)
         except Full:
@@ -69,6 +73,13 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     return stop
+
+
+def recent_lines() -> list[str]:
+    """The latest log lines as JSON, oldest first."""
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, DroppingQueueHandler)]
+    formatter = JSONFormatter()
+    return [formatter.format(record) for handler in handlers for record in tuple(handler.recent)]
 
 
 def last_line(message: str) -> bytes:

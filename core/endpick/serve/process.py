@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -26,7 +27,8 @@ from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.waiting import FlowGate
 from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
 from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
-from endpick.serve.decisions import DecisionObservers
+from endpick.serve.admin_api import AdminAPI, Sources
+from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
@@ -56,6 +58,7 @@ class ServeSettings:
     metrics_host: str = ""
     metrics_port: int = 9090
     metrics_tls: TlsSettings | None = None
+    admin_token_file: Path | None = None
     metrics_staleness_seconds: float = 2.0  # pool gauges leave out older values
     transport: TransportName = "h2"
     pool_name: str = "endpick"  # label `name` of the pool gauges
@@ -67,7 +70,7 @@ class ServeSettings:
     drain_timeout_seconds: float = 30.0  # after SIGTERM, new requests are still served
     finish_timeout_seconds: float = 30.0  # then for open streams, as for those of instances that a reload replaced
     sessions: SessionSettings = field(default_factory=SessionSettings)
-    decision_sampling_ratio: float = 0.01  # share shown to hook objects, 0 to 1
+    records: RecordSettings = field(default_factory=RecordSettings)
     max_metric_combinations: int = MAX_COMBINATIONS
     legacy_metrics: bool = False  # see `LegacyNames`
     grpc_stream_metrics: bool = False
@@ -138,8 +141,8 @@ class _Process:
         self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
         self._table.rules.configure(plan.models)
         PoolLog(self._table, self._metrics, clock)
-        self._observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, self._metrics, clock)
-        self._runtime = Runtime(self._services, self._table, self._recorder, self._observers.watched, settings.breaker)
+        self._records = _new_records(plan, settings.records, self._metrics, clock)
+        self._runtime = Runtime(self._services, self._table, self._recorder, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
         self._memory = _new_memory(settings.max_memory_bytes)
@@ -150,7 +153,7 @@ class _Process:
         control.lifecycle.on_entered(self._phase_entered)
         self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
         self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
-        self._count_events("endpick_decision_records", "Decision records for hook objects, by outcome.", self._observers.counts)
+        self._count_events("endpick_decision_records", "Decision records, by what became of them.", self._records.counts)
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
@@ -159,13 +162,28 @@ class _Process:
         exposition = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition
         admin = AdminServer(
-            page, exposition.gather, self._readiness.report, settings.metrics_host, settings.metrics_port, settings.metrics_tls
+            page,
+            exposition.gather,
+            self._readiness.report,
+            settings.metrics_host,
+            settings.metrics_port,
+            settings.metrics_tls,
+            self._admin_api(),
         )
         metrics_port = await _start(self._stack, admin)
         health = open_server("h2", settings.health, health_methods(self._board))
         health_port = await _start(self._stack, health)
         self._count_events("endpick_health_events", "Events on the gRPC health port.", health.counters.snapshot)
         return health, health_port, metrics_port
+
+    def _admin_api(self) -> AdminAPI:
+        sources = Sources(self._current, self._records, self._metrics, lambda: self._table.generation, lambda: (), lambda _name: None)
+        token_file = self._settings.admin_token_file
+        try:
+            return AdminAPI(sources, token_file)
+        except OSError as error:
+            message = f"the token file {token_file} cannot be read: {error.strerror}"
+            raise StartRefused(Diagnostic(Code.E0808, message, help="name a readable file with --admin-token-file")) from error
 
     def watch_event_loop(self) -> None:
         watchdog = Watchdog(self._settings.watchdog, self._metrics, self._readiness.stalled)
@@ -193,8 +211,8 @@ class _Process:
         self._stack.push_async_callback(shut_down)
         self._stack.callback(self._overload.stop)
         self._overload.start()
-        self._observers.start()
-        self._stack.push_async_callback(asyncio.to_thread, self._observers.stop)
+        self._records.start()
+        self._stack.push_async_callback(asyncio.to_thread, self._records.stop)
 
     def make_director(self) -> tuple[Director, FlowGate]:
         table, clock = self._table, self._services.clock
@@ -213,6 +231,7 @@ class _Process:
             emits_scores=self._settings.emits_scores,
             rules=table.rules,
             gate=gate,
+            decisions=self._records,
         )
         self._current.on_replaced.append(lambda new: director.switch(new.pipeline))
         return director, gate
@@ -282,7 +301,7 @@ class _Process:
         return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
 
     def _remarks(self) -> tuple[str, ...]:
-        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._observers.remarks())
+        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._records.remarks())
 
     def _phase_entered(self, entered: Phase) -> None:
         for phase in Phase:
@@ -305,6 +324,14 @@ def _new_memory(limit_bytes: int) -> Memory:
         message = f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: endpick itself takes {memory.resident() >> 20} MiB"
         raise StartRefused(Diagnostic(Code.E0807, message, help="allow more"))
     return memory
+
+
+def _new_records(plan: Plan, settings: RecordSettings, metrics: EndpickMetrics, clock: Callable[[], float]) -> DecisionRecords:
+    try:
+        return DecisionRecords(plan.hooks, settings, metrics, clock)
+    except OSError as error:
+        message = f"the decision log {settings.file} cannot be opened: {error.strerror}"
+        raise StartRefused(Diagnostic(Code.E0808, message, help="name a file in a writable folder with --decision-log")) from error
 
 
 def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:

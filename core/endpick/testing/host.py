@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +21,7 @@ from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
-from endpick.api.request import DirectResponse
+from endpick.api.request import DirectResponse, InferenceRequest
 from endpick.config import load_config
 from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
@@ -28,11 +29,12 @@ from endpick.host.discovery import API_MAJOR, Candidate, discover
 from endpick.host.instance import Instance, scope_of
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.planning.planner import make_plan
-from endpick.host.telemetry import NullTelemetry
+from endpick.host.telemetry import FaultRecord, NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
-from endpick.scheduling.trace import ProfileRecord, traced
+from endpick.requests.record import DecisionRecord, Why
+from endpick.scheduling.trace import ProfileRecord
 from endpick.serve.deployment import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
 from endpick.testing.factories import BUILT_IN_KEYS, make_pool
@@ -48,41 +50,55 @@ class HostRefused(Exception):  # noqa: N818 - an outcome, not an accident
 
 
 @dataclass(frozen=True, slots=True)
-class FaultRecord:
-    """A plugin raised or returned an invalid answer during a decision."""
-
-    instance: str
-    extension_point: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation:
     """One decision and the answers of every plugin."""
 
+    record: DecisionRecord
     destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal and a plugin's own response
     status: int | None  # HTTP status of these
-    refusal: str  # the reason; empty if not refused
     headers: Mapping[str, str]  # added for the model server
-    pool: tuple[str, ...]
-    runs: tuple[ProfileRecord, ...]
-    faults: tuple[FaultRecord, ...]
+
+    @property
+    def refusal(self) -> str:
+        """The reason; empty if not refused."""
+        return self.record.refusal
+
+    @property
+    def runs(self) -> Sequence[ProfileRecord]:
+        """The runs of scheduling profiles, in order."""
+        return self.record.runs
+
+    @property
+    def faults(self) -> Sequence[FaultRecord]:
+        """Plugins that raised, or returned an invalid answer."""
+        return self.record.faults
 
     def run(self, profile: str) -> ProfileRecord:
         """The run of one profile. Raises KeyError."""
         return {run.profile: run for run in self.runs}[profile]
 
 
-class _FaultLog(NullTelemetry):
-    def __init__(self) -> None:
-        self.faults: list[FaultRecord] = []
-
-    def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
-        self.faults.append(FaultRecord(instance.name, str(extension_point), text))
-
+class _AccessLog(NullTelemetry):
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        self.faults.append(FaultRecord(scope.instance, access, f"data key '{key}' is not declared"))
+        if self.listener is not None:
+            self.listener.append(FaultRecord(scope.instance, access, f"data key '{key}' is not declared"))
+
+
+class _LatestRecord:
+    """The `DecisionLog` of a host: records every decision, keeps one."""
+
+    def __init__(self) -> None:
+        self._record: DecisionRecord | None = None
+
+    def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord:
+        return DecisionRecord.of(request, plan, Why.ASKED)
+
+    def finish(self, record: DecisionRecord) -> None:
+        self._record = record
+
+    def take(self) -> DecisionRecord | None:
+        record, self._record = self._record, None
+        return record
 
 
 class Host:
@@ -106,8 +122,8 @@ class Host:
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
         self.table = make_pool(0, keys=self.keys.values(), clock=self.clock)
         self.table.rules.configure(plan.models)
-        self._faults = _FaultLog()
-        self._runs: list[ProfileRecord] = []
+        telemetry = _AccessLog()
+        self._log = _LatestRecord()
         draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
 
         def context_for(planned: PlannedInstance) -> PluginContext:
@@ -118,17 +134,16 @@ class Host:
         if isinstance(built, tuple):
             raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
         self.instances: Mapping[str, Instance] = built
-        pipeline = compile_plan(plan, built, self._faults)
-        listening = replace(pipeline, scheduler=traced(pipeline.scheduler, self._runs.append))
-        access = Access(on_violation=self._faults.undeclared_access)
+        access = Access(on_violation=telemetry.undeclared_access)
         self._director = Director(
-            listening,
+            compile_plan(plan, built, telemetry),
             self.table,
-            self._faults,
+            telemetry,
             self.clock,
             random=random.Random(draws.random()),  # noqa: S311
             access=access,
             rules=self.table.rules,
+            decisions=self._log,
         )
         self._runner = asyncio.Runner()
         self._started: list[Instance] = []
@@ -162,22 +177,21 @@ class Host:
 
     def send(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH) -> Explanation:
         """Send a request. It ends at once, so later requests see no load from it."""
-        self._runs.clear()
-        self._faults.faults.clear()
         named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
         incoming = IncomingRequest({":path": path, ":method": "POST", **named}, body, None, self.clock())
         decision = self._runner.run(self._decide(incoming))
         routed, refused = (decision, None) if isinstance(decision, Routed) else (None, decision)
         if routed is not None:
             routed.exchange.finish(CloseCause.RESET)
+        record = self._log.take() or DecisionRecord(Why.ASKED, "", named[REQUEST_ID], "", path, 0, "")
+        if isinstance(refused, Refused):
+            record.refused(refused)
+        record.time, record.schedule_seconds = self.clock(), 0.0  # the same seed gives the same record
         return Explanation(
+            record,
             () if routed is None else routed.destinations,
             None if refused is None else refused.status,
-            refused.message if isinstance(refused, Refused) else "",
             {} if routed is None else routed.set_headers,
-            tuple(endpoint.name for endpoint in self.table.generation.endpoints),
-            tuple(self._runs),
-            tuple(self._faults.faults),
         )
 
     def close(self) -> None:
@@ -281,6 +295,20 @@ def arrange(host: Host, situation: EndpointsFixture) -> None:
         host.table.write_pool(key, value)
     if mistakes:
         raise FixtureError("\n".join(mistakes))
+
+
+def missing_data(host: Host) -> tuple[str, ...]:
+    """A sentence for each data key of a collector that a profile reads, and some endpoints have no value of."""
+    generation = host.table.generation
+    collected = {key.name for one in host.instances.values() if DataCollector in one.kinds for key in one.subscriptions.produces}
+    read = sorted({key for profile in host.plan.profiles for key in profile.reads} & collected)
+    found = []
+    for key in read:
+        written_at = generation.columns[key].written_at
+        names = [endpoint.name for endpoint, at in zip(generation.endpoints, written_at.tolist(), strict=True) if at == -math.inf]
+        if names:
+            found.append(f"no '{key}' for {', '.join(names)}: scorers rate it as never reported")
+    return tuple(found)
 
 
 def _read(

@@ -16,7 +16,7 @@ from endpick.diagnostics import Code, Span
 from endpick.host.discovery import Candidate, discover_hook_objects
 from endpick.host.hooks import HOOKS, HookConfigReport, HookRegistry, hook_faults, load_hooks
 from endpick.host.resolution import Policy, Reference
-from endpick.serve.decisions import DecisionObservers
+from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.metrics import EndpickMetrics
 from plugin_classes import load_class, scorer_class
 
@@ -49,7 +49,7 @@ def calls(fixture_project, monkeypatch):
 
 
 def shown(registry, *records):
-    observers = DecisionObservers(registry, 1.0, EndpickMetrics(CollectorRegistry()), lambda: 0.0)
+    observers = DecisionRecords(registry, RecordSettings(1.0), EndpickMetrics(CollectorRegistry()), lambda: 0.0)
     for record in records:
         observers.show(record)
 

@@ -26,7 +26,15 @@ class Busy(Stage):
         self.log = Log()
         self.gate = FlowGate(self.table, Access(), lambda: self.now, self.director._memory, lambda: self.log)
         self.pipeline = self.with_queues(rules)
-        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, memory=self.director._memory, gate=self.gate)
+        self.director = Director(
+            self.pipeline,
+            self.table,
+            self.telemetry,
+            lambda: self.now,
+            memory=self.director._memory,
+            gate=self.gate,
+            decisions=self.director._decisions,
+        )
 
     def with_queues(self, rules) -> Pipeline:
         bound = None if rules is None else bind_flow_control(rules, self.policies(), self.telemetry)

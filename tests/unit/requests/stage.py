@@ -11,6 +11,7 @@ from endpick.api import (
     Admitter,
     CandidateFilter,
     DataProducer,
+    InferenceRequest,
     Parser,
     PreRequest,
     RequestHeaderProcessor,
@@ -25,6 +26,7 @@ from endpick.requests.director import Director
 from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import compile_pipeline
+from endpick.requests.record import DecisionRecord, Why
 from endpick.scheduling.scheduler import compile_profile, compile_scheduler
 from endpick_builtin.handlers.profiles import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
@@ -61,6 +63,7 @@ class Stage:
         detector: Instance | None = None,
         memory: Memory | None = None,
         propagates_priority: bool = False,
+        records: bool = False,
         **groups: Sequence[Instance],
     ) -> None:
         self.telemetry = Recording()
@@ -89,7 +92,17 @@ class Stage:
             sent=self.table.sent,
             rules=self.table.rules,
             memory=memory,
+            decisions=self if records else None,
         )
+        self.records: list[DecisionRecord] = []
+
+    def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord:
+        """See `DecisionLog`: every decision is recorded."""
+        return DecisionRecord.of(request, plan, Why.SAMPLED)
+
+    def finish(self, record: DecisionRecord) -> None:
+        """See `DecisionLog`."""
+        self.records.append(record)
 
     def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, method="POST", **headers: str):
         """The decision about a request; header names are written with underscores."""

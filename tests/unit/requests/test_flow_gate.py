@@ -9,7 +9,7 @@ import pytest
 
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause, Routed
-from endpick.scheduling.trace import sampled, to_json
+from endpick.requests.record import document_of
 from unit.flow_control.queue_bench import SETTINGS, settings
 from unit.requests.busy import Busy
 from unit.requests.stage import CHAT, async_producer_of, candidate_filter_of, header_processor_of
@@ -65,16 +65,15 @@ async def test_a_request_is_scheduled_before_the_next_is_dispatched():
 
 
 async def test_the_decision_record_has_the_wait():
-    stage, shown = Busy(), []
+    stage = Busy(records=True)
     stage.load = 1.25
-    stage.director.switch(replace(stage.pipeline, scheduler=sampled(stage.pipeline.scheduler, lambda: True, shown.append)))
     waiting = stage.wait()
     await asyncio.sleep(0)
     stage.now += 2.5
     stage.open()
-    await waiting
-    stage.route()
-    assert [to_json(record)["waited"] for record in shown] == [{"seconds": 2.5, "saturation": 1.25}, None]
+    for routed in (await waiting, stage.route()):
+        routed.exchange.finish(CloseCause.END)
+    assert [document_of(record)["waited"] for record in stage.records] == [{"seconds": 2.5, "saturation": 1.25}, None]
 
 
 async def test_a_dispatched_request_may_still_be_refused():

@@ -14,7 +14,6 @@ from endpick.host.breaker import DEFAULT_SETTINGS
 from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, Refused
-from endpick.scheduling.trace import sampled
 from unit.requests.stage import CHAT, JSON_OK, Stage, observer_of, parser_of, producer_of
 
 PATHS = ("/v1/chat/completions",)
@@ -73,12 +72,9 @@ def test_requests_pass_unread_while_the_circuit_is_open():
 
 
 def test_decision_record_explains_an_unread_body():
-    shown = []
-    stage = Stage(parsers=[odd()])
-    stage.pipeline = replace(stage.pipeline, scheduler=sampled(stage.pipeline.scheduler, lambda: True, shown.append))
-    stage.director.switch(stage.pipeline)
-    stage.route()
-    assert [record.unread for record in shown] == ["plugin 'odd' failed: LookupError: gone"]
+    stage = Stage(parsers=[odd()], records=True)
+    stage.route().exchange.finish(CloseCause.END)
+    assert [record.unread for record in stage.records] == ["plugin 'odd' failed: LookupError: gone"]
 
 
 def test_rewrite_header_refuses_an_unread_body():

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from endpick.scheduling.trace import to_json
+from endpick.requests.record import to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""`endpick bundle`: packs what a bug report needs into one archive."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import click
+
+from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
+from endpick.diagnostics import ExitCode
+
+_PARTS = {
+    "config.json": ("config",),
+    "plan.json": ("plan",),
+    "endpoints.json": ("endpoints",),
+    "decisions.json": ("decisions",),
+    "plugins.json": ("plugins",),
+    "reloads.json": ("reloads",),
+    "state.json": ("debug", "plugins", "state"),
+    "log.json": ("log",),
+    "metrics.txt": ("metrics",),
+    "healthz.txt": ("healthz",),
+}
+_MOST_DECISIONS = "200"
+
+
+@click.command("bundle", short_help="Pack configuration, state and decisions of a running endpick for a bug report.")
+@click.option("-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Default: endpick-bundle-TIME.zip.")
+@URL_OPTION
+@TOKEN_OPTION
+def command(file: Path | None, url: str, token_file: Path | None) -> None:
+    """Write an archive with the configuration, plan, pool, decisions, versions, reloads, metrics and log of a running endpick.
+
+    Secrets in the configuration are masked, and requests are named by id, model and path only. Look through it before you publish it:
+    endpoints have their addresses and labels.
+    """
+    picker = AdminClient(url, token_file)
+    archive = file or Path(time.strftime("endpick-bundle-%Y%m%d-%H%M%S.zip"))
+    try:
+        with ZipFile(archive, "w", ZIP_DEFLATED) as bundle:
+            for name, path in _PARTS.items():
+                bundle.writestr(name, _part(picker, name, path))
+    except OSError as error:
+        click.echo(f"error: {archive} cannot be written: {error.strerror}", err=True)
+        sys.exit(ExitCode.FAILED)
+    except AdminError as error:
+        archive.unlink(missing_ok=True)
+        fail(error)
+    click.echo(f"{archive} ({archive.stat().st_size // 1024 + 1} KiB): {', '.join(_PARTS)}")
+
+
+def _part(picker: AdminClient, name: str, path: tuple[str, ...]) -> str:
+    """A part that the picker refuses is noted in its place; without an answer at all, there is no bundle."""
+    try:
+        return picker.text(*path, **({"limit": _MOST_DECISIONS} if name == "decisions.json" else {}))
+    except AdminError as error:
+        if name == "config.json":
+            raise
+        return json.dumps({"error": str(error)})

@@ -1,0 +1,233 @@
+"""The record of one decision: what endpick knew, what each plugin answered, and how the request ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.request import InferenceRequest, JSONValue
+from endpick.api.request_control import ResponseEnd
+from endpick.api.scheduling import SchedulingResult
+from endpick.api.state import CycleState
+from endpick.host.telemetry import FaultRecord
+from endpick.requests.model import Refused
+from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, names_of
+
+VERSION = 1
+SUBSET = "subset"  # in place of an instance: the gateway's subset hint
+
+
+class Why(StrEnum):
+    """Why a decision is recorded."""
+
+    SAMPLED = "sampled"
+    ASKED = "asked"  # by the client
+    ERROR = "error"  # refused or failed; unless also sampled, without the answers of single plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Endpoints left out before scheduling, by a candidate filter or the subset hint."""
+
+    instance: str
+    type: str
+    endpoints: tuple[str, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a routed request ended; `served_by` is the endpoint that the gateway reported, else the first pick."""
+
+    cause: str
+    status: int
+    served_by: str
+    gateway_error: str
+    duration_seconds: float
+    ttft_seconds: float | None
+    response_bytes: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+Values: TypeAlias = NDArray[np.float64] | NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The pool at the decision: a copy of each column, and when its cells were written; per-request columns have no age."""
+
+    endpoints: tuple[Endpoint, ...]
+    taken_at: float
+    columns: Mapping[str, tuple[Values, FloatArray | None]]
+
+    @property
+    def cells(self) -> int:
+        """The number of values, for limits on memory."""
+        return len(self.endpoints) * len(self.columns)
+
+
+def snapshot(candidates: Endpoints, state: CycleState) -> Snapshot:
+    """Copy the columns of the pool and of the request."""
+    generation = candidates._generation
+    columns: dict[str, tuple[Values, FloatArray | None]] = {
+        name: (column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()
+    }
+    for name, (view, values) in state._columns.items():
+        if view._generation is generation:
+            columns[name] = values, None
+    return Snapshot(generation.endpoints, generation.clock(), columns)
+
+
+@dataclass(slots=True, eq=False)
+class DecisionRecord:
+    """One request; filled in until it ends.
+
+    Attributes:
+        plan: Hash of the plan that decided.
+        model: The name sent to the model server.
+        candidates: Endpoints that scheduling started with.
+        destinations: `host:port`, best first.
+        status: HTTP status of the refusal; None if an endpoint was found.
+        unread: Why the parser did not read the body.
+        time: Unix seconds at the decision.
+    """
+
+    why: Why
+    plan: str
+    id: str
+    model: str
+    path: str
+    priority: int
+    fairness_id: str
+    time: float = field(default_factory=time.time)
+    snapshot: Snapshot | None = None
+    removed: list[Removal] = field(default_factory=list)
+    candidates: tuple[str, ...] = ()
+    runs: list[ProfileRecord] = field(default_factory=list)
+    faults: list[FaultRecord] = field(default_factory=list)
+    destinations: tuple[str, ...] = ()
+    status: int | None = None
+    refusal: str = ""
+    waited: Waited | None = None
+    unread: str = ""
+    schedule_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    outcome: Outcome | None = None
+
+    @classmethod
+    def of(cls, request: InferenceRequest, plan: str, why: Why) -> DecisionRecord:
+        """A record without results. Keeps names only, never bodies."""
+        return cls(why, plan, request.id, request.model, request.path, request.priority, request.fairness_id)
+
+    def concerns(self, endpoint: str) -> bool:
+        """True if the endpoint, with or without its namespace, was in the pool."""
+        known = () if self.snapshot is None else self.snapshot.endpoints
+        return any(endpoint in (each.name, each.name.rpartition("/")[2], each.address) for each in known)
+
+    def begin_scheduling(self, candidates: Endpoints, state: CycleState) -> None:
+        """Note what scheduling starts with."""
+        self.snapshot = snapshot(candidates, state)
+        self.candidates = names_of(candidates)
+        self.waited = state.get(WAITED)
+        self.unread = state.get(UNREAD) or ""
+
+    def decided(self, result: SchedulingResult, schedule_seconds: float, decide_seconds: float) -> None:
+        """Note the pick."""
+        self.destinations = result.destinations
+        self.schedule_seconds, self.decide_seconds = schedule_seconds, decide_seconds
+
+    def refused(self, refusal: Refused) -> None:
+        """Note the refusal."""
+        self.status, self.refusal = refusal.status, refusal.message
+
+    def ended(self, end: ResponseEnd) -> None:
+        """Note the outcome."""
+        usage = end.usage
+        self.outcome = Outcome(
+            end.cause.value,
+            end.status,
+            "" if end.endpoint is None else end.endpoint.name,
+            end.gateway_error,
+            end.duration_seconds,
+            end.ttft_seconds,
+            end.response_bytes,
+            None if usage is None else usage.prompt_tokens,
+            None if usage is None else usage.completion_tokens,
+            None if usage is None else usage.cached_tokens,
+        )
+
+
+class DecisionLog(Protocol):
+    """Chooses the decisions to record, and takes the finished records."""
+
+    def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord | None:
+        """A record for the director to fill in, or None."""
+
+    def finish(self, record: DecisionRecord) -> None:
+        """Called once per record, at the refusal or the end of the response."""
+
+
+def document_of(record: DecisionRecord) -> dict[str, JSONValue]:
+    """The record as JSON; `endpick schema decision` describes it."""
+    document: dict[str, JSONValue] = {"version": VERSION}
+    for each in fields(record):
+        if each.name == "snapshot":
+            document["endpoints"] = [] if record.snapshot is None else _endpoints(record.snapshot)
+        elif each.name == "time":
+            document["time"] = datetime.fromtimestamp(record.time, UTC).isoformat(timespec="milliseconds")
+        else:
+            document[camel_case(each.name)] = to_json(getattr(record, each.name))
+    return document
+
+
+def _endpoints(taken: Snapshot) -> list[JSONValue]:
+    rows: list[JSONValue] = []
+    for row, endpoint in enumerate(taken.endpoints):
+        values: dict[str, JSONValue] = {}
+        ages: dict[str, JSONValue] = {}
+        for name, (column, written_at) in taken.columns.items():
+            value = column[row]
+            if value is None or (isinstance(value, float) and math.isnan(value)):
+                continue
+            values[name] = to_json(value)
+            if written_at is not None:
+                ages[name] = round(taken.taken_at - float(written_at[row]), 4)
+        rows.append({"name": endpoint.name, "address": endpoint.address, "values": values, "ages": ages})
+    return rows
+
+
+def to_json(value: object) -> JSONValue:
+    """Plain data: field names in camelCase; NaN and infinity become null."""
+    if isinstance(value, Enum):
+        return to_json(value.value)
+    if is_dataclass(value):
+        return {camel_case(each.name): to_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(inner) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted((to_json(inner) for inner in value), key=str)
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def camel_case(name: str) -> str:
+    """`first_second` as `firstSecond`."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -1,0 +1,282 @@
+"""The read-only admin API: what serves, the pool, decisions, plugins and reloads, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import orjson
+from aiohttp import web
+from pydantic import TypeAdapter
+
+from endpick import __version__
+from endpick.api.data import AnyKey
+from endpick.api.endpoint import Generation
+from endpick.api.plugin import Plugin
+from endpick.api.request import JSONValue
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
+from endpick.host.instance import Instance
+from endpick.host.planning.changes import _masked as masked
+from endpick.host.planning.changes import parameters_of, plan_hash
+from endpick.host.planning.document import document_of as plan_document
+from endpick.requests.record import document_of, to_json
+from endpick.serve.active_plan import ActivePlan
+from endpick.serve.decisions import DecisionRecords
+from endpick.serve.logs import recent_lines
+from endpick.serve.metrics import EndpickMetrics
+
+DEFAULT_LIMIT: Final = 50
+MAX_LIMIT: Final = 200
+_NO_ACCESS: Final = "admin requests need a loopback address, or the bearer token of --admin-token-file"
+
+Answer = Callable[[], JSONValue]  # called in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path: `take` copies state on the event loop, and returns what builds the answer in a thread."""
+
+    path: str
+    summary: str
+    take: Callable[[web.Request], Answer]
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+class AdminAPI:
+    """The routes beside `/metrics`. Answers loopback clients, and others that have the token."""
+
+    def __init__(self, sources: Sources, token_file: Path | None = None) -> None:
+        """Raises OSError if the token cannot be read."""
+        self._sources = sources
+        self._token = None if token_file is None else token_file.read_text().strip()
+        self._turn = asyncio.Semaphore(1)  # one answer at a time is built beside the requests
+        self.routes = (
+            Route("/config", "The configuration as written and the parameters with defaults; secrets are masked.", self._config),
+            Route("/plan", "The resolved plan, as `endpick plan --format json` prints it.", self._plan),
+            Route("/endpoints", "Each endpoint with all its data, the age of each value and its writer.", self._endpoints),
+            Route("/decisions", "The latest recorded decisions, newest first.", self._decisions, _DECISIONS_QUERY),
+            Route("/decisions/{id}", "The latest recorded decision about the request with this `x-request-id`.", self._decision),
+            Route("/plugins", "Each instance: versions loaded and installed, calls, faults, time and circuit breaker.", self._plugins),
+            Route("/reloads", "The latest reloads: when, why, hashes, changes and result.", self._reloads),
+            Route("/log", "The latest log lines, oldest first.", lambda _request: _log_lines),
+            Route("/debug/plugins/state", "What plugins have learnt, in llm-d's format.", self._state),
+            Route("/openapi.json", "This description.", lambda _request: self._description),
+        )
+
+    def add_to(self, application: web.Application) -> None:
+        """Register the routes."""
+        for route in self.routes:
+            application.router.add_get(route.path, partial(self._answer, route))
+
+    async def _answer(self, route: Route, request: web.Request) -> web.Response:
+        if not self._admits(request):
+            return _refusal(HTTPStatus.FORBIDDEN, _NO_ACCESS)
+        try:
+            async with self._turn:
+                body = await asyncio.to_thread(_built, route.take(request))
+        except LookupError as problem:
+            return _refusal(HTTPStatus.NOT_FOUND, str(problem.args[0]))
+        except ValueError as problem:
+            return _refusal(HTTPStatus.BAD_REQUEST, str(problem))
+        return web.Response(body=body, content_type="application/json")
+
+    def _admits(self, request: web.Request) -> bool:
+        if self._token:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+            return hmac.compare_digest(given.encode(), self._token.encode())
+        try:
+            return ipaddress.ip_address(request.remote or "").is_loopback
+        except ValueError:
+            return False
+
+    def _config(self, _request: web.Request) -> Answer:
+        plan = self._sources.current.deployment.plan
+        return lambda: {
+            "hash": plan_hash(plan),
+            "file": plan.config.path,
+            "document": to_json(masked(plan.config.source.data)),
+            "plugins": [{"name": one.name, "type": one.type, "parameters": to_json(parameters_of(one))} for one in plan.instances],
+        }
+
+    def _plan(self, _request: web.Request) -> Answer:
+        plan = self._sources.current.deployment.plan
+        return lambda: {"hash": plan_hash(plan), **plan_document(plan).model_dump(mode="json", by_alias=True)}
+
+    def _endpoints(self, _request: web.Request) -> Answer:
+        plan = self._sources.current.deployment.plan
+        keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
+        writers = {key.name: instance.name for instance in plan.instances for key in instance.subscriptions.produces}
+        return partial(_pool, _copied(self._sources.generation()), keys, writers)
+
+    def _decisions(self, request: web.Request) -> Answer:
+        query = request.query
+        limit = min(_number(query.get("limit", str(DEFAULT_LIMIT))), MAX_LIMIT)
+        why, endpoint = query.get("why"), query.get("endpoint")
+        records = [
+            record
+            for record in self._sources.records.latest()
+            if (why is None or record.why == why) and (endpoint is None or record.concerns(endpoint))
+        ][:limit]
+        return lambda: {"decisions": [document_of(record) for record in records]}
+
+    def _decision(self, request: web.Request) -> Answer:
+        wanted = request.match_info["id"]
+        found = next((record for record in self._sources.records.latest() if record.id == wanted), None)
+        if found is None:
+            raise LookupError(
+                f"no decision about request '{wanted}' is recorded; --decision-sampling 1 records all, "
+                "--explain-header those with the header x-endpick-explain"
+            )
+        return partial(document_of, found)
+
+    def _plugins(self, _request: web.Request) -> Answer:
+        return lambda: {"plugins": [self._plugin(instance) for instance in self._sources.current.instances()]}
+
+    def _plugin(self, instance: Instance) -> JSONValue:
+        metrics, breaker = self._sources.metrics, instance.breaker
+        timers = tuple(metrics.plugin_duration.members().items())
+        own = [timer for (_, _, name), timer in timers if name == instance.name]
+        seconds, all_seconds = sum(timer.total for timer in own), sum(timer.total for _, timer in timers)
+        return {
+            "name": instance.name,
+            "type": instance.type,
+            "kinds": [kind.kind for kind in instance.kinds],
+            "distribution": instance.distribution,
+            "loadedVersion": instance.version,
+            "installedVersion": self._sources.installed_version(instance.distribution),
+            "calls": sum(sum(timer.counts) for timer in own),
+            "faults": sum(
+                int(sample.value)
+                for family in metrics.faults.collect()
+                for sample in family.samples
+                if sample.labels.get("plugin") == instance.name
+            ),
+            "seconds": round(seconds, 6),
+            "timeShare": round(seconds / all_seconds, 4) if all_seconds else 0.0,
+            "breaker": breaker.state.name.lower(),
+            "breakerReason": breaker.reason,
+        }
+
+    def _reloads(self, _request: web.Request) -> Answer:
+        reloads = tuple(self._sources.reloads())
+        return lambda: {"reloads": [to_json(entry) for entry in reversed(reloads)]}
+
+    def _state(self, _request: web.Request) -> Answer:
+        """On the loop: plugins know of no thread."""
+        plugins: dict[str, JSONValue] = {}
+        for instance in self._sources.current.instances():
+            if type(instance.plugin).dump_state is Plugin.dump_state:
+                continue
+            try:
+                told: dict[str, JSONValue] = {"state": to_json(instance.plugin.dump_state())}
+            except PLUGIN_ERRORS as error:
+                told = {"message": describe_error(error)}
+            plugins[instance.name] = {"type": instance.type, **told}
+        return lambda: {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "plugins": plugins}
+
+    def _description(self) -> JSONValue:
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "endpick admin API", "version": __version__},
+            "paths": {route.path: {"get": _operation(route)} for route in self.routes},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the API reads."""
+
+    current: ActivePlan
+    records: DecisionRecords
+    metrics: EndpickMetrics
+    generation: Callable[[], Generation]
+    reloads: Callable[[], Sequence[object]]
+    installed_version: Callable[[str], str | None]
+
+
+_DECISIONS_QUERY: Final = {
+    "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
+    "why": "Only `sampled`, `asked` or `error`.",
+    "endpoint": "Only decisions that knew this endpoint.",
+}
+
+
+def _log_lines() -> JSONValue:
+    return {"lines": [orjson.loads(line) for line in recent_lines()]}
+
+
+def _built(answer: Answer) -> bytes:
+    return orjson.dumps(answer(), option=orjson.OPT_INDENT_2)
+
+
+def _refusal(status: HTTPStatus, message: str) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps({"error": message}), content_type="application/json")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"limit is a number from 1, not '{text[:20]}'")
+    return int(text)
+
+
+def _operation(route: Route) -> JSONValue:
+    in_path = [("id", "path", "The request's `x-request-id`.")] if "{id}" in route.path else []
+    named = [*in_path, *((name, "query", text) for name, text in route.query.items())]
+    return {
+        "summary": route.summary,
+        "parameters": [
+            {"name": name, "in": where, "description": text, "required": where == "path", "schema": {"type": "string"}}
+            for name, where, text in named
+        ],
+        "responses": {
+            "200": {"description": "JSON.", "content": {"application/json": {}}},
+            "403": {"description": "The client is neither local nor has the token."},
+            **({"404": {"description": "Not recorded."}} if in_path else {}),
+        },
+    }
+
+
+def _copied(generation: Generation) -> Generation:
+    columns = {name: type(column)(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
+    now = generation.clock()
+    return Generation(generation.endpoints, columns, dict(generation.pool), lambda: now, dict(generation.pool_written_at))
+
+
+def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[str, str]) -> JSONValue:
+    """In the format of `endpick try --endpoints`, with ages and writers in addition."""
+    now = generation.clock()
+    adapters = {name: TypeAdapter(key.type) for name, key in keys.items()}
+    rows: list[JSONValue] = []
+    for row, endpoint in enumerate(generation.endpoints):
+        namespace, _, name = endpoint.name.rpartition("/")
+        data: dict[str, JSONValue] = {}
+        ages: dict[str, JSONValue] = {}
+        for key, column in generation.columns.items():
+            value = column.values[row]
+            if value is None or value != value:
+                continue
+            data[key] = adapters[key].dump_python(value, mode="json", fallback=repr) if key in adapters else to_json(value)
+            ages[key] = round(now - float(column.written_at[row]), 4)
+        rows.append(
+            {
+                "name": name,
+                "namespace": namespace,
+                "address": endpoint.host,
+                "port": endpoint.port,
+                "labels": dict(endpoint.labels),
+                "data": data,
+                "ages": ages,
+            }
+        )
+    pool = {
+        name: adapters[name].dump_python(value, mode="json", fallback=repr) for name, value in generation.pool.items() if name in adapters
+    }
+    return {"endpoints": rows, "pool": pool, "writers": {name: writers[name] for name in generation.columns if name in writers}}
