@@ -121,8 +121,9 @@ class HookSpecs:
 
     @hookspec
     def endpick_decision(self, record: Document) -> None:
-        """Observe a scheduling decision.
+        """Observe a decision, when its request has ended or was refused.
 
-        Called in a separate thread with a sample of the decisions (`--decision-sampling`). Up to 256 records wait; more are dropped.
+        Called in a separate thread with a sample of the decisions (`--decision-sampling`) and all errors. Up to 256 records wait; more are
+        dropped.
         `endpick schema decision` describes a record.
         """

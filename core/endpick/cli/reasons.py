@@ -43,7 +43,7 @@ def reason_of(decision: DecisionOutput, run: ProfileRun) -> Reason:
     if winner not in equals:
         leader = equals[0]
         return Reason(
-            f"{run.picker} chose {winner}, although {leader} had the best total ({run.totals[place]:.3f} against {best:.3f})", run.picker
+            f"{run.picker} chose {winner}, although {leader} had the best total ({best:.3f} against {run.totals[place]:.3f})", run.picker
         )
     if len(equals) > 1:
         return Reason(f"{run.picker} chose {winner} by chance among {len(equals)} endpoints with equal totals", flips=flips_of(run))
@@ -86,7 +86,8 @@ def _flip(run: ProfileRun, winner: int, scorer: ScorerStep) -> Flip:
         for rounded in _beyond(scorer.weight, weight):
             totals = [total + (rounded - scorer.weight) * score for total, score in zip(run.totals, scores, strict=True)]
             leader = max(range(len(totals)), key=lambda place: totals[place])
-            if rounded >= 0 and totals[leader] > totals[winner] + EQUAL:
+            behind = sum(total < totals[leader] - EQUAL for total in totals)
+            if rounded >= 0 and leader != winner and behind == len(totals) - 1:
                 return Flip(scorer.instance, scorer.weight, rounded, run.candidates[leader])
     return Flip(scorer.instance, scorer.weight, None)
 

@@ -298,16 +298,19 @@ def arrange(host: Host, situation: EndpointsFixture) -> None:
 
 
 def missing_data(host: Host) -> tuple[str, ...]:
-    """A sentence for each data key of a collector that a profile reads, and some endpoints have no value of."""
+    """A sentence for each key of a collector that an instance requires, and that some endpoints have no value of."""
     generation = host.table.generation
-    collected = {key.name for one in host.instances.values() if DataCollector in one.kinds for key in one.subscriptions.produces}
-    read = sorted({key for profile in host.plan.profiles for key in profile.reads} & collected)
+    collectors = {one.name for one in host.instances.values() if DataCollector in one.kinds}
+    readers: dict[str, list[str]] = {}
+    for one in host.plan.graph.subscriptions:
+        if one.required and one.producer in collectors and one.consumer not in collectors:
+            readers.setdefault(one.key.partition("@")[0], []).append(one.consumer)
     found = []
-    for key in read:
-        written_at = generation.columns[key].written_at
-        names = [endpoint.name for endpoint, at in zip(generation.endpoints, written_at.tolist(), strict=True) if at == -math.inf]
-        if names:
-            found.append(f"no '{key}' for {', '.join(names)}: scorers rate it as never reported")
+    for key, names in readers.items():
+        written_at = generation.columns[key].written_at.tolist()
+        missing = [endpoint.name for endpoint, at in zip(generation.endpoints, written_at, strict=True) if at == -math.inf]
+        if missing:
+            found.append(f"{', '.join(missing)}: no '{key}', which {', '.join(names)} reads")
     return tuple(found)
 
 

@@ -56,7 +56,11 @@ def attempt(tmp_path):
 def test_text_shows_who_said_what(attempt):
     result = attempt()
 
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: default/a, default/c: no 'lora-adapters', which lora-affinity-scorer reads\n"
+        "warning: default/c: no 'waiting-queue-size', which queue-scorer reads\n"
+    )
     assert result.stdout == (
         "the request goes to 10.0.0.2:8000, then 10.0.0.1:8000\n"
         "\n"

@@ -1,0 +1,149 @@
+"""The admin API of a serving process, and the verbs that ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from zipfile import ZipFile
+
+import aiohttp
+import pytest
+
+from integration.plugins.serving import Picker, serving
+
+pytestmark = pytest.mark.asyncio
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: file-discovery, parameters: {path: endpoints.yaml}}
+- {type: label-selector-filter, name: big, parameters: {matchLabels: {size: big}}}
+- {type: max-score-picker}
+- {type: queue-scorer}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: big}, {pluginRef: queue-scorer, weight: 3}, {pluginRef: max-score-picker}]
+dataLayer:
+  discovery: {endpoints: {pluginRef: file-discovery}}
+"""
+ENDPOINTS = """\
+endpoints:
+- {name: a, address: 127.0.0.1, port: "1", labels: {size: big}}
+- {name: b, address: 127.0.0.1, port: "2", labels: {size: small}}
+"""
+PATHS = ("config", "plan", "endpoints", "decisions", "decisions/one", "plugins", "reloads", "log", "debug/plugins/state", "openapi.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
+    (tmp_path / "request.json").write_text('{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    return tmp_path
+
+
+async def get(picker: Picker, path: str, **headers: str) -> tuple[int, dict[str, object]]:
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{picker.metrics_port}/{path}", headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def verb(run_cli, picker: Picker, *arguments: str | Path, flag: str = "--url") -> object:
+    return await asyncio.to_thread(run_cli, *arguments, flag, f"http://127.0.0.1:{picker.metrics_port}")
+
+
+async def recorded(picker: Picker, request_id: str) -> None:
+    """Ask, and wait until the decision is recorded: it is when the stream ends."""
+    await picker.ask(request_id=request_id)
+    async with asyncio.timeout(10):
+        while (await get(picker, f"decisions/{request_id}"))[0] != 200:  # noqa: ASYNC110 - recorded by another process
+            await asyncio.sleep(0.01)
+
+
+async def test_every_path_answers(folder):
+    async with serving(folder, "--decision-sampling=1") as picker:
+        await recorded(picker, "one")
+        answers = {path: await get(picker, path) for path in PATHS}
+        assert {path: status for path, (status, _) in answers.items()} == dict.fromkeys(PATHS, 200)
+        decision = answers["decisions/one"][1]
+        assert answers["decisions"][1] == {"decisions": [decision]}
+        assert decision["plan"] == answers["plan"][1]["hash"] == answers["config"][1]["hash"]
+        assert [each["name"] for each in answers["endpoints"][1]["endpoints"]] == ["a", "b"]
+        (scorer,) = [each for each in answers["plugins"][1]["plugins"] if each["name"] == "queue-scorer"]
+        assert (scorer["calls"], scorer["faults"], scorer["breaker"]) == (1, 0, "closed")
+        documented = answers["openapi.json"][1]["paths"]
+        assert {path.replace("{id}", "one").strip("/") for path in documented} == set(PATHS)
+
+
+async def test_unknown_and_malformed_requests_are_told(folder):
+    async with serving(folder) as picker:
+        status, answer = await get(picker, "decisions/none")
+        assert (status, answer["error"].partition(";")[0]) == (404, "no decision about request 'none' is recorded")
+        assert await get(picker, "decisions?limit=many") == (400, {"error": "limit is a number from 1, not 'many'"})
+
+
+async def test_a_token_is_required_if_there_is_one(folder):
+    (folder / "token").write_text("s3cret\n")
+    async with serving(folder, "--admin-token-file=token") as picker:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert (await get(picker, "config", **headers))[0] == 403
+        assert (await get(picker, "config", Authorization="Bearer s3cret"))[0] == 200
+        assert (await picker.health())[0] == 200, "health and metrics need none"
+
+
+async def test_a_thousand_requests_at_once_are_answered(folder):
+    async with serving(folder) as picker:
+        statuses = [status for status, _ in await asyncio.gather(*(get(picker, "endpoints") for _ in range(1000)))]
+        assert statuses == [200] * 1000
+        assert (await picker.ask())[1] == 0
+
+
+async def test_why_explains_a_request(folder, run_cli):
+    async with serving(folder, "--decision-sampling=1") as picker:
+        await recorded(picker, "one")
+        result = await verb(run_cli, picker, "why", "one")
+        assert result.exit_code == 0
+        assert "request one for model 'm' went to 127.0.0.1:1" in result.stdout
+        assert "profile default: filter big left default/a only; it dropped default/b" in result.stdout
+        document = json.loads((await verb(run_cli, picker, "why", "one", "--format", "json")).stdout)
+        assert document["reasons"][0]["decisive"] == "big"
+
+
+async def test_why_explains_an_endpoint_without_traffic(folder, run_cli):
+    async with serving(folder, "--decision-sampling=1") as picker:
+        for number in range(3):
+            await recorded(picker, f"r{number}")
+        result = await verb(run_cli, picker, "why", "--endpoint", "b")
+        assert "picked in 0 of the last 3 recorded decisions\n  3 times filter big dropped it\n" in result.stdout
+        missing = await verb(run_cli, picker, "why", "--endpoint", "c")
+        assert (missing.exit_code, missing.stderr) == (5, "error: there is no endpoint 'c' in the pool; known are default/a, default/b\n")
+
+
+async def test_try_takes_the_pool_of_a_running_picker(folder, run_cli):
+    async with serving(folder) as picker:
+        result = await verb(run_cli, picker, "try", folder / "config.yaml", "--request", folder / "request.json", flag="--from")
+        assert result.exit_code == 0
+        assert "the request goes to 127.0.0.1:1" in result.stdout
+        assert "default/a, default/b: no 'waiting-queue-size'" in result.stderr
+
+
+async def test_bundle_has_what_a_bug_report_needs(folder, run_cli):
+    async with serving(folder, "--decision-sampling=1") as picker:
+        await recorded(picker, "one")
+        result = await verb(run_cli, picker, "bundle", "-o", folder / "bundle.zip")
+        assert result.exit_code == 0
+        with ZipFile(folder / "bundle.zip") as bundle:
+            parts = {name: bundle.read(name).decode() for name in bundle.namelist()}
+    assert {"config.json", "decisions.json", "log.json", "metrics.txt", "healthz.txt"} <= parts.keys()
+    assert json.loads(parts["decisions.json"])["decisions"][0]["id"] == "one"
+    assert parts["healthz.txt"] == "ok\n"
+    assert "endpick_decision_records_total" in parts["metrics.txt"]
+
+
+async def test_verbs_say_that_no_picker_answers(run_cli):
+    result = await asyncio.to_thread(run_cli, "why", "one", "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, result.stderr) == (
+        5,
+        "error: no answer from http://127.0.0.1:1: [Errno 111] Connection refused; is endpick running there?\n",
+    )
