@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs_reference import api, cli, compatibility, configuration, data_keys, diagnostics, hooks, metrics, plugins, testing
+from docs_reference import admin, api, cli, compatibility, configuration, data_keys, diagnostics, hooks, metrics, plugins, testing
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -15,6 +15,7 @@ REPAIR = "run `make schemas`"
 HAND_WRITTEN = frozenset({"index.md", "endpoint-files.md", "protocol.md"})
 
 PAGES: dict[str, Callable[[], str]] = {
+    "admin-api.md": admin.page,
     "api.md": api.page,
     "cli.md": cli.page,
     "configuration.md": configuration.page,

@@ -56,10 +56,10 @@ def page() -> str:
         "`endpick_session_events_total`, by `event`.",
         *_events(SessionCounters().snapshot(), dict(_fields(session_counters, "SessionCounters"))),
         "## Other events",
-        "- `endpick_polls_total`, by `event`: `made`; `skipped` for an endpoint that is idle or does not respond; `reported` if the endpoint "
-        "reported its load in responses.\n"
-        "- `endpick_decision_records_total`, by `event`: `recorded`; `shown` to hook objects and the decision log, or `dropped` "
-        "because they are too slow.",
+        "- `endpick_polls_total`, by `event`: `made`; `skipped` for an endpoint that is idle or does not respond; `reported` if the "
+        "endpoint reported its load in responses.\n"
+        "- `endpick_decision_records_total`, by `event`: `recorded`; `shown` to hook objects and the decision log; `dropped` if they are "
+        "too slow.",
     )
 
 

@@ -199,13 +199,18 @@ def _endpoints(taken: Snapshot) -> list[JSONValue]:
         ages: dict[str, JSONValue] = {}
         for name, (column, written_at) in taken.columns.items():
             value = column[row]
-            if value is None or (isinstance(value, float) and math.isnan(value)):
+            if is_missing(value):
                 continue
             values[name] = to_json(value)
             if written_at is not None:
                 ages[name] = round(taken.taken_at - float(written_at[row]), 4)
         rows.append({"name": endpoint.name, "address": endpoint.address, "values": values, "ages": ages})
     return rows
+
+
+def is_missing(value: object) -> bool:
+    """True for the content of an empty cell."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def to_json(value: object) -> JSONValue:

@@ -27,7 +27,7 @@ from endpick.host.instance import Instance
 from endpick.host.planning.changes import _masked as masked
 from endpick.host.planning.changes import parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
-from endpick.requests.record import document_of, to_json
+from endpick.requests.record import document_of, is_missing, to_json
 from endpick.serve.active_plan import ActivePlan
 from endpick.serve.decisions import DecisionRecords
 from endpick.serve.logs import recent_lines
@@ -46,7 +46,7 @@ class Route:
 
     path: str
     summary: str
-    take: Callable[[web.Request], Answer]
+    take: Callable[[AdminAPI, web.Request], Answer]
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,22 +58,10 @@ class AdminAPI:
         self._sources = sources
         self._token = None if token_file is None else token_file.read_text().strip()
         self._turn = asyncio.Semaphore(1)  # one answer at a time is built beside the requests
-        self.routes = (
-            Route("/config", "The configuration as written and the parameters with defaults; secrets are masked.", self._config),
-            Route("/plan", "The resolved plan, as `endpick plan --format json` prints it.", self._plan),
-            Route("/endpoints", "Each endpoint with all its data, the age of each value and its writer.", self._endpoints),
-            Route("/decisions", "The latest recorded decisions, newest first.", self._decisions, _DECISIONS_QUERY),
-            Route("/decisions/{id}", "The latest recorded decision about the request with this `x-request-id`.", self._decision),
-            Route("/plugins", "Each instance: versions loaded and installed, calls, faults, time and circuit breaker.", self._plugins),
-            Route("/reloads", "The latest reloads: when, why, hashes, changes and result.", self._reloads),
-            Route("/log", "The latest log lines, oldest first.", lambda _request: _log_lines),
-            Route("/debug/plugins/state", "What plugins have learnt, in llm-d's format.", self._state),
-            Route("/openapi.json", "This description.", lambda _request: self._description),
-        )
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
-        for route in self.routes:
+        for route in ROUTES:
             application.router.add_get(route.path, partial(self._answer, route))
 
     async def _answer(self, route: Route, request: web.Request) -> web.Response:
@@ -81,7 +69,7 @@ class AdminAPI:
             return _refusal(HTTPStatus.FORBIDDEN, _NO_ACCESS)
         try:
             async with self._turn:
-                body = await asyncio.to_thread(_built, route.take(request))
+                body = await asyncio.to_thread(_built, route.take(self, request))
         except LookupError as problem:
             return _refusal(HTTPStatus.NOT_FOUND, str(problem.args[0]))
         except ValueError as problem:
@@ -182,13 +170,6 @@ class AdminAPI:
             plugins[instance.name] = {"type": instance.type, **told}
         return lambda: {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "plugins": plugins}
 
-    def _description(self) -> JSONValue:
-        return {
-            "openapi": "3.1.0",
-            "info": {"title": "endpick admin API", "version": __version__},
-            "paths": {route.path: {"get": _operation(route)} for route in self.routes},
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -200,13 +181,6 @@ class Sources:
     generation: Callable[[], Generation]
     reloads: Callable[[], Sequence[object]]
     installed_version: Callable[[str], str | None]
-
-
-_DECISIONS_QUERY: Final = {
-    "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
-    "why": "Only `sampled`, `asked` or `error`.",
-    "endpoint": "Only decisions that knew this endpoint.",
-}
 
 
 def _log_lines() -> JSONValue:
@@ -225,6 +199,14 @@ def _number(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ValueError(f"limit is a number from 1, not '{text[:20]}'")
     return int(text)
+
+
+def _description() -> JSONValue:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "endpick admin API", "version": __version__},
+        "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
+    }
 
 
 def _operation(route: Route) -> JSONValue:
@@ -261,7 +243,7 @@ def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[s
         ages: dict[str, JSONValue] = {}
         for key, column in generation.columns.items():
             value = column.values[row]
-            if value is None or value != value:
+            if is_missing(value):
                 continue
             data[key] = adapters[key].dump_python(value, mode="json", fallback=repr) if key in adapters else to_json(value)
             ages[key] = round(now - float(column.written_at[row]), 4)
@@ -280,3 +262,23 @@ def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[s
         name: adapters[name].dump_python(value, mode="json", fallback=repr) for name, value in generation.pool.items() if name in adapters
     }
     return {"endpoints": rows, "pool": pool, "writers": {name: writers[name] for name in generation.columns if name in writers}}
+
+
+_DECISIONS_QUERY: Final = {
+    "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
+    "why": "Only `sampled`, `asked` or `error`.",
+    "endpoint": "Only decisions that knew this endpoint.",
+}
+
+ROUTES: Final = (
+    Route("/config", "The configuration as written and the parameters with defaults; secrets are masked.", AdminAPI._config),
+    Route("/plan", "The resolved plan, as `endpick plan --format json` prints it.", AdminAPI._plan),
+    Route("/endpoints", "Each endpoint with all its data, the age of each value and its writer.", AdminAPI._endpoints),
+    Route("/decisions", "The latest recorded decisions, newest first.", AdminAPI._decisions, _DECISIONS_QUERY),
+    Route("/decisions/{id}", "The latest recorded decision about the request with this `x-request-id`.", AdminAPI._decision),
+    Route("/plugins", "Each instance: versions loaded and installed, calls, faults, time and circuit breaker.", AdminAPI._plugins),
+    Route("/reloads", "The latest reloads: when, why, hashes, changes and result.", AdminAPI._reloads),
+    Route("/log", "The latest log lines, oldest first.", lambda _api, _request: _log_lines),
+    Route("/debug/plugins/state", "What plugins have learnt, in llm-d's format.", AdminAPI._state),
+    Route("/openapi.json", "This description.", lambda _api, _request: _description),
+)
