@@ -169,6 +169,9 @@ class PrecisePrefixCache:
             wrong = sent.lookup.keys[promise.found_blocks(end.usage) : int(promise.matched)]
             self._check.purged(promise.endpoint, blocks.disprove(wrong, sent.stores))
 
+    def size(self) -> int:
+        return self._index.size
+
     def forget(self, name: str) -> None:
         if self._speculation is not None:
             self._speculation.forget(self._index.slot(name))
@@ -279,6 +282,9 @@ class PrecisePrefixCacheProducer(
         sent = state.private.pop("sent", None)
         if isinstance(sent, Sent):
             self._cache.judge(sent, end)
+
+    def dump_state(self) -> object:
+        return {"blockSizeTokens": self._cache.block_size_tokens, "total": self._cache.size()}
 
     def endpoint_removed(self, name: str) -> None:
         self._cache.forget(name)

@@ -166,6 +166,9 @@ P = TypeVar("P", bound=Parameters, default=Parameters)
 K = TypeVar("K", bound="Plugin[Any]")
 
 
+MAX_DUMPED = 100
+
+
 class Plugin(Generic[P]):
     """Base of all kinds. Subclass a kind (`Scorer`, `Filter`, …), not this.
 
@@ -219,7 +222,7 @@ class Plugin(Generic[P]):
         """Release everything. Called after the last request, in reverse order."""
 
     def dump_state(self) -> object:
-        """Return what the instance has learnt, for `GET /debug/plugins/state`: JSON or dataclasses, at most 100 entries of each list.
+        """What the instance has learnt, for `GET /debug/plugins/state`: JSON with at most `MAX_DUMPED` entries of each list.
 
         Never prompts or credentials.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -40,7 +41,7 @@ from endpick.api.keys import (
     PrefixBlocks,
     PromptTokens,
 )
-from endpick.api.plugin import ignored
+from endpick.api.plugin import MAX_DUMPED, ignored
 
 _Flow: TypeAlias = tuple[str, int]  # fairness id and priority
 _LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
@@ -246,6 +247,10 @@ class InflightLoadProducer(
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
         for charge in _charges(state).values():
             self._ledger.release(charge)
+
+    def dump_state(self) -> object:
+        loads = {load.endpoint.name: {"requests": load.requests, "tokens": load.tokens} for load in self._ledger.loads()}
+        return {"total": len(loads), "endpoints": dict(islice(sorted(loads.items()), MAX_DUMPED))}
 
     def endpoint_removed(self, name: str) -> None:
         self._ledger.forget(name)

@@ -30,6 +30,7 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Distributions
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
+from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
 from endpick_builtin.producers.prefix_tree import PrefixTree
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, chain_root, fingerprints
@@ -192,6 +193,10 @@ class ApproxPrefixCacheProducer(
             finding = self._check.judge(sent.promise, end.usage)
             if finding is not Finding.KEPT:
                 self._purge(sent, sent.promise.found_blocks(end.usage), finding)
+
+    def dump_state(self) -> object:
+        blocks = sorted(self._index.blocks_by_endpoint().items())
+        return {"blockSizeTokens": self._block_size_tokens, "total": self._index.entries, "endpoints": dict(blocks[:MAX_DUMPED])}
 
     def endpoint_removed(self, name: str) -> None:
         self._index.remove(name)

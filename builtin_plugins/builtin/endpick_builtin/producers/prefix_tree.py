@@ -141,6 +141,9 @@ class PrefixTree:
     def entries(self) -> int:
         return sum([holdings.blocks for holdings in self._holdings.values()])
 
+    def blocks_by_endpoint(self) -> dict[str, int]:
+        return {name: self._holdings[slot].blocks for name, slot in self._slots.slot_of.items() if slot in self._holdings}
+
     @property
     def width(self) -> int:
         return self._slots.count

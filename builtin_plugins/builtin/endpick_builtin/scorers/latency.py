@@ -28,7 +28,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, PrefixBlocks
-from endpick.api.plugin import ignored
+from endpick.api.plugin import MAX_DUMPED, ignored
 from endpick_builtin.label_filters import PerPool
 from endpick_builtin.recency import Recency
 from endpick_builtin.scorers.affinity import NOTHING
@@ -203,8 +203,12 @@ class ColdPicks:
         for oldest, _ in self._counts.trim(self._most):
             self._set(picked, oldest, 0)
 
+    def names(self) -> list[str]:
+        return list(self._counts)
+
     def forget(self, name: str) -> None:
         self._counts.pop(name, None)
+        self._by_endpoint = PerPool(self._of)  # a server that restarted stays in the pool
 
     def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
         return np.array([self._counts.get(endpoint.name, 0) for endpoint in pool], dtype=np.float64)
@@ -269,6 +273,10 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
             for run in result.runs.values():
                 if run.picked is not None:
                     self._picks.touch(run.picked)
+
+    def dump_state(self) -> object:
+        used = self._picks.names()
+        return {"total": len(used), "leastRecentFirst": used[:MAX_DUMPED]}
 
     def endpoint_removed(self, name: str) -> None:
         self._picks.forget(name)
