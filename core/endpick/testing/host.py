@@ -64,14 +64,14 @@ class Explanation:
         return self.record.refusal
 
     @property
-    def runs(self) -> Sequence[ProfileRecord]:
+    def runs(self) -> tuple[ProfileRecord, ...]:
         """The runs of scheduling profiles, in order."""
-        return self.record.runs
+        return tuple(self.record.runs)
 
     @property
-    def faults(self) -> Sequence[FaultRecord]:
+    def faults(self) -> tuple[FaultRecord, ...]:
         """Plugins that raised, or returned an invalid answer."""
-        return self.record.faults
+        return tuple(self.record.faults)
 
     def run(self, profile: str) -> ProfileRecord:
         """The run of one profile. Raises KeyError."""

@@ -92,6 +92,13 @@ async def test_a_token_is_required_if_there_is_one(folder):
         assert (await picker.health())[0] == 200, "health and metrics need none"
 
 
+@pytest.mark.parametrize("option", ["--admin-token-file=missing", "--decision-log=missing/decisions.jsonl"])
+async def test_files_that_cannot_be_opened_refuse_the_start(folder, option):
+    with pytest.raises(AssertionError, match="E0808"):
+        async with serving(folder, option):
+            pass
+
+
 async def test_a_thousand_requests_at_once_are_answered(folder):
     async with serving(folder) as picker:
         statuses = [status for status, _ in await asyncio.gather(*(get(picker, "endpoints") for _ in range(1000)))]
