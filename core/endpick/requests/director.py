@@ -58,7 +58,7 @@ from endpick.requests.pipeline import (
 from endpick.requests.record import SUBSET, DecisionLog, DecisionRecord, Removal, Why
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
 from endpick.requests.waiting import FlowGate, decide_later
-from endpick.scheduling.trace import UNREAD, traced
+from endpick.scheduling.trace import UNREAD, Tracer
 
 _SHEDDING: Final = OverloadStage.SHEDDING
 
@@ -97,6 +97,7 @@ class Director:
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
         self._decisions = decisions
+        self._tracer: Tracer | None = None
         self._exchange_host = ExchangeHost(self.access, telemetry, clock, decisions)
         self._gate = gate
         if gate is not None:
@@ -193,7 +194,9 @@ class Director:
         scheduler, record = pipeline.scheduler, job.record
         if record is not None:
             record.begin_scheduling(job.endpoints, state)
-            scheduler = traced(scheduler, record.runs.append)
+            if self._tracer is None or self._tracer.scheduler is not scheduler:
+                self._tracer = Tracer(scheduler)
+            scheduler = self._tracer.into(record.runs)
         started = perf_counter()
         result = scheduler.schedule(request, job.endpoints, state, access)
         seconds = perf_counter() - started

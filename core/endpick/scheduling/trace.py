@@ -74,9 +74,22 @@ WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the
 UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
 
 
-def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
-    """A copy that passes each profile run to `note`."""
-    return replace(scheduler, profiles={name: _TracedProfile(profile, note) for name, profile in scheduler.profiles.items()})
+class Tracer:
+    """A scheduler that records its profile runs. Keep it: binding its steps costs more than a run."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._runs: list[ProfileRecord] = []
+        profiles = {name: _TracedProfile(profile, self._note) for name, profile in scheduler.profiles.items()}
+        self._traced = replace(scheduler, profiles=profiles)
+
+    def into(self, runs: list[ProfileRecord]) -> Scheduler:
+        """The scheduler, which appends to `runs` until the next call."""
+        self._runs = runs
+        return self._traced
+
+    def _note(self, run: ProfileRecord) -> None:
+        self._runs.append(run)
 
 
 class _TracedStep(Step):
@@ -84,6 +97,9 @@ class _TracedStep(Step):
 
     def __init__(self, step: Step) -> None:
         super().__init__(step.call, step.instance, step.extension_point, step.telemetry)
+        self.reset()
+
+    def reset(self) -> None:
         self.given: Endpoints | None = None
         self.answer: object = None
         self.problem = ""
@@ -104,16 +120,17 @@ class _TracedStep(Step):
 
 
 class _TracedProfile(Profile):
-    __slots__ = ("_note",)
+    __slots__ = ("_note", "_traced_filters", "_traced_scorers")
 
     def __init__(self, profile: Profile, note: Callable[[ProfileRecord], None]) -> None:
-        super().__init__(profile.name, profile.filters, profile.scorers, profile.weights, profile.picker)
+        self._traced_filters = tuple([_TracedStep(step) for step in profile.filters])
+        self._traced_scorers = tuple([_TracedStep(step) for step in profile.scorers])
+        super().__init__(profile.name, self._traced_filters, self._traced_scorers, profile.weights, profile.picker)
         self._note = note
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
-        filters = tuple([_TracedStep(step) for step in self.filters])
-        scorers = tuple([_TracedStep(step) for step in self.scorers])
-        result = Profile(self.name, filters, scorers, self.weights, self.picker).run(request, endpoints, state, access)
+        filters, scorers = self._traced_filters, self._traced_scorers
+        result = Profile.run(self, request, endpoints, state, access)
         scored = result.scored
         self._note(
             ProfileRecord(
@@ -133,6 +150,8 @@ class _TracedProfile(Profile):
                 result.failure or "",
             )
         )
+        for step in (*filters, *scorers):
+            step.reset()
         return result
 
 

@@ -173,7 +173,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.api.state import CycleState
     from endpick.host.planning.plan import Plan
     from endpick.host.telemetry import NullTelemetry
-    from endpick.scheduling.trace import traced
+    from endpick.scheduling.trace import Tracer
     from endpick.serve.deployment import compile_plan
     from endpick.testing.factories import make_request
 
@@ -182,7 +182,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     plan: Plan = host.plan
     plain = compile_plan(plan, host.instances, NullTelemetry()).scheduler
     access, notes = Access(), []
-    listening = traced(plain, notes.append)
+    listening = Tracer(plain).into(notes)
 
     results = [one.schedule(make_request(), host.table.view(access), CycleState(access), access) for one in (plain, listening)]
 
