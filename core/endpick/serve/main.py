@@ -19,6 +19,7 @@ from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
+from endpick.serve.reload_log import Trigger
 
 _log = logging.getLogger("endpick.serve")
 
@@ -48,7 +49,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     shutdown = _Shutdown(control, loop, limit_seconds)
     signal.signal(signal.SIGTERM, shutdown.signalled)
     signal.signal(signal.SIGINT, shutdown.signalled)
-    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
+    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.request_reload, Trigger.SIGNAL))
     _report_plan(plan)
     try:
         await serve(plan, settings, control, _started)
