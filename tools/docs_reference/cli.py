@@ -20,6 +20,7 @@ _EXITS = {
     ExitCode.CONFIG_INVALID: "The configuration has mistakes, or cannot be read.",
     ExitCode.PLUGIN_UNUSABLE: "A plugin is missing, broken, incompatible or not as in the lock file.",
     ExitCode.FAILED: "The environment: a port in use, another file that cannot be read or written, a failed start or stop.",
+    ExitCode.DIFFERENT: "`diff` found differences.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C.",
 }
 
