@@ -119,4 +119,4 @@ def _scores(run: ProfileRecord) -> str:
         ]
         rank = str(run.picked.index(name) + 1) if name in run.picked else ""
         rows.append([name, *scores, f"{run.totals[position]:.3f}", rank])
-    return "".join(f"  {line}\n" for line in table(headers, rows).splitlines())
+    return table(headers, rows, 2)

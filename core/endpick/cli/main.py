@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 import click
+from click.shell_completion import CompletionItem
 
 from endpick import __version__
 
@@ -86,6 +87,11 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"endpick.cli.{module}"), function)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs, without importing any, and options."""
+        verbs = [CompletionItem(name, help=verb.summary) for name, verb in VERBS.items() if name.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any."""

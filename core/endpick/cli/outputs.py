@@ -34,7 +34,7 @@ class ListedPlugin(Output):
     metadata_path: str
     problem: str = Field("", description="Why the plugin is broken, with --load.")
     kinds: list[KindName] = Field([], description="With --load.")
-    summary: str = Field("", description="With --load.")
+    summary: str = Field(description="First line of the docstring; empty if the source is not there.")
     stability: Stability = Field(Stability.STABLE, description="With --load.")
     load_seconds: float = Field(0.0, description="Duration of the import, with --load.")
 

@@ -35,17 +35,17 @@ def plan(config: str | None, endpoints_file: Path | None, output: Literal["text"
 
 def _sections(plan: Plan) -> Iterator[str]:
     yield f"plan of {plan.config.path}\n"
-    rows = [(one.name, one.type, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
-    yield "instances\n" + _indented(table(("name", "type", "from", "defined"), rows))
+    rows = [(_named(one), one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
+    yield "instances\n" + table(("name (type)", "from", "defined"), rows, 2)
     for profile in plan.profiles:
-        yield f"scheduling profile {profile.name}\n" + _indented(table(("step", "instance", "weight"), _steps(profile)))
-    yield "requests\n" + _indented(table(("step", "instances"), _request(plan)))
+        yield f"scheduling profile {profile.name}\n" + table(("step", "instance", "weight"), _steps(profile), 2)
+    yield "requests\n" + table(("step", "instances"), _request(plan), 2)
     if plan.flow_control is not None:
-        yield "waiting\n" + _indented(table(_BAND_COLUMNS, _bands(plan.flow_control))) + _indented(_limits(plan.flow_control))
-    yield "collection\n" + _indented(table(("source", "collectors", "idle: no instance reads them"), _collection(plan)))
+        yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _indented(_limits(plan.flow_control))
+    yield "collection\n" + table(("source", "collectors", "idle: no instance reads them"), _collection(plan), 2)
     if plan.graph.subscriptions:
         data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
-        yield "data\n" + _indented(table(("who reads", "what", "from whom"), data))
+        yield "data\n" + table(("who reads", "what", "from whom"), data, 2)
     if plan.announcements:
         yield "filled in\n" + "".join(f"  {one.message}\n" for one in plan.announcements)
 
@@ -99,6 +99,10 @@ def _collection(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield plan.discovery, "the endpoints themselves", ""
     for source in plan.sources:
         yield source.instance, _listed(source.active), _listed(name for name in source.collectors if name not in source.active)
+
+
+def _named(instance: PlannedInstance) -> str:
+    return instance.name if instance.name == instance.type else f"{instance.name} ({instance.type})"
 
 
 def _defined(instance: PlannedInstance, plan: Plan) -> str:

@@ -48,9 +48,10 @@ def test_kind_shows_only_that_kind(fixture_project, run_cli):
 
 
 def test_a_plugin_that_cannot_be_loaded_is_listed_as_broken(fixture_project, run_cli):
-    text = run_cli("list", "--load", path=[fixture_project("broken-import"), fixture_project("good-scorers")]).stdout
+    path = [fixture_project("broken-import"), fixture_project("good-scorers")]
+    text = run_cli("list", "--load", path=path, environment={"COLUMNS": "500"}).stdout
 
-    (broken,) = [line for line in text.splitlines() if line.startswith("broken.import")]
+    (broken,) = [line for line in text.splitlines() if line.startswith("  broken.import ")]
     assert "broken: 'broken.import' cannot be imported" in broken
     assert broken.endswith("[E0305]")
     assert "1 of " in text.splitlines()[-1]
