@@ -14,8 +14,9 @@ from packaging.requirements import Requirement
 from endpick.api.data import AnyKey
 from endpick.api.plugin import DURATION_SCHEMA
 from endpick.api.scheduling import Category, Scorer
-from endpick.cli.console import complete_types, json_text, markdown_table, table
+from endpick.cli.console import complete_types, json_text, markdown_table
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
+from endpick.diagnostics.tables import table
 from endpick.host.discovery import HOST_DISTRIBUTION, discover, import_place, normalise, requirements_of
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load

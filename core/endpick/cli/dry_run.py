@@ -8,8 +8,9 @@ from typing import Literal
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit
 from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
 

@@ -10,9 +10,10 @@ from typing import Literal
 import click
 from click.shell_completion import CompletionItem
 
-from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, did_you_mean
 from endpick.diagnostics.codes import explanation
+from endpick.diagnostics.tables import table
 from endpick.host.discovery import Candidate, discover, summary_of
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name": "invalid name"}

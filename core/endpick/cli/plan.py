@@ -9,7 +9,8 @@ from typing import Literal
 import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
-from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
+from endpick.diagnostics.tables import table
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.planning.document import Picture, document_of, dot, mermaid, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
@@ -35,7 +36,7 @@ def plan(config: str | None, endpoints_file: Path | None, output: Literal["text"
 
 def _sections(plan: Plan) -> Iterator[str]:
     yield f"plan of {plan.config.path}\n"
-    rows = [(_named(one), one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
+    rows = [(one.label, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
     yield "instances\n" + table(("name (type)", "from", "defined"), rows, 2)
     for profile in plan.profiles:
         yield f"scheduling profile {profile.name}\n" + table(("step", "instance", "weight"), _steps(profile), 2)
@@ -99,10 +100,6 @@ def _collection(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield plan.discovery, "the endpoints themselves", ""
     for source in plan.sources:
         yield source.instance, _listed(source.active), _listed(name for name in source.collectors if name not in source.active)
-
-
-def _named(instance: PlannedInstance) -> str:
-    return instance.name if instance.name == instance.type else f"{instance.name} ({instance.type})"
 
 
 def _defined(instance: PlannedInstance, plan: Plan) -> str:

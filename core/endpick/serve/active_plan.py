@@ -213,7 +213,7 @@ class Reloader:
             _log.error("a reload failed: %s; the %s configuration serves", attempt.problem, serves, exc_info=error)
             result = ReloadResult.REFUSED
         entry = attempt.entry(trigger, result)
-        self.log.add(entry)
+        self.log.append(entry)
         return entry
 
     async def _reload(self, attempt: _Attempt, trigger: Trigger) -> ReloadResult:

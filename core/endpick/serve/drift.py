@@ -1,4 +1,4 @@
-"""Notices that the configuration on disk, or an installed plugin, is not the one that serves."""
+"""Compares what serves with the configuration on disk and the installed plugins."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
 from endpick.host.discovery import request_path
 from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
@@ -155,16 +156,13 @@ def _report_plan(plan: Plan) -> None:
         )
 
 
-_HEADER = ("instance", "type", "from", "loaded", "consumes → produces")
+_HEADER = ("name (type)", "from", "loaded", "consumes → produces")
 
 
 def startup_table(plan: Plan) -> str:
     """One line per instance and per default that endpick filled in."""
-    rows = [_HEADER, *(_row(instance) for instance in plan.instances)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    notes = [f"note: {announcement.message}" for announcement in plan.announcements]
-    return "\n".join((*lines, *notes, ""))
+    notes = "".join(f"note: {announcement.message}\n" for announcement in plan.announcements)
+    return table(_HEADER, map(_row, plan.instances), stream=sys.stderr) + notes
 
 
 def _row(instance: PlannedInstance) -> Sequence[str]:
@@ -174,4 +172,4 @@ def _row(instance: PlannedInstance) -> Sequence[str]:
     produced = ", ".join(key.name for key in subscriptions.produces)
     flow = f"{consumed} → {produced}".strip() if consumed or produced else ""
     origin = f"{candidate.distribution} {candidate.version}"
-    return instance.name, instance.type, origin, f"{instance.loaded.load_seconds * 1000:.1f} ms", flow
+    return instance.label, origin, f"{instance.loaded.load_seconds * 1000:.1f} ms", flow

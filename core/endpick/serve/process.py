@@ -190,7 +190,7 @@ class _Process:
         deployment = await unless(stop, deploy(self._plan, self._runtime))
         self._stack.push_async_callback(self._current.end)
         await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
-        self._reloader.log.add(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
+        self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
         await self._show_plan()
 
     async def start_hooks(self) -> None:

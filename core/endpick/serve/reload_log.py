@@ -1,9 +1,8 @@
-"""Remembers the last reloads of a serving process: who asked, what changed and how it ended."""
+"""The last reloads of a serving process: trigger, changes and result."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,18 +51,8 @@ class ReloadEntry:
     problem: str = ""
 
 
-class ReloadLog:
+class ReloadLog(deque[ReloadEntry]):
     """The last 50 reloads, newest last."""
 
     def __init__(self) -> None:
-        self._entries: deque[ReloadEntry] = deque(maxlen=REMEMBERED)
-
-    def add(self, entry: ReloadEntry) -> None:
-        """Remember a reload; the oldest is dropped."""
-        self._entries.append(entry)
-
-    def __iter__(self) -> Iterator[ReloadEntry]:
-        return iter(tuple(self._entries))
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        super().__init__(maxlen=REMEMBERED)

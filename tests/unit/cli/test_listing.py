@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from endpick.cli.console import json_text, table
+from endpick.cli.console import json_text
 from endpick.cli.listing import statuses
+from endpick.diagnostics.tables import table
 from endpick.host.discovery import Candidate
 
 

@@ -76,6 +76,6 @@ async def test_each_reload_is_remembered_with_its_changes():
 def test_the_oldest_reloads_are_forgotten():
     log = ReloadLog()
     for number in range(REMEMBERED + 1):
-        log.add(number)
+        log.append(number)
 
-    assert (len(log), next(iter(log))) == (REMEMBERED, 1)
+    assert (len(log), log[0]) == (REMEMBERED, 1)

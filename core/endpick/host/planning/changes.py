@@ -258,10 +258,11 @@ class _Comparison:
             yield Change(ChangeKind.ON_FAULT, name, old["onFault"], new["onFault"], routes=routes, name="onFault")
 
     def _collection(self) -> Iterator[Change]:
+        in_both = self._old["instances"].keys() & self._new["instances"].keys()
         old, new = self._old["sources"], self._new["sources"]
         for source in _either(old, new):
             before, after = (", ".join(each.get(source, ())) or "none" for each in (old, new))
-            if source in old and source in new and before != after:
+            if source in in_both and before != after:
                 yield Change(ChangeKind.COLLECTION, source, before, after, routes=False, name="collectors")
 
     def _settings(self) -> Iterator[Change]:
