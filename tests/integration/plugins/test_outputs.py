@@ -78,7 +78,8 @@ def test_endpick_alone_passes_doctor_strict(run_cli):
 
 
 def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):
-    lines = run_cli("doctor", "--load", path=[fixture_project("slow-import")]).stdout.splitlines()
+    path = [fixture_project("slow-import")]
+    lines = run_cli("doctor", "--load", path=path, environment={"COLUMNS": "500"}).stdout.splitlines()
 
     begin = next(number for number, line in enumerate(lines) if line.startswith("TYPE")) + 1
     table = [line for line in lines[begin : lines.index("", begin)] if " ms " in line]
