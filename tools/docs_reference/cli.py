@@ -20,8 +20,26 @@ _EXITS = {
     ExitCode.CONFIG_INVALID: "The configuration has mistakes, or cannot be read.",
     ExitCode.PLUGIN_UNUSABLE: "A plugin is missing, broken, incompatible or not as in the lock file.",
     ExitCode.FAILED: "The environment: a port in use, another file that cannot be read or written, a failed start or stop.",
+    ExitCode.DIFFERENT: "`diff` found differences.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C.",
 }
+
+
+_OUTPUT = """## Output
+
+Tables fit the terminal, or 80 columns in a pipe or file: set `COLUMNS=200` for longer lines, or read `--format json`, whose schema
+`endpick schema VERB` prints. Colours appear on terminals only, and not with `NO_COLOR`."""
+
+_COMPLETION = r"""## Shell completion
+
+Add the line of your shell to its start-up file. Verbs, options, plugin types (`describe`, `test`) and diagnostic codes (`explain`) are
+completed; no plugin is imported.
+
+| shell | file | line |
+| --- | --- | --- |
+| Bash | `~/.bashrc` | `eval "$(_ENDPICK_COMPLETE=bash_source endpick)"` |
+| Zsh | `~/.zshrc` | `eval "$(_ENDPICK_COMPLETE=zsh_source endpick)"` |
+| Fish | `~/.config/fish/completions/endpick.fish` | `_ENDPICK_COMPLETE=fish_source endpick \| source` |"""
 
 
 def page() -> str:
@@ -35,6 +53,8 @@ def page() -> str:
         "## Exit codes",
         table(("code", "meaning"), ((str(int(exit_code)), _EXITS[exit_code]) for exit_code in ExitCode)),
         "If several apply, the smallest wins.",
+        _OUTPUT,
+        _COMPLETION,
         *(_verb(name, context) for name in VERBS),
     )
 

@@ -61,16 +61,16 @@ def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | 
     return outcome.plan
 
 
+def complete_types(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For shells: the installed plugin types. Imports no plugin."""
+    from endpick.host.discovery import discover
+
+    return [candidate.type for candidate in discover() if candidate.type.startswith(incomplete)]
+
+
 FORMAT_OPTION = click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows in aligned columns."""
-    lines = [tuple(headers), *map(tuple, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
 
 
 def json_text(document: object) -> str:

@@ -14,10 +14,10 @@ from packaging.requirements import Requirement
 from endpick.api.data import AnyKey
 from endpick.api.plugin import DURATION_SCHEMA
 from endpick.api.scheduling import Category, Scorer
-from endpick.cli.console import json_text, markdown_table, table
+from endpick.cli.console import complete_types, json_text, markdown_table
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
-from endpick.host.discovery import HOST_DISTRIBUTION, discover, normalise, requirements_of
-from endpick.host.environment import import_place
+from endpick.diagnostics.tables import table
+from endpick.host.discovery import HOST_DISTRIBUTION, discover, import_place, normalise, requirements_of
 from endpick.host.kinds import payload_of
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.parameters import parameters_schema
@@ -25,7 +25,7 @@ from endpick.host.resolution import Reference, resolve
 
 
 @click.command("describe")
-@click.argument("plugin_type", metavar="TYPE")
+@click.argument("plugin_type", metavar="TYPE", shell_complete=complete_types)
 @click.option("--from", "distribution", help="The distribution, if several offer the type.")
 @click.option("--example", is_flag=True, help="Print a `plugins:` entry with every parameter at its default.")
 @click.option(

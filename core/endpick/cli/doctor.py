@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import click
 
 from endpick import __version__
-from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.config.upstream import AS_OF
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
-from endpick.host.discovery import API_MAJOR, Candidate, request_path
-from endpick.host.environment import Health, examine, import_place
+from endpick.diagnostics.tables import table
+from endpick.host.discovery import API_MAJOR, Candidate, import_place, request_path
+from endpick.host.environment import Health, examine
 
 _ASK_SECONDS = 5.0
 _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validate` reports those a configuration uses

@@ -9,8 +9,9 @@ from typing import Literal
 import click
 
 from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit
 from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
 from endpick.requests.record import document_of
 from endpick.scheduling.trace import FilterRecord, ProfileRecord
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, missing_data, read_fixture
@@ -139,4 +140,4 @@ def _scores(run: ProfileRecord) -> str:
         ]
         rank = str(run.picked.index(name) + 1) if name in run.picked else ""
         rows.append([name, *scores, f"{run.totals[position]:.3f}", rank])
-    return "".join(f"  {line}\n" for line in table(headers, rows).splitlines())
+    return table(headers, rows, 2)

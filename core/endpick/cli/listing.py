@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import click
+from click.shell_completion import CompletionItem
 
-from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, did_you_mean
 from endpick.diagnostics.codes import explanation
-from endpick.host.discovery import Candidate, discover
+from endpick.diagnostics.tables import table
+from endpick.host.discovery import Candidate, discover, summary_of
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name": "invalid name"}
 
@@ -71,26 +73,39 @@ def _facts(candidate: Candidate, status: str) -> dict[str, object]:
         "sourcePath": candidate.source_path,
         "target": candidate.target,
         "metadataPath": candidate.metadata_path,
+        "summary": summary_of(candidate),
     }
 
 
 def _text(rows: Sequence[dict[str, object]], *, with_kinds: bool) -> str:
     if not rows:
         return "no plugin types are installed\n"
-    headers = ["TYPE", *(["KIND"] if with_kinds else []), "FROM", "API", "STATUS"]
-    lines = [[str(row["type"]), *([", ".join(_kinds(row)) or "-"] if with_kinds else []), *_line(row)] for row in rows]
+    headers = ["TYPE", *(["KIND"] if with_kinds else []), "DESCRIPTION"]
+    blocks = []
+    for origin in dict.fromkeys(map(_origin, rows)):
+        lines = [
+            [str(row["type"]), *([", ".join(_kinds(row)) or "-"] if with_kinds else []), _told(row)]
+            for row in rows
+            if _origin(row) == origin
+        ]
+        blocks.append(f"{origin}\n{table(headers, lines, 2)}")
     troubled = sum(row["status"] != "ok" for row in rows)
     footer = f"\n{troubled} of {len(rows)} need attention; run `endpick doctor`\n" if troubled else ""
-    return table(headers, lines) + footer
+    return "\n".join(blocks) + footer
 
 
-def _line(row: dict[str, object]) -> list[str]:
-    origin = f"{row['distribution']} {row['version']}" + (" (builtin)" if row["builtin"] else "")
-    status = str(row.get("problem") or _SHORT.get(str(row["status"]), row["status"]))
+def _origin(row: dict[str, object]) -> str:
+    editable = f", editable: {row['sourcePath']}" if row["editable"] else ""
+    return f"{row['distribution']} {row['version']}{' (builtin)' if row['builtin'] else ''}{editable}"
+
+
+def _told(row: dict[str, object]) -> str:
+    """The description, or why the type cannot be used."""
+    if row["status"] == "ok":
+        return str(row["summary"])
     if row["status"] == "other-api":
-        status = f"needs plugin API {row['api']}"
-    editable = f" (editable: {row['sourcePath']})" if row["editable"] else ""
-    return [origin, f"v{row['api']}", status + editable]
+        return f"needs plugin API {row['api']}"
+    return str(row.get("problem") or _SHORT.get(str(row["status"]), row["status"]))
 
 
 def _kinds(row: dict[str, object]) -> list[str]:
@@ -116,8 +131,12 @@ def loaded_facts(candidate: Candidate) -> dict[str, object]:
     }
 
 
+def _complete_codes(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(code.name, help=code.title) for code in Code if code.name.startswith(incomplete.upper())]
+
+
 @click.command("explain", short_help="Explain a diagnostic code such as E0301.")
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=_complete_codes)
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def explain(code: str | None, output: Literal["text", "json"]) -> None:
     """Explain a diagnostic CODE such as E0301; without one, list all codes."""

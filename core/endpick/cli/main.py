@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 import click
+from click.shell_completion import CompletionItem
 
 from endpick import __version__
 
@@ -54,6 +55,7 @@ VERBS: dict[str, Verb] = {
     "validate": Verb("validate:validate", "Find every mistake in a configuration."),
     "migrate": Verb("migrate:command", "Convert llm-d's arguments, Deployment or Helm values."),
     "plan": Verb("plan:plan", "Show the resolved plan: order, weights and defaults."),
+    "diff": Verb("diff:command", "Show what another configuration would do differently."),
     "graph": Verb("plan:graph", "Draw which plugin produces data for which other."),
     "new": Verb("new:command", "Create a project for a new plugin."),
     "list": Verb("listing:list_plugins", "List the installed plugin types."),
@@ -88,6 +90,11 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs, without importing any, and options."""
+        verbs = [CompletionItem(name, help=verb.summary) for name, verb in VERBS.items() if name.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any."""
         with formatter.section("Commands"):
@@ -110,5 +117,5 @@ def main() -> None:
     """An endpoint picker for LLM inference gateways whose routing logic is pip-installed.
 
     Exit codes: 0 success, 1 a bug in endpick, 2 wrong usage, 3 invalid or unreadable configuration, 4 plugin missing, broken, incompatible
-    or not as locked, 5 another file, a port, start-up or running failed, 130 interrupted.
+    or not as locked, 5 another file, a port, start-up or running failed, 6 `diff` found differences, 130 interrupted.
     """

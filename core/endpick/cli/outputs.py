@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from endpick.api import Category, Scope, Stability
 from endpick.host.discovery import RequestPath
 from endpick.host.kinds import KindName
+from endpick.host.planning.changes import ChangeKind
 
 
 class Output(BaseModel):
@@ -33,7 +34,7 @@ class ListedPlugin(Output):
     metadata_path: str
     problem: str = Field("", description="Why the plugin is broken, with --load.")
     kinds: list[KindName] = Field([], description="With --load.")
-    summary: str = Field("", description="With --load.")
+    summary: str = Field(description="First line of the docstring; empty if the source is not there.")
     stability: Stability = Field(Stability.STABLE, description="With --load.")
     load_seconds: float = Field(0.0, description="Duration of the import, with --load.")
 
@@ -191,8 +192,37 @@ class TestOutput(Output):
     plugins: list[TestedPlugin]
 
 
+class ComparedPlan(Output):
+    """One side of `endpick diff`."""
+
+    config: str = Field(description="Name of the configuration file.")
+    hash: str = Field(description="Equal for plans that do the same.")
+
+
+class ChangeOutput(Output):
+    """One difference between two plans."""
+
+    kind: ChangeKind
+    subject: str = Field(description="Instance, profile, role or section.")
+    name: str = Field(description="Of a parameter or setting; empty if the subject says it all.")
+    profile: str = Field(description="The scheduling profile, if the change is in one.")
+    old: str | None = Field(description="Null if the subject was added. Secrets are masked.")
+    new: str | None = Field(description="Null if the subject was removed.")
+    routes: bool = Field(description="True if requests may go to other endpoints.")
+    text: str = Field(description="The change as a sentence.")
+
+
+class DiffOutput(Output):
+    """Output of `endpick diff`."""
+
+    old: ComparedPlan
+    new: ComparedPlan
+    changes: list[ChangeOutput] = Field(description="Changes of routing first.")
+
+
 OUTPUTS: dict[str, type[Output]] = {
     "describe": DescribeOutput,
+    "diff": DiffOutput,
     "doctor": DoctorOutput,
     "list": ListOutput,
     "lock": LockOutput,

@@ -9,7 +9,8 @@ from typing import Literal
 import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
-from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
+from endpick.diagnostics.tables import table
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.planning.document import Picture, document_of, dot, mermaid, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
@@ -35,17 +36,17 @@ def plan(config: str | None, endpoints_file: Path | None, output: Literal["text"
 
 def _sections(plan: Plan) -> Iterator[str]:
     yield f"plan of {plan.config.path}\n"
-    rows = [(one.name, one.type, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
-    yield "instances\n" + _indented(table(("name", "type", "from", "defined"), rows))
+    rows = [(one.label, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
+    yield "instances\n" + table(("name (type)", "from", "defined"), rows, 2)
     for profile in plan.profiles:
-        yield f"scheduling profile {profile.name}\n" + _indented(table(("step", "instance", "weight"), _steps(profile)))
-    yield "requests\n" + _indented(table(("step", "instances"), _request(plan)))
+        yield f"scheduling profile {profile.name}\n" + table(("step", "instance", "weight"), _steps(profile), 2)
+    yield "requests\n" + table(("step", "instances"), _request(plan), 2)
     if plan.flow_control is not None:
-        yield "waiting\n" + _indented(table(_BAND_COLUMNS, _bands(plan.flow_control))) + _indented(_limits(plan.flow_control))
-    yield "collection\n" + _indented(table(("source", "collectors", "idle: no instance reads them"), _collection(plan)))
+        yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _indented(_limits(plan.flow_control))
+    yield "collection\n" + table(("source", "collectors", "idle: no instance reads them"), _collection(plan), 2)
     if plan.graph.subscriptions:
         data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
-        yield "data\n" + _indented(table(("who reads", "what", "from whom"), data))
+        yield "data\n" + table(("who reads", "what", "from whom"), data, 2)
     if plan.announcements:
         yield "filled in\n" + "".join(f"  {one.message}\n" for one in plan.announcements)
 

@@ -166,6 +166,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
         watched_config=WatchedFile.now(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
+        config_file=None if path in (None, "-") else Path(path),
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
         max_endpoints=options["max_endpoints"],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from endpick import __version__
-from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, complete_types, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
 from endpick.host.discovery import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS, Candidate, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
@@ -27,7 +27,7 @@ _NOTHING_INSTALLED = Diagnostic(
 
 
 @click.command("test", short_help="Run the conformance kit on installed plugins.")
-@click.argument("plugin_type", metavar="[TYPE]", required=False)
+@click.argument("plugin_type", metavar="[TYPE]", required=False, shell_complete=complete_types)
 @click.option("--dist", "distribution", help="Test every type of this distribution; with TYPE, the distribution if several offer it.")
 @FORMAT_OPTION
 def command(plugin_type: str | None, distribution: str | None, output: str) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.cli.outputs import DecisionOutput, ProfileRun
 from endpick.cli.reasons import Reason, Standing, reason_of, standing_of
+from endpick.diagnostics.tables import table
 
 _MOST_DECISIONS = 200
 

@@ -213,6 +213,9 @@ class ExitCode(IntEnum):
     FAILED = 5
     """The environment refused: port in use, unreadable file other than the configuration, failed start or stop."""
 
+    DIFFERENT = 6
+    """Two configurations do different things."""
+
     INTERRUPTED = 130
     """By Ctrl-C."""
 

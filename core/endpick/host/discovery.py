@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, EntryPoint, PathDistribution
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
@@ -119,6 +123,35 @@ class Candidate:
     def origin(self) -> str:
         """Name and version of the distribution."""
         return f"{self.distribution} {self.version}".rstrip()
+
+
+def import_place(module: str) -> str:
+    """The file of a module; empty if there is none. Imports no parent package."""
+    top, *inner = module.split(".")
+    spec: ModuleSpec | None = find_spec(top)
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return ""
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    if spec is None:
+        return ""
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+
+
+def summary_of(candidate: Candidate) -> str:
+    """First line of the class's docstring, read from the source; empty if it is not there. Imports nothing."""
+    try:
+        classes = _docstrings(Path(import_place(candidate.module)))
+    except (OSError, ValueError, SyntaxError, ImportError):
+        return ""
+    return classes.get(candidate.target.partition(":")[2].partition("[")[0].strip(), "")
+
+
+@functools.cache
+def _docstrings(source: Path) -> Mapping[str, str]:
+    """First lines by class."""
+    classes = (node for node in ast.parse(source.read_bytes()).body if isinstance(node, ast.ClassDef))
+    return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in classes}
 
 
 class Installed:

@@ -9,9 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, PackagePath
-from importlib.util import find_spec
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference, Span
@@ -25,6 +23,7 @@ from endpick.host.discovery import (
     discover_hook_objects,
     find_installed,
     for_endpick,
+    import_place,
     normalise,
     unmet_requirements,
 )
@@ -183,19 +182,6 @@ def examine(path: Sequence[str] | None = None) -> Health:
         *_file_findings(counting.values()),
     )
     return Health(copies, candidates, hook_objects, findings)
-
-
-def import_place(module: str) -> str:
-    """The file of a module; empty if there is none. Imports no parent package."""
-    top, *inner = module.split(".")
-    spec: ModuleSpec | None = find_spec(top)
-    for name in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            return ""
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    if spec is None:
-        return ""
-    return spec.origin or next(iter(spec.submodule_search_locations or ()), "")
 
 
 def _copies_findings(copies: Sequence[Installed], counting: Mapping[str, Installed]) -> Iterator[Diagnostic]:

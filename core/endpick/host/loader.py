@@ -26,6 +26,9 @@ from endpick.host.schema import Schema, fault_of_schemas, schemas_of
 SLOW_IMPORT_SECONDS = 2.0
 _LONGEST_QUOTE = 400
 
+_version_of: dict[tuple[str, str], str] = {}
+"""By distribution and module, when the module was imported: a later installation does not change the code that runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
@@ -93,6 +96,7 @@ def load(
             help=f"install {host.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
         )
         return Loading(None, (fault,))
+    is_new = candidate.module not in sys.modules
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         notes = (f"unmet requirement: {sentence}" for sentence in unmet or unmet_of(candidate.distribution))
@@ -121,7 +125,10 @@ def load(
         )
         return Loading(None, (fault,))
     transcript = "\n".join([*([imported.output.text.rstrip()] if imported.output.text else []), *_warned(imported.output)])
-    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, transcript)
+    key = (candidate.distribution, candidate.module)
+    version = candidate.version if is_new else _version_of.get(key, candidate.version)
+    _version_of[key] = version
+    loaded = LoadedPlugin(replace(candidate, version=version), plugin, name, kinds_of(plugin), imported.seconds, transcript)
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 

@@ -186,7 +186,7 @@ def document_of(record: DecisionRecord) -> dict[str, JSONValue]:
         if each.name == "snapshot":
             document["endpoints"] = [] if record.snapshot is None else _endpoints(record.snapshot)
         elif each.name == "time":
-            document["time"] = datetime.fromtimestamp(record.time, UTC).isoformat(timespec="milliseconds")
+            document["time"] = to_time(record.time)
         else:
             document[camel_case(each.name)] = to_json(getattr(record, each.name))
     return document
@@ -230,6 +230,11 @@ def to_json(value: object) -> JSONValue:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def to_time(unix_seconds: float) -> str:
+    """ISO 8601 in UTC."""
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def camel_case(name: str) -> str:

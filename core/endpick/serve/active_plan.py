@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.hooks import HookRegistry
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
+from endpick.host.planning.changes import changes, plan_hash
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.pool import missing_discovery
 from endpick.serve.deployment import (
@@ -28,6 +30,7 @@ from endpick.serve.deployment import (
     NotStoppedError,
     Runtime,
     StartRefused,
+    carry_over,
     compile_collection,
     declared_keys,
     deploy,
@@ -37,6 +40,7 @@ from endpick.serve.deployment import (
     stop_instances,
     stop_quietly,
 )
+from endpick.serve.reload_log import ReloadEntry, ReloadLog, ReloadResult, Trigger
 
 _log = logging.getLogger("endpick.serve")
 
@@ -182,31 +186,37 @@ def _discovery_plugin(deployment: Deployment) -> object:
 
 
 class Reloader:
-    """Deploys the configuration again if it is valid."""
+    """Deploys the configuration again if it is valid and does something else; `log` remembers each reload."""
 
     def __init__(self, current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> None:
         """`replan` is called in a thread."""
+        self.log = ReloadLog()
         self._current = current
         self._runtime = runtime
         self._hooks = hooks
         self._replan = replan
 
-    async def reload(self) -> bool:
-        """True if the new configuration serves; else the old one keeps serving, and the reason is logged."""
+    async def reload(self, trigger: Trigger) -> ReloadEntry:
+        """If the new configuration is refused, the old one keeps serving, and the reason is logged."""
+        attempt = _Attempt(self._current.deployment.plan)
         before = self._current.deployment
         try:
-            await self._reload()
+            result = await self._reload(attempt, trigger)
         except StartRefused as refusal:
+            attempt.diagnostics = tuple(refusal.diagnostics)
             _log_diagnostics(refusal.diagnostics)
-            _log.error("configuration refused; the old one keeps serving")
-            return False
+            _log.error("configuration refused; the old one keeps serving", extra={"trigger": trigger.value})
+            result = ReloadResult.REFUSED
         except PLUGIN_ERRORS as error:
+            attempt.problem = describe_error(error)
             serves = "old" if self._current.deployment is before else "new"
-            _log.error("a reload failed: %s; the %s configuration serves", describe_error(error), serves, exc_info=error)
-            return False
-        return True
+            _log.error("a reload failed: %s; the %s configuration serves", attempt.problem, serves, exc_info=error)
+            result = ReloadResult.REFUSED
+        entry = attempt.entry(trigger, result)
+        self.log.append(entry)
+        return entry
 
-    async def _reload(self) -> None:
+    async def _reload(self, attempt: _Attempt, trigger: Trigger) -> ReloadResult:
         try:
             async with asyncio.timeout(PLANNING_SECONDS) as limit:
                 outcome = await asyncio.to_thread(self._replan)
@@ -216,8 +226,13 @@ class Reloader:
             raise
         if outcome.plan is None:
             raise StartRefused(*outcome.diagnostics)
+        attempt.new, attempt.diagnostics = outcome.plan, outcome.diagnostics
         _log_diagnostics(outcome.diagnostics)
-        new = await self._admitted(outcome.plan)
+        told = {"trigger": trigger.value, "old_hash": plan_hash(attempt.old), "new_hash": plan_hash(attempt.new)}
+        if told["old_hash"] == told["new_hash"] and self._carries_everything(attempt.new):
+            _log.info("configuration unchanged", extra=told)
+            return ReloadResult.UNCHANGED
+        new = await self._admitted(attempt.new)
         if new.plan.hooks.names != self._hooks.names:
             _log.warning("a change of `hooks:` takes effect at the next start only")
         try:
@@ -226,7 +241,14 @@ class Reloader:
             if self._current.deployment is not new:
                 await stop_quietly(new.fresh)
             raise
-        _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
+        told["changes"] = "; ".join(map(str, changes(attempt.old, attempt.new)))
+        built = {"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)}
+        _log.info("configuration replaced", extra={**told, **built})
+        return ReloadResult.APPLIED
+
+    def _carries_everything(self, plan: Plan) -> bool:
+        serving = self._current.deployment
+        return len(carry_over(serving.plan, serving.instances, plan)) == len(plan.instances)
 
     async def _admitted(self, plan: Plan) -> Deployment:
         """Raises StartRefused, also for a veto of a hook object, after stopping new instances."""
@@ -239,6 +261,22 @@ class Reloader:
                 raise StartRefused(*vetoes)
             unless_admitted.pop_all()
         return new
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of a reload so far."""
+
+    old: Plan
+    new: Plan | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    problem: str = ""
+
+    def entry(self, trigger: Trigger, result: ReloadResult) -> ReloadEntry:
+        old, new = self.old, self.new
+        differences = () if new is None else changes(old, new)
+        new_hash = "" if new is None else plan_hash(new)
+        return ReloadEntry(time.time(), trigger, plan_hash(old), new_hash, result, differences, self.diagnostics, self.problem)
 
 
 def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:

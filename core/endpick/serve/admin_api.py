@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -24,14 +24,15 @@ from endpick.api.plugin import Plugin
 from endpick.api.request import JSONValue
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
-from endpick.host.planning.changes import _masked as masked
-from endpick.host.planning.changes import parameters_of, plan_hash
+from endpick.host.planning.changes import masked, parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
-from endpick.requests.record import document_of, is_missing, to_json
+from endpick.requests.record import document_of, is_missing, to_json, to_time
 from endpick.serve.active_plan import ActivePlan
 from endpick.serve.decisions import DecisionRecords
+from endpick.serve.drift import Drift
 from endpick.serve.logs import recent_lines
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.reload_log import ReloadEntry
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
@@ -90,7 +91,7 @@ class AdminAPI:
         return lambda: {
             "hash": plan_hash(plan),
             "file": plan.config.path,
-            "document": to_json(masked(plan.config.source.data)),
+            "document": to_json(masked(to_json(plan.config.source.data))),
             "plugins": [{"name": one.name, "type": one.type, "parameters": to_json(parameters_of(one))} for one in plan.instances],
         }
 
@@ -139,7 +140,7 @@ class AdminAPI:
             "kinds": [kind.kind for kind in instance.kinds],
             "distribution": instance.distribution,
             "loadedVersion": instance.version,
-            "installedVersion": self._sources.installed_version(instance.distribution),
+            "installedVersion": self._sources.drift().installed.get(instance.distribution, instance.version),
             "calls": sum(sum(timer.counts) for timer in own),
             "faults": sum(
                 int(sample.value)
@@ -155,7 +156,7 @@ class AdminAPI:
 
     def _reloads(self, _request: web.Request) -> Answer:
         reloads = tuple(self._sources.reloads())
-        return lambda: {"reloads": [to_json(entry) for entry in reversed(reloads)]}
+        return lambda: {"reloads": [_reload(entry) for entry in reversed(reloads)]}
 
     def _state(self, _request: web.Request) -> Answer:
         """On the loop: plugins know of no thread."""
@@ -179,8 +180,21 @@ class Sources:
     records: DecisionRecords
     metrics: EndpickMetrics
     generation: Callable[[], Generation]
-    reloads: Callable[[], Sequence[object]]
-    installed_version: Callable[[str], str | None]
+    reloads: Callable[[], Iterable[ReloadEntry]]
+    drift: Callable[[], Drift]
+
+
+def _reload(entry: ReloadEntry) -> JSONValue:
+    return {
+        "time": to_time(entry.time),
+        "trigger": entry.trigger.value,
+        "oldHash": entry.old_hash,
+        "newHash": entry.new_hash,
+        "result": entry.result.value,
+        "changes": [{"text": str(change), "routes": change.routes} for change in entry.changes],
+        "diagnostics": [{"code": str(each.code), "message": each.message, "place": str(each.span or "")} for each in entry.diagnostics],
+        "problem": entry.problem,
+    }
 
 
 def _log_lines() -> JSONValue:

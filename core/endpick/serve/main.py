@@ -14,11 +14,13 @@ from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
 from endpick.host.discovery import request_path
 from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
+from endpick.serve.reload_log import Trigger
 
 _log = logging.getLogger("endpick.serve")
 
@@ -48,7 +50,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     shutdown = _Shutdown(control, loop, limit_seconds)
     signal.signal(signal.SIGTERM, shutdown.signalled)
     signal.signal(signal.SIGINT, shutdown.signalled)
-    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
+    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.request_reload, Trigger.SIGNAL))
     _report_plan(plan)
     try:
         await serve(plan, settings, control, _started)
@@ -154,16 +156,13 @@ def _report_plan(plan: Plan) -> None:
         )
 
 
-_HEADER = ("instance", "type", "from", "loaded", "consumes → produces")
+_HEADER = ("name (type)", "from", "loaded", "consumes → produces")
 
 
 def startup_table(plan: Plan) -> str:
     """One line per instance and per default that endpick filled in."""
-    rows = [_HEADER, *(_row(instance) for instance in plan.instances)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    notes = [f"note: {announcement.message}" for announcement in plan.announcements]
-    return "\n".join((*lines, *notes, ""))
+    notes = "".join(f"note: {announcement.message}\n" for announcement in plan.announcements)
+    return table(_HEADER, map(_row, plan.instances), stream=sys.stderr) + notes
 
 
 def _row(instance: PlannedInstance) -> Sequence[str]:
@@ -173,4 +172,4 @@ def _row(instance: PlannedInstance) -> Sequence[str]:
     produced = ", ".join(key.name for key in subscriptions.produces)
     flow = f"{consumed} → {produced}".strip() if consumed or produced else ""
     origin = f"{candidate.distribution} {candidate.version}"
-    return instance.name, instance.type, origin, f"{instance.loaded.load_seconds * 1000:.1f} ms", flow
+    return instance.label, origin, f"{instance.loaded.load_seconds * 1000:.1f} ms", flow

@@ -20,6 +20,7 @@ from endpick.extproc.stream import (
 )
 from endpick.host.telemetry import ITL_BUCKETS
 from endpick.requests.model import CloseCause
+from endpick.serve.reload_log import ReloadResult
 
 PREFIX = "llm_d_epp_"
 
@@ -41,7 +42,6 @@ REQUEST_PROCESSING_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0
 RESPONSE_PROCESSING_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 STREAM_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 
-RELOAD_OUTCOMES = ("applied", "refused")
 MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
@@ -204,8 +204,13 @@ class EndpickMetrics:
         self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
         self.uncaught = own_counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
         self.reloads = own_counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
-        for outcome in RELOAD_OUTCOMES:
-            self.reloads.labels(outcome)
+        for outcome in ReloadResult:
+            self.reloads.labels(outcome.value)
+        self.plan_info = own_gauge("endpick_plan_info", "1 for the hash of the plan that serves.", ("hash",))
+        self.config_drift = own_gauge("endpick_config_drift", "1 if the configuration file is not what serves.", ())
+        self.plugin_drift = own_gauge(
+            "endpick_plugin_drift", "1 if another version of a plugin's distribution is installed than serves.", ("distribution",)
+        )
 
 
 # gRPC codes in llm-d's spelling, for streams without a protocol error

@@ -21,6 +21,7 @@ from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.host.boundary import left_out_now
 from endpick.host.breaker import BreakerSettings
+from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
 from endpick.requests.memory import Memory, OverloadStage
@@ -30,12 +31,14 @@ from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_r
 from endpick.serve.admin_api import AdminAPI, Sources
 from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
+from endpick.serve.drift import DriftWatch
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
+from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
 from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenError, ListenSettings
@@ -78,6 +81,7 @@ class ServeSettings:
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_memory_bytes: int = field(default_factory=available_bytes)
     watched_config: WatchedFile | None = None  # its changes cause a reload
+    config_file: Path | None = None  # compared with what serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,12 @@ class Control:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     hasten: asyncio.Event = field(default_factory=asyncio.Event)  # ends the drain time
     reload: asyncio.Event = field(default_factory=asyncio.Event)
+    trigger: Trigger = Trigger.SIGNAL  # of the requested reload
+
+    def request_reload(self, trigger: Trigger) -> None:
+        """Reload soon; several requests may become one."""
+        self.trigger = trigger
+        self.reload.set()
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
@@ -145,6 +155,8 @@ class _Process:
         self._runtime = Runtime(self._services, self._table, self._recorder, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
+        self._reloader = Reloader(self._current, self._runtime, plan.hooks, control.replan)
+        self._drift = DriftWatch(self._current, settings.config_file, self._metrics)
         self._memory = _new_memory(settings.max_memory_bytes)
         self._overload = OverloadWatch(self._memory, self._registry)
         self._board = HealthBoard()
@@ -177,7 +189,14 @@ class _Process:
         return health, health_port, metrics_port
 
     def _admin_api(self) -> AdminAPI:
-        sources = Sources(self._current, self._records, self._metrics, lambda: self._table.generation, lambda: (), lambda _name: None)
+        sources = Sources(
+            self._current,
+            self._records,
+            self._metrics,
+            lambda: self._table.generation,
+            lambda: self._reloader.log,
+            lambda: self._drift.drift,
+        )
         token_file = self._settings.admin_token_file
         try:
             return AdminAPI(sources, token_file)
@@ -195,7 +214,8 @@ class _Process:
         deployment = await unless(stop, deploy(self._plan, self._runtime))
         self._stack.push_async_callback(self._current.end)
         await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
-        self._show_instances()
+        self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
+        await self._show_plan()
 
     async def start_hooks(self) -> None:
         deployment = self._current.deployment
@@ -249,9 +269,9 @@ class _Process:
 
     async def reload_until_stopped(self) -> None:
         control, watched = self._control, self._settings.watched_config
-        tasks = [asyncio.ensure_future(self._reload_on_request())]
+        tasks = [asyncio.ensure_future(self._reload_on_request()), asyncio.ensure_future(self._drift.run())]
         if watched is not None:
-            tasks.append(asyncio.ensure_future(watched.watch(control.reload.set)))
+            tasks.append(asyncio.ensure_future(watched.watch(lambda: control.request_reload(Trigger.FILE))))
         stopped = asyncio.ensure_future(control.stop.wait())
         try:
             await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -284,13 +304,12 @@ class _Process:
         await server.drain(settings.finish_timeout_seconds)
 
     async def _reload_on_request(self) -> None:
-        reloader = Reloader(self._current, self._runtime, self._plan.hooks, self._control.replan)
         while True:
             await self._control.reload.wait()
             self._control.reload.clear()
-            applied = await reloader.reload()
-            self._metrics.reloads.labels("applied" if applied else "refused").inc()
-            self._show_instances()
+            entry = await self._reloader.reload(self._control.trigger)
+            await self._show_plan()
+            self._metrics.reloads.labels(entry.result.value).inc()
 
     def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:
         self._registry.register(EventCounts(name, documentation, counts))
@@ -301,13 +320,20 @@ class _Process:
         return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
 
     def _remarks(self) -> tuple[str, ...]:
-        return (*self._overload.remarks(), *left_out_now(self._current.instances()), *self._records.remarks())
+        current = left_out_now(self._current.instances())
+        return (*self._overload.remarks(), *current, *self._records.remarks(), *self._drift.drift.remarks())
 
     def _phase_entered(self, entered: Phase) -> None:
         for phase in Phase:
             self._metrics.phase.labels(phase.value).set(phase is entered)
         if entered is Phase.DRAINING:
             self._table.is_ending.set()
+
+    async def _show_plan(self) -> None:
+        await self._drift.check()
+        self._metrics.plan_info.clear()
+        self._metrics.plan_info.labels(plan_hash(self._current.deployment.plan)).set(1)
+        self._show_instances()
 
     def _show_instances(self) -> None:
         self._metrics.plugin_info.clear()

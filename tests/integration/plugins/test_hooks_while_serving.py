@@ -169,7 +169,7 @@ async def test_hook_object_can_veto_a_reload(fixture_project, folder):
 
         assert (await picker.ask())[1] == 0
         outcomes = await picker.samples("endpick_config_reloads_total")
-        assert outcomes == {(("outcome", "refused"),): 1, (("outcome", "applied"),): 0}
+        assert outcomes == {(("outcome", "refused"),): 1, (("outcome", "applied"),): 0, (("outcome", "unchanged"),): 0}
 
     (veto,) = [event for event in picker.events if event.get("code") == "E0707"]
     assert "the house does not change its profiles during office hours" in veto["event"]

@@ -48,9 +48,10 @@ def test_kind_shows_only_that_kind(fixture_project, run_cli):
 
 
 def test_a_plugin_that_cannot_be_loaded_is_listed_as_broken(fixture_project, run_cli):
-    text = run_cli("list", "--load", path=[fixture_project("broken-import"), fixture_project("good-scorers")]).stdout
+    path = [fixture_project("broken-import"), fixture_project("good-scorers")]
+    text = run_cli("list", "--load", path=path, environment={"COLUMNS": "500"}).stdout
 
-    (broken,) = [line for line in text.splitlines() if line.startswith("broken.import")]
+    (broken,) = [line for line in text.splitlines() if line.startswith("  broken.import ")]
     assert "broken: 'broken.import' cannot be imported" in broken
     assert broken.endswith("[E0305]")
     assert "1 of " in text.splitlines()[-1]
@@ -77,7 +78,8 @@ def test_endpick_alone_passes_doctor_strict(run_cli):
 
 
 def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):
-    lines = run_cli("doctor", "--load", path=[fixture_project("slow-import")]).stdout.splitlines()
+    path = [fixture_project("slow-import")]
+    lines = run_cli("doctor", "--load", path=path, environment={"COLUMNS": "500"}).stdout.splitlines()
 
     begin = next(number for number, line in enumerate(lines) if line.startswith("TYPE")) + 1
     table = [line for line in lines[begin : lines.index("", begin)] if " ms " in line]

@@ -76,6 +76,11 @@ class Gateway:
             if sample.name == name and (labels or {}).items() <= sample.labels.items()
         )
 
+    async def health(self) -> str:
+        """The text of `/healthz`."""
+        async with aiohttp.ClientSession() as client, client.get(self.stack.metrics.replace("/metrics", "/healthz")) as response:
+            return await response.text()
+
     async def served(self) -> Counter[str]:
         """Completed requests of each model server, as it counts them itself."""
         counted: Counter[str] = Counter()

@@ -76,6 +76,27 @@ async def test_every_path_answers(folder):
         assert {path.replace("{id}", "one").strip("/") for path in documented} == set(PATHS)
 
 
+async def test_reloads_are_listed_with_their_changes(folder):
+    async with serving(folder) as picker:
+        (folder / "config.yaml").write_text(CONFIG.replace("weight: 3", "weight: 0.5"))
+        picker.reload()
+        await picker.logged("configuration replaced")
+        (latest, started) = (await get(picker, "reloads"))[1]["reloads"]
+        assert (started["trigger"], started["newHash"], latest["oldHash"]) == ("start", latest["oldHash"], started["newHash"])
+        assert (latest["trigger"], latest["result"]) == ("signal", "applied")
+        assert latest["changes"] == [{"text": "queue-scorer: weight 3 → 0.5 in profile default", "routes": True}]
+        assert (await get(picker, "config"))[1]["hash"] == latest["newHash"]
+
+
+async def test_secrets_of_the_configuration_are_masked(folder):
+    unused = "plugins:\n- {type: label-selector-filter, name: unused, parameters: {matchLabels: {api-token: hunter2}}}\n"
+    (folder / "config.yaml").write_text(CONFIG.replace("plugins:\n", unused, 1))
+    async with serving(folder) as picker:
+        _, answer = await get(picker, "config")
+        assert {"api-token": "***"} in [one["parameters"].get("matchLabels") for one in answer["plugins"]]
+        assert "hunter2" not in str(answer)
+
+
 async def test_unknown_and_malformed_requests_are_told(folder):
     async with serving(folder) as picker:
         status, answer = await get(picker, "decisions/none")

@@ -30,6 +30,13 @@ async def reload(gateway: Gateway, config: str, outcome: str) -> None:
     await until(done, f"a reload that is {outcome}")
 
 
+async def until_remarked(gateway: Gateway, remark: str) -> None:
+    async def remarked() -> bool:
+        return remark in await gateway.health()
+
+    await until(remarked, remark)
+
+
 async def served_by(gateway: Gateway, text: str) -> str:
     async with await gateway.chat(text) as response:
         assert response.status == 200
@@ -46,6 +53,12 @@ async def test_behaviour_45_invalid_configuration_keeps_the_old_one(tmp_path):
         assert '"code":"E0201"' in lines
         assert "config.yaml:11:" in lines
         assert len(events(gateway, "configuration refused; the old one keeps serving")) == 1
+        await until_remarked(gateway, "config.yaml is not the configuration that serves")
+        assert await gateway.sample("endpick_config_drift") == 1
+        await reload(gateway, f"# mended\n{PREFIX_AWARE}", "unchanged")
+        assert await gateway.sample("endpick_config_drift") == 0
+        (event,) = events(gateway, "configuration unchanged")
+        assert event["old_hash"] == event["new_hash"]
 
 
 @pytest.mark.asyncio
@@ -74,7 +87,10 @@ async def test_learnt_state_survives_a_changed_weight(tmp_path):
 
         assert {await served_by(gateway, f"{LONG_PROMPT} {n}") for n in range(6)} == {home}
         (event,) = events(gateway, "configuration replaced")
-        assert event["built"] == 0
+        assert (event["built"], event["trigger"]) == (0, "signal")
+        assert event["changes"] == "prefix-cache-scorer: weight 3 → 30 in profile default"
+        assert event["old_hash"] != event["new_hash"]
+        assert await gateway.sample("endpick_plan_info", {"hash": str(event["new_hash"])}) == 1
 
 
 @pytest.mark.asyncio
@@ -87,3 +103,4 @@ async def test_watched_configuration_is_taken_without_a_signal(tmp_path):
 
         await until(applied, "the changed file is noticed")
         assert await served_by(gateway, "hello") == "sim-0"
+        assert [event["trigger"] for event in events(gateway, "configuration replaced")] == ["file"]

@@ -101,7 +101,7 @@ def check_page(candidate):
     if loaded.type != candidate.type:
         return  # a former name has no page of its own
     page = (ROOT / "docs/reference/plugins" / f"{candidate.type}.md").read_text()
-    told = CliRunner().invoke(command, [candidate.type]).stdout
+    told = CliRunner(env={"COLUMNS": "500"}).invoke(command, [candidate.type]).stdout
     for table in parameter_tables(loaded):
         assert f"{table.name}: {table.description}" in told or not table.name
         for row in table.rows:

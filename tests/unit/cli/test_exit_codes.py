@@ -13,6 +13,7 @@ from endpick.diagnostics import ExitCode
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 FILES = {
     "good.yaml": HEADER + "plugins: [{type: random-picker}]\n",
+    "other.yaml": HEADER + "plugins: [{type: queue-scorer}]\n",
     "unknown.yaml": HEADER + "plugins: [{type: queue-scorrer}]\n",
     "wrong.yaml": HEADER + "plugin: []\n",
     "both.yaml": HEADER + "plugin: []\nplugins: [{type: queue-scorrer}]\n",
@@ -20,7 +21,7 @@ FILES = {
     "request.json": '{"model": "m", "prompt": "x"}',
 }
 TRY = "try --request request.json --endpoints pool.yaml"
-READING = ("serve", "validate", "plan", "graph", TRY)  # verbs that read a configuration
+READING = ("serve", "validate", "plan", "graph", "diff good.yaml", TRY)  # verbs that read a configuration
 CASES = [
     *((f"{verb} unknown.yaml", ExitCode.PLUGIN_UNUSABLE) for verb in READING),
     *((f"{verb} {file}.yaml", ExitCode.CONFIG_INVALID) for verb in READING for file in ("wrong", "both", "missing")),
@@ -45,6 +46,8 @@ CASES = [
     ("sim-server --port BUSY", ExitCode.FAILED),
     ("validate good.yaml --endpoints pool.yaml", ExitCode.OK),
     ("plan good.yaml", ExitCode.OK),
+    ("diff good.yaml good.yaml", ExitCode.OK),
+    ("diff good.yaml other.yaml", ExitCode.DIFFERENT),
     (f"{TRY} good.yaml", ExitCode.OK),
 ]
 

@@ -7,7 +7,7 @@ import sys
 
 from endpick.cli.main import VERBS
 
-HEAVY = ("grpc", "numpy", "pydantic", "jsonschema", "ruamel", "aiohttp", "endpick_builtin", "prometheus_client", "google.protobuf")
+HEAVY = ("grpc", "numpy", "pydantic", "jsonschema", "ruamel", "aiohttp", "endpick_builtin", "prometheus_client", "google.protobuf", "rich")
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

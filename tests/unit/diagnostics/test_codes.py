@@ -109,5 +109,6 @@ def test_exit_statuses_are_stable() -> None:
         "CONFIG_INVALID": 3,
         "PLUGIN_UNUSABLE": 4,
         "FAILED": 5,
+        "DIFFERENT": 6,
         "INTERRUPTED": 130,
     }

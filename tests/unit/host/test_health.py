@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from endpick.diagnostics import Code
-from endpick.host.environment import examine, import_place
+from endpick.host.discovery import import_place
+from endpick.host.environment import examine
 
 ENTRY_POINTS = {"acme.scorer": "healthy:Scorer"}
 

@@ -23,6 +23,7 @@ from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
 from endpick.serve.active_plan import ActivePlan, Reloader
 from endpick.serve.deployment import Runtime, declared_keys, deploy
+from endpick.serve.reload_log import ReloadResult, Trigger
 
 SERVING = "first"
 STOPPED: Counter[str] = Counter()
@@ -133,7 +134,11 @@ class Process:
         return await self.replan(lambda: PlanOutcome(plan))
 
     async def replan(self, replan: Callable[[], PlanOutcome]) -> bool:
-        return await Reloader(self.active, self.runtime, self.plan.hooks, replan).reload()
+        entry = await self.reloader(replan).reload(Trigger.SIGNAL)
+        return entry.result is not ReloadResult.REFUSED
+
+    def reloader(self, replan: Callable[[], PlanOutcome]) -> Reloader:
+        return Reloader(self.active, self.runtime, self.plan.hooks, replan)
 
     @property
     def serving(self) -> str:

@@ -48,7 +48,7 @@ def attempt(tmp_path):
         for name, text in files.items():
             (tmp_path / name).write_text(text)
         arguments = [tmp_path / "config.yaml", "--request", tmp_path / "request.json", "--endpoints", tmp_path / "endpoints.yaml", *options]
-        return CliRunner().invoke(main, ["try", *map(str, arguments)])
+        return CliRunner(env={"COLUMNS": "120"}).invoke(main, ["try", *map(str, arguments)])
 
     return run
 

@@ -95,7 +95,7 @@ def changes(old: Plan, new: Plan) -> tuple[Change, ...]:
 
 def parameters_of(instance: PlannedInstance) -> dict[str, object]:
     """The parameters of an instance with defaults, as JSON; secrets are masked."""
-    return cast("dict[str, object]", _masked(_parameters(instance)))
+    return cast("dict[str, object]", masked(_parameters(instance)))
 
 
 _Facts = dict[str, Any]
@@ -154,16 +154,17 @@ def _plain(value: object) -> object:
     return to_jsonable_python(value, fallback=lambda unknown: type(unknown).__qualname__)
 
 
-def _masked(value: object, name: str = "") -> object:
+def masked(value: object, name: str = "") -> object:
+    """JSON with `***` in place of secrets; `name` is the key of the value."""
     match value:
         case SecretStr() | SecretBytes():
             return MASK
         case str():
             return MASK if value and _SECRET.search(name) else _USER_OF_URL.sub(f"{MASK}@", value)
         case dict():
-            return {key: _masked(each, str(key)) for key, each in value.items()}
+            return {key: masked(each, str(key)) for key, each in value.items()}
         case list():
-            return [_masked(each, name) for each in value]
+            return [masked(each, name) for each in value]
     return value
 
 
@@ -258,10 +259,11 @@ class _Comparison:
             yield Change(ChangeKind.ON_FAULT, name, old["onFault"], new["onFault"], routes=routes, name="onFault")
 
     def _collection(self) -> Iterator[Change]:
+        in_both = self._old["instances"].keys() & self._new["instances"].keys()
         old, new = self._old["sources"], self._new["sources"]
         for source in _either(old, new):
             before, after = (", ".join(each.get(source, ())) or "none" for each in (old, new))
-            if source in old and source in new and before != after:
+            if source in in_both and before != after:
                 yield Change(ChangeKind.COLLECTION, source, before, after, routes=False, name="collectors")
 
     def _settings(self) -> Iterator[Change]:
@@ -332,6 +334,6 @@ _NOTHING = object()
 def _shown(value: object, name: str = "") -> str:
     if value is _NOTHING or value is None:
         return UNSET
-    masked = _masked(value, name)
-    text = masked if isinstance(masked, str) else f"{masked:g}" if isinstance(masked, float) else json.dumps(masked, ensure_ascii=False)
+    hidden = masked(value, name)
+    text = hidden if isinstance(hidden, str) else f"{hidden:g}" if isinstance(hidden, float) else json.dumps(hidden, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

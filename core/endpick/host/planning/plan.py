@@ -105,6 +105,11 @@ class PlannedInstance:
         """Its kinds."""
         return self.loaded.kinds
 
+    @property
+    def label(self) -> str:
+        """`name (type)`, or one of them if they are equal."""
+        return self.name if self.name == self.type else f"{self.name} ({self.type})"
+
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:

@@ -314,7 +314,7 @@ def test_the_plan_shows_what_waits(tmp_path):
         """)
     )
 
-    shown = CliRunner().invoke(plan_command, [str(file)]).output
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(plan_command, [str(file)]).output
 
     section = shown.partition("waiting\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split() for line in section[:4]] == [

@@ -158,8 +158,8 @@ def test_plan_tells_order_weights_origin_and_what_was_filled_in(endpick) -> None
     assert result.exit_code == 0
     rows = [tuple(re.split(" {2,}", line.strip())) for line in result.stdout.splitlines()]
     for row in (
-        ("plain-scorer", "plain-scorer", "zoo 1.0", "line 3"),
-        ("max-score-picker", "max-score-picker", "zoo 1.0", "added"),
+        ("plain-scorer", "zoo 1.0", "line 3"),
+        ("max-score-picker", "zoo 1.0", "added"),
         ("scorer", "plain-scorer", "1 (default)"),
         ("parser", "openai-parser, passthrough-parser"),
         ("metrics-data-source", "-", "core-metrics-extractor"),
