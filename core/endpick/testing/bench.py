@@ -110,6 +110,14 @@ class RecordingTable:
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
+    def restarted(self, endpoint: Endpoint) -> None:
+        """Drop an endpoint's values."""
+        self.table.restarted(endpoint)
+
+    def view(self, access: Access | None = None) -> Endpoints:
+        """All endpoints."""
+        return self.table.view(access)
+
 
 @dataclass(slots=True)
 class Clock:
