@@ -1,0 +1,187 @@
+"""Everything known about the health of each endpoint, and its metrics."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from endpick.api import Endpoint, MetricsPage
+from endpick.api.keys import EndpointHealth, HealthState
+from endpick_builtin.health.machine import Absence, Machine, Times
+from endpick_builtin.health.window import Limits, Window
+
+_ROLE: Final = "llm-d.ai/role"
+_READ_SECONDS: Final = 1.0  # between looks at a metrics page, because searching it takes time
+_STARTED: Final = "process_start_time_seconds"
+_COUNTERS: Final = (
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "sglang:prompt_tokens_total",
+    "sglang:generation_tokens_total",
+)
+_SLEEP_STATE: Final = "vllm:engine_sleep_state"
+_AWAKE: Final = {"sleep_state": "awake"}
+_SEVERITY: Final = {HealthState.EJECTED: 3, HealthState.PROBING: 2, HealthState.DEGRADED: 1, HealthState.HEALTHY: 0}
+
+
+class ErrorReason(StrEnum):
+    """Value of the label `reason`."""
+
+    SERVER_ERROR = "server-error"
+    ONE_CLIENT = "server-error-of-one-client"
+    CONNECT_FAILURE = "connect-failure"
+    RESET = "reset"
+    UNNAMED = "gateway-error"
+    HANG = "hang"
+
+
+_RESET = "upstream_reset_before_response_started"
+
+
+def blamed(gateway_error: str) -> ErrorReason | None:
+    """The endpoint's part in an answer of the gateway itself; None if it has none, as for a full connection pool or a timeout."""
+    if gateway_error.startswith(_RESET) and "{overflow" not in gateway_error:
+        refused = "connection_failure" in gateway_error or "connect_error" in gateway_error
+        return ErrorReason.CONNECT_FAILURE if refused else ErrorReason.RESET
+    return ErrorReason.UNNAMED if gateway_error == "unnamed" else None
+
+
+class Sent:
+    """A request in flight."""
+
+    __slots__ = ("at", "endpoint", "record", "token_at")
+
+    def __init__(self, record: Record, endpoint: Endpoint, at: float) -> None:
+        self.record = record
+        self.endpoint = endpoint
+        self.at = at
+        self.token_at: float | None = None
+
+
+class Record:
+    """One endpoint."""
+
+    __slots__ = (
+        "_counters",
+        "_page",
+        "_read_at",
+        "_started",
+        "endpoint",
+        "errors",
+        "first_token",
+        "is_changed",
+        "is_silent",
+        "is_slow",
+        "machine",
+        "restarted_at",
+        "token_at",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, endpoint: Endpoint, times: Times, limits: Limits, now: float) -> None:
+        self.endpoint = endpoint
+        self.machine = Machine(times, now)
+        self.errors: Counter[ErrorReason] = Counter()
+        self.is_changed = True  # since it was published
+        self._started = -math.inf
+        self._page: MetricsPage | None = None
+        self._read_at = -math.inf
+        self.forget(limits, now)
+
+    def forget(self, limits: Limits, now: float) -> None:
+        """Start from nothing, except for ejections."""
+        self.window = Window(limits, now)
+        self.waiting: dict[Sent, None] = {}  # for a first token, oldest first
+        self.token_at = self.restarted_at = now
+        self.first_token: float | None = None  # median
+        self.is_silent = self.is_slow = False
+        self._counters: dict[str, float] = {}
+
+    @property
+    def group(self) -> str:
+        """Its role: endpoints of different roles cannot replace each other."""
+        return self.endpoint.labels.get(_ROLE, "")
+
+    def silence(self, now: float, since: float) -> float | None:
+        """Seconds without a first token while a request waits for one; while probing, the trial. None if none waits."""
+        machine = self.machine
+        oldest = next(iter(self.waiting), None)
+        if machine.state is HealthState.PROBING:
+            oldest = machine.trial if isinstance(machine.trial, Sent) and machine.trial in self.waiting else None
+        return None if oldest is None else now - max(oldest.at, self.token_at, since)
+
+    def absence(self) -> Absence | None:
+        """None if it may get a request now: while degraded, one at a time; while probing, the trial."""
+        machine, state = self.machine, self.machine.state
+        is_busy = bool(self.waiting) if state is HealthState.DEGRADED else machine.trial is not None
+        if not is_busy and state is not HealthState.EJECTED:
+            return None
+        severity = (_SEVERITY[state], machine.ejections, self.window.failures)
+        # Two witnesses: the gateway's failed requests, and the missing metrics.
+        is_certain = machine.is_asleep or (state is HealthState.EJECTED and self.is_silent)
+        return Absence(severity, self.endpoint.name, self.group, is_certain)
+
+    def published(self) -> EndpointHealth:
+        """The value of the column."""
+        machine, first_token = self.machine, np.nan if self.first_token is None else self.first_token
+        return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, self.window.failures, first_token)
+
+    def is_due(self, page: MetricsPage, now: float) -> bool:
+        """True if this page should be read."""
+        if page is self._page or now - self._read_at < _READ_SECONDS:
+            return False
+        self._page, self._read_at = page, now
+        return True
+
+    def has_restarted(self, page: MetricsPage) -> bool:
+        """True if the process started later than before, or counters fell. Called once per page."""
+        started = page.newest(_STARTED)
+        if started is not None:
+            before, self._started = self._started, max(self._started, started.value)
+            return -math.inf < before < started.value
+        counted = {name: math.fsum(sample.value for sample in page.series(name)) for name in _COUNTERS if page.samples(name)}
+        fell = any(value < self._counters.get(name, -math.inf) for name, value in counted.items())
+        self._counters = counted
+        return fell
+
+
+def is_asleep(page: MetricsPage) -> bool:
+    """True if no engine of a vLLM server is awake."""
+    engines = page.series(_SLEEP_STATE, _AWAKE)
+    return bool(engines) and not any(sample.value for sample in engines)
+
+
+class HealthMetrics(Collector):
+    """Metrics of the endpoints in the pool."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = records
+
+    def describe(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        return self._families(())
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        return self._families(tuple(self._records.items()))  # read in a thread, while endpoints join and leave
+
+    def _families(self, records: Iterable[tuple[str, Record]]) -> Iterator[Metric]:
+        states = GaugeMetricFamily("endpick_endpoint_state", "1 for the current health state.", labels=("endpoint_name", "state"))
+        errors = CounterMetricFamily("endpick_endpoint_errors", "Failed requests and hangs.", labels=("endpoint_name", "reason"))
+        tokens = GaugeMetricFamily("endpick_endpoint_first_token_seconds", "Median of recent first tokens.", labels=("endpoint_name",))
+        for name, record in records:
+            for state in HealthState:
+                states.add_metric((name, state.value), state is record.machine.state)
+            for reason, count in tuple(record.errors.items()):
+                errors.add_metric((name, reason.value), count)
+            if record.first_token is not None:
+                tokens.add_metric((name,), record.first_token)
+        yield from (states, errors, tokens)
