@@ -115,8 +115,8 @@ class RecordingTable:
         self.table.restarted(endpoint)
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """All endpoints."""
-        return self.table.view(access)
+        """All endpoints; reads are recorded."""
+        return self.table.view(Access(self.accesses.running, self.accesses.access.on_violation))
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ class Exchange:
         self._old, self._new = old.encode(), new.encode()
         self._held = b""
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None, gateway_error: str | None) -> Mapping[str, str]:
         self._seen.response_headers = headers
         self._seen.served = served
         self._changed()
