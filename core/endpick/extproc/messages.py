@@ -186,7 +186,7 @@ _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF  # longer lengths take three bytes
-_SETTINGS_BYTES: Final = 32  # shorter contexts are settings shared by all requests
+_CACHED_BYTES: Final = 512  # of a context; those of responses from one endpoint are usually equal
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
 _names: Final[dict[bytes, str]] = {}  # bounded, because clients choose names
@@ -237,7 +237,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
     rest = message[stop:]
     if not rest:
         return headers, end < stop, NO_CONTEXT
-    context = _cached_context(rest) if len(rest) <= _SETTINGS_BYTES else _context(rest)
+    context = _cached_context(rest) if len(rest) <= _CACHED_BYTES else _context(rest)
     return None if context is None else (headers, end < stop, context)
 
 
@@ -246,7 +246,7 @@ def _context(rest: bytes) -> MessageContext | None:
     return None if message.WhichOneof("request") is not None else context_of(message)
 
 
-_cached_context: Final = lru_cache(maxsize=64)(_context)
+_cached_context: Final = lru_cache(maxsize=1024)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:

@@ -233,7 +233,7 @@ class TrackedExchange:
         if chunk:
             if self._ttft is None:
                 self._ttft = arrived - self._request.received_at
-                self._first_chunk_at = arrived
+                self._first_chunk_at = self._state.first_chunk_at = arrived
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._request, self._state)
             elif self.streaming:

@@ -62,13 +62,16 @@ class Pool:
         result = SchedulingResult("default", {"default": ProfileRunResult("default", picked)}, ("x:1",))
         self.plugin.before_request(request, result, HeadersForUpstream({}), state)
 
+        def first_token():
+            state.first_chunk_at = self.now
+
         def end(status=200, error="", cause=TerminationCause.NATURAL, token=True, served=name):
             if token:
-                self.plugin.first_chunk(request, state)
+                first_token()
             endpoint = self.endpoints.get(served)
             self.plugin.response_ended(request, ResponseEnd(cause, status, None, 9, 1.0, 0.5, endpoint, error), state)
 
-        end.first_token = lambda: self.plugin.first_chunk(request, state)
+        end.first_token = first_token
         return end
 
     def fail(self, name: str, times: int = 1, status: int = 500, **outcome: object) -> None:

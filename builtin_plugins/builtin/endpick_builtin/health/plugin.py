@@ -37,7 +37,7 @@ from endpick.api import (
 )
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
 from endpick_builtin.health.machine import Event, Times, left_out
-from endpick_builtin.health.records import ErrorReason, HealthMetrics, Record, Sent, blamed, is_asleep
+from endpick_builtin.health.records import ErrorReason, HealthMetrics, Record, blamed, is_asleep
 from endpick_builtin.health.window import Limits
 
 _REPORTED: Final = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
@@ -123,6 +123,7 @@ class EndpointHealthMonitor(
         self._clock = context.clock
         self._records: dict[str, Record] = {}
         self._unwell: dict[str, Record] = {}
+        self._sent: dict[CycleState, Record] = {}  # open requests
         self._sizes: Counter[str] = Counter()  # by role
         self._pool: object = None
         self._due_at = -math.inf  # of the next review
@@ -152,32 +153,26 @@ class EndpointHealthMonitor(
         if picked is not None:
             endpoint = picked.members[0]
             record = self._records.get(endpoint.name) or self._new_record(endpoint)
-            state.private["sent"] = sent = Sent(record, endpoint, self._clock())
-            record.waiting[sent] = None
+            self._sent[state] = record
+            record.open[state] = self._clock()
             if record.machine.state is _PROBING:
-                record.machine.claim(sent)
-
-    def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        sent = state.private.get("sent")
-        if isinstance(sent, Sent):
-            record = sent.record
-            sent.token_at = record.token_at = self._clock()
-            record.waiting.pop(sent, None)
+                record.machine.claim(state)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        sent = state.private.get("sent")
-        if not isinstance(sent, Sent):
+        record = self._sent.pop(state, None)
+        if record is None:
             return
-        record = sent.record
-        record.waiting.pop(sent, None)
-        if 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error and end.endpoint is sent.endpoint:
-            record.window.succeeded(request.fairness_id, self._clock())
-            if sent.token_at is not None:
-                record.window.first_tokens.append(sent.token_at - sent.at)
-            if record.machine.trial is sent:
+        sent_at = record.open.pop(state, None)
+        if 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error and end.endpoint is record.endpoint:
+            window, token_at = record.window, state.first_chunk_at
+            window.succeeded(request.fairness_id, self._clock())
+            if token_at is not None and sent_at is not None:
+                window.first_tokens.append(token_at - sent_at)
+                record.token_at = token_at
+            if record.machine.trial is state:
                 self._take(record, Event.SUCCEEDED)
-        else:
-            self._judge(request, end, sent)
+        elif sent_at is not None:
+            self._judge(request, end, record, state)
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
         endpoint = writer.endpoint
@@ -216,24 +211,23 @@ class EndpointHealthMonitor(
         kept = np.array([endpoint.name not in names for endpoint in endpoints.members], dtype=np.bool_)
         return kept if np.count_nonzero(kept) else endpoints
 
-    def _judge(self, request: InferenceRequest, end: ResponseEnd, sent: Sent) -> None:
+    def _judge(self, request: InferenceRequest, end: ResponseEnd, record: Record, state: CycleState) -> None:
         """Decide about an answer other than a success: the fault of the endpoint, of a client, or of neither."""
         now, served = self._clock(), end.endpoint
-        record = sent.record
         reason: ErrorReason | None = None
         if end.gateway_error:
             reason = blamed(end.gateway_error)
         elif end.status >= 500:
             reason = ErrorReason.SERVER_ERROR
-        if served is not sent.endpoint:
-            if record.machine.trial is sent:
+        if served is None or served.name != record.endpoint.name:
+            if record.machine.trial is state:
                 self._take(record, Event.CONDEMNED, "the gateway used another endpoint for the trial")
             known = None if served is None else self._records.get(served.name)
             if known is None:
                 return
             record = known
-        if reason is None or sent.at < record.restarted_at:
-            record.machine.release(sent)
+        if reason is None:
+            record.machine.release(state)
             return
         counts = True
         if reason is not ErrorReason.SERVER_ERROR:
@@ -243,10 +237,10 @@ class EndpointHealthMonitor(
         record.errors[reason] += 1
         record.is_changed = True
         if not counts:
-            record.machine.release(sent)
+            record.machine.release(state)
             return
         what = f"{reason.value}, {end.gateway_error or f'status {end.status}'}"
-        if record.machine.trial is sent:
+        if record.machine.trial is state:
             self._take(record, Event.CONDEMNED, f"the trial failed: {what}")
         elif record.machine.state is _DEGRADED:
             self._take(record, Event.CONDEMNED, f"{record.machine.reason}; then {what}")
@@ -292,10 +286,10 @@ class EndpointHealthMonitor(
         before = machine.state
         if machine.pass_time(now):
             self._changed(record, before)
-        trial = machine.trial
-        if isinstance(trial, Sent) and trial.token_at is not None and now - trial.token_at > _STREAMS_SECONDS:
+        token_at = None if record.trial is None else record.trial.first_chunk_at
+        if token_at is not None and now - token_at > _STREAMS_SECONDS:
             self._take(record, Event.SUCCEEDED)
-        if record.waiting:
+        if record.open:
             silence = record.silence(now, self._resumed_at)
             hangs = silence is not None and silence > hang_seconds
             if hangs and self._take(record, Event.CONDEMNED, f"no first token for {silence:.0f} s"):

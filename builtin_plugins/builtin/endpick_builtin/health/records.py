@@ -12,7 +12,7 @@ import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from endpick.api import Endpoint, MetricsPage
+from endpick.api import CycleState, Endpoint, MetricsPage
 from endpick.api.keys import EndpointHealth, HealthState
 from endpick_builtin.health.machine import Absence, Machine, Times
 from endpick_builtin.health.window import Limits, Window
@@ -53,18 +53,6 @@ def blamed(gateway_error: str) -> ErrorReason | None:
     return ErrorReason.UNNAMED if gateway_error == "unnamed" else None
 
 
-class Sent:
-    """A request in flight."""
-
-    __slots__ = ("at", "endpoint", "record", "token_at")
-
-    def __init__(self, record: Record, endpoint: Endpoint, at: float) -> None:
-        self.record = record
-        self.endpoint = endpoint
-        self.at = at
-        self.token_at: float | None = None
-
-
 class Record:
     """One endpoint."""
 
@@ -80,9 +68,8 @@ class Record:
         "is_silent",
         "is_slow",
         "machine",
-        "restarted_at",
+        "open",
         "token_at",
-        "waiting",
         "window",
     )
 
@@ -99,8 +86,8 @@ class Record:
     def forget(self, limits: Limits, now: float) -> None:
         """Start from nothing, except for ejections."""
         self.window = Window(limits, now)
-        self.waiting: dict[Sent, None] = {}  # for a first token, oldest first
-        self.token_at = self.restarted_at = now
+        self.open: dict[CycleState, float] = {}  # requests and when they were sent, oldest first
+        self.token_at = now
         self.first_token: float | None = None  # median
         self.is_silent = self.is_slow = False
         self._counters: dict[str, float] = {}
@@ -110,18 +97,29 @@ class Record:
         """Its role: endpoints of different roles cannot replace each other."""
         return self.endpoint.labels.get(_ROLE, "")
 
+    @property
+    def trial(self) -> CycleState | None:
+        """The trial request."""
+        trial = self.machine.trial
+        return trial if isinstance(trial, CycleState) else None
+
     def silence(self, now: float, since: float) -> float | None:
         """Seconds without a first token while a request waits for one; while probing, the trial. None if none waits."""
-        machine = self.machine
-        oldest = next(iter(self.waiting), None)
-        if machine.state is HealthState.PROBING:
-            oldest = machine.trial if isinstance(machine.trial, Sent) and machine.trial in self.waiting else None
-        return None if oldest is None else now - max(oldest.at, self.token_at, since)
+        tokens = [state.first_chunk_at for state in self.open]
+        self.token_at = max((at for at in tokens if at is not None), default=self.token_at)
+        waiting = self.waiting()
+        if self.machine.state is HealthState.PROBING:
+            waiting = None if self.trial is None or self.trial.first_chunk_at is not None else self.open.get(self.trial)
+        return None if waiting is None else now - max(waiting, self.token_at, since)
+
+    def waiting(self) -> float | None:
+        """When the oldest request without a first token was sent."""
+        return next((at for state, at in self.open.items() if state.first_chunk_at is None), None)
 
     def absence(self) -> Absence | None:
         """None if it may get a request now: while degraded, one at a time; while probing, the trial."""
         machine, state = self.machine, self.machine.state
-        is_busy = bool(self.waiting) if state is HealthState.DEGRADED else machine.trial is not None
+        is_busy = self.waiting() is not None if state is HealthState.DEGRADED else machine.trial is not None
         if not is_busy and state is not HealthState.EJECTED:
             return None
         severity = (_SEVERITY[state], machine.ejections, self.window.failures)

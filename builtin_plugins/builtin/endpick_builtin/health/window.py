@@ -23,22 +23,22 @@ class Limits:
 class RecentClients:
     """The last two clients and their times, enough to know if another client was there lately."""
 
-    __slots__ = ("_before", "_before_at", "_last", "_last_at")
+    __slots__ = ("_before", "_before_at", "last", "last_at")
 
     def __init__(self) -> None:
-        self._last = self._before = ""
-        self._last_at = self._before_at = float("-inf")
+        self.last = self._before = ""
+        self.last_at = self._before_at = float("-inf")
 
     def add(self, client: str, now: float) -> None:
         """Note a request of a client."""
-        if client != self._last:
-            self._before, self._before_at = self._last, self._last_at
-            self._last = client
-        self._last_at = now
+        if client != self.last:
+            self._before, self._before_at = self.last, self.last_at
+            self.last = client
+        self.last_at = now
 
     def has_other(self, client: str, since: float) -> bool:
         """True if another client was there since."""
-        return (self._before_at if client == self._last else self._last_at) >= since
+        return (self._before_at if client == self.last else self.last_at) >= since
 
 
 class Window:
@@ -72,7 +72,11 @@ class Window:
             self._turn(now)
         self._successes += 1
         self.consecutive = 0
-        self._served.add(client, now)
+        served = self._served
+        if client == served.last:
+            served.last_at = now
+        else:
+            served.add(client, now)
 
     def server_error(self, client: str, now: float) -> bool:
         """Count an error of the model server. False if only this client gets errors while others are served: it may provoke them."""
