@@ -170,7 +170,7 @@ async def test_dead_servers_are_reported_and_come_back(tmp_path):
         await run.picker.logged("endpoint default/a: its model server restarted")
         await run.send_until("endpoint default/a: probing -> healthy")
         assert (await health_with(run.picker, 200)).startswith("ok\n")
-        assert set(await run.send(40)) == {"a"}, "the others are known to be dead"
+        assert (await run.send(80))["a"] >= 72, "the others are known to be dead, and get a trial at times"
 
 
 async def ejected(picker: Picker, name: str) -> bool:
