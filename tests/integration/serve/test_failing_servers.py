@@ -25,7 +25,7 @@ apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
-- {type: endpoint-health, parameters: {baseEjectionTime: 1s, interval: 1s, tolerance: 1s}}
+- {type: endpoint-health, parameters: {baseEjectionTime: EJECTION, interval: 1s, tolerance: 1s}}
 - type: queue-scorer
 dataLayer:
   discovery: {endpoints: {pluginRef: file-discovery}}
@@ -102,7 +102,7 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, *options: str):
+async def cluster(folder: Path, *options: str, ejection: str = "1s"):
     try:
         envoy = find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as missing:
@@ -113,7 +113,7 @@ async def cluster(folder: Path, *options: str):
             await server.start()
             stack.push_async_callback(server.stop)
         (folder / "endpoints.yaml").write_text(endpoints_file({name: f"http://127.0.0.1:{each.port}" for name, each in servers.items()}))
-        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "config.yaml").write_text(CONFIG.replace("EJECTION", ejection))
         picker = await stack.enter_async_context(serving(folder, *options))
         children = await stack.enter_async_context(Children(folder))
         gateway = await start_envoy(children, envoy, folder, picker.port)
@@ -147,7 +147,7 @@ async def test_sleeping_engine_gets_no_request(tmp_path):
 
 @pytest.mark.asyncio
 async def test_dead_servers_are_reported_and_come_back(tmp_path):
-    async with cluster(tmp_path, "--unready-without-endpoints", "--metrics-staleness-threshold=1s") as run:
+    async with cluster(tmp_path, "--unready-without-endpoints", "--metrics-staleness-threshold=1s", ejection="60s") as run:
         assert (await run.picker.health())[1] == "ok\n"
         for server in run.servers.values():
             await server.stop()
@@ -170,7 +170,7 @@ async def test_dead_servers_are_reported_and_come_back(tmp_path):
         await run.picker.logged("endpoint default/a: its model server restarted")
         await run.send_until("endpoint default/a: probing -> healthy")
         assert (await health_with(run.picker, 200)).startswith("ok\n")
-        assert (await run.send(80))["a"] >= 72, "the others are known to be dead, and get a trial at times"
+        assert set(await run.send(80)) == {"a"}, "the others are known to be dead"
 
 
 async def ejected(picker: Picker, name: str) -> bool:
