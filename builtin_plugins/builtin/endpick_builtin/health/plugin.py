@@ -53,7 +53,7 @@ _NATURAL: Final = TerminationCause.NATURAL
 
 
 class EndpointHealthParameters(Parameters):
-    """What ejects an endpoint, and for how long; names and defaults of Envoy's outlier detection where it has them."""
+    """Ejection criteria and times, with the names and defaults of Envoy's outlier detection."""
 
     consecutive_failures: Annotated[int, Field(alias="consecutiveFailures", gt=0, description="Failures in a row that eject.")] = 5
     failure_percentage: Annotated[
@@ -187,9 +187,9 @@ class EndpointHealthMonitor(
             writer.restarted()
             record.forget(self._limits, now)
             self._records[endpoint.name] = record
+            self._take(record, Event.RESTARTED, "its model server restarted; one trial request decides")
             if record.machine.state is not _HEALTHY:
                 self._unwell[endpoint.name] = record
-            self._take(record, Event.RESTARTED, "its model server restarted; one trial request decides")
             self._publish(record)
         if is_asleep(payload):
             self._take(record, Event.FELL_ASLEEP, "asleep, as its metrics page says")
@@ -235,7 +235,6 @@ class EndpointHealthMonitor(
         elif not record.window.server_error(request.fairness_id, now):
             reason, counts = ErrorReason.ONE_CLIENT, False
         record.errors[reason] += 1
-        record.is_changed = True
         if not counts:
             record.machine.release(state)
             return
@@ -250,11 +249,11 @@ class EndpointHealthMonitor(
     async def _review_forever(self) -> None:
         while True:
             await asyncio.sleep(_REVIEW_SECONDS)
-            if self.context.columns is not None:
+            if self.context.columns is not None and self._clock() >= self._due_at:
                 self._review(self.context.columns.endpoints())
 
     def _review(self, endpoints: Endpoints) -> None:
-        """Look at what only time shows: silence, hangs, slowness, the end of ejections. Publish what changed."""
+        """Find silence, hangs, slowness and ends of ejections, and publish changed states."""
         now = self._clock()
         if self.context.columns is not None:
             endpoints = self.context.columns.endpoints()  # the candidates may be a part of the pool
@@ -265,7 +264,7 @@ class EndpointHealthMonitor(
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
             for record, endpoint in zip(records, endpoints.members, strict=True):
-                record.endpoint = endpoint
+                record.place(endpoint)
             self._sizes = Counter([record.group for record in records])
         if now - self._resumed_at > self.parameters.tolerance:
             age = np.minimum.reduce([endpoints.age(key) for key in _REPORTED])
@@ -275,7 +274,7 @@ class EndpointHealthMonitor(
                     self._take(record, Event.RETURNED, "reports metrics again; one trial request decides")
                 record.is_silent = is_silent
         self._compare_first_tokens(records)
-        longest = max((max(record.window.first_tokens) for record in records if record.window.first_tokens), default=0.0)
+        longest = max([record.window.longest for record in records], default=0.0)
         limit = max(self.parameters.hang_timeout, self.parameters.slow_factor * longest)
         for record in records:
             self._review_one(record, now, limit)
@@ -297,24 +296,21 @@ class EndpointHealthMonitor(
         if record.is_silent:
             self._take(record, Event.SUSPECTED, "it reports no metrics any more")
         elif record.is_slow:
-            self._take(record, Event.SUSPECTED, f"slow: its median first token takes {record.first_token:.1f} s")
+            self._take(record, Event.SUSPECTED, f"slow: its median first token takes {window.median:.1f} s")
         elif machine.state is _DEGRADED:
             self._take(record, Event.CLEARED)
-        if record.is_changed:
-            self._publish(record)
+        self._publish(record)
 
     def _compare_first_tokens(self, records: list[Record]) -> None:
         medians: defaultdict[str, list[float]] = defaultdict(list)
         for record in records:
-            first_token = record.window.median_first_token()
-            if first_token is not None:
-                medians[record.group].append(first_token)
-            if first_token != record.first_token:
-                record.first_token, record.is_changed = first_token, True
+            record.window.measure()
+            if record.window.median is not None:
+                medians[record.group].append(record.window.median)
         usual = {group: median_low(each) * self.parameters.slow_factor for group, each in medians.items()}
         for record in records:
-            limit = max(usual.get(record.group, math.inf), _SLOW_FLOOR_SECONDS)
-            record.is_slow = record.first_token is not None and record.first_token > limit
+            first_token = record.window.median
+            record.is_slow = first_token is not None and first_token > max(usual[record.group], _SLOW_FLOOR_SECONDS)
 
     def _new_record(self, endpoint: Endpoint) -> Record:
         record = self._records[endpoint.name] = Record(endpoint, self._times, self._limits, self._clock())
@@ -329,16 +325,18 @@ class EndpointHealthMonitor(
 
     def _changed(self, record: Record, before: HealthState) -> None:
         machine, name = record.machine, record.endpoint.name
+        if self._records.get(name) is not record:
+            return  # it has left the pool
         if machine.state is _HEALTHY:
             self._unwell.pop(name, None)
             record.window.consecutive = 0
-        elif self._records.get(name) is record:
+        else:
             self._unwell[name] = record
         log = self.context.logger.info if machine.state in (_HEALTHY, _PROBING) else self.context.logger.warning
         log("endpoint %s: %s -> %s%s", name, before.value, machine.state.value, f" ({machine.reason})" if machine.reason else "")
         self._publish(record)
 
     def _publish(self, record: Record) -> None:
-        record.is_changed = False
-        if self.context.columns is not None and self._records.get(record.endpoint.name) is record:
-            self.context.columns.set(ENDPOINT_HEALTH, record.published(), record.endpoint)
+        health = record.changed_health()
+        if health is not None and self.context.columns is not None:
+            self.context.columns.set(ENDPOINT_HEALTH, health, record.endpoint)

@@ -59,12 +59,12 @@ class Record:
     __slots__ = (
         "_counters",
         "_page",
+        "_published",
         "_read_at",
         "_started",
         "endpoint",
         "errors",
-        "first_token",
-        "is_changed",
+        "group",
         "is_silent",
         "is_slow",
         "machine",
@@ -74,10 +74,9 @@ class Record:
     )
 
     def __init__(self, endpoint: Endpoint, times: Times, limits: Limits, now: float) -> None:
-        self.endpoint = endpoint
+        self.place(endpoint)
         self.machine = Machine(times, now)
         self.errors: Counter[ErrorReason] = Counter()
-        self.is_changed = True  # since it was published
         self._started = -math.inf
         self._page: MetricsPage | None = None
         self._read_at = -math.inf
@@ -88,14 +87,14 @@ class Record:
         self.window = Window(limits, now)
         self.open: dict[CycleState, float] = {}  # requests and when they were sent, oldest first
         self.token_at = now
-        self.first_token: float | None = None  # median
         self.is_silent = self.is_slow = False
         self._counters: dict[str, float] = {}
+        self._published: object = None
 
-    @property
-    def group(self) -> str:
-        """Its role: endpoints of different roles cannot replace each other."""
-        return self.endpoint.labels.get(_ROLE, "")
+    def place(self, endpoint: Endpoint) -> None:
+        """Follow a change of the endpoint's labels."""
+        self.endpoint = endpoint
+        self.group = endpoint.labels.get(_ROLE, "")  # endpoints of different roles cannot replace each other
 
     @property
     def trial(self) -> CycleState | None:
@@ -127,10 +126,15 @@ class Record:
         is_certain = machine.is_asleep or (state is HealthState.EJECTED and self.is_silent)
         return Absence(severity, self.endpoint.name, self.group, is_certain)
 
-    def published(self) -> EndpointHealth:
-        """The value of the column."""
-        machine, first_token = self.machine, np.nan if self.first_token is None else self.first_token
-        return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, self.window.failures, first_token)
+    def changed_health(self) -> EndpointHealth | None:
+        """The value to publish, if it differs from the last one."""
+        machine, window = self.machine, self.window
+        current = (machine.state, machine.since, machine.ejections, window.failures, window.median)
+        if current == self._published:
+            return None
+        self._published = current
+        first_token = np.nan if window.median is None else window.median
+        return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, window.failures, first_token)
 
     def is_due(self, page: MetricsPage, now: float) -> bool:
         """True if this page should be read."""
@@ -180,6 +184,6 @@ class HealthMetrics(Collector):
                 states.add_metric((name, state.value), state is record.machine.state)
             for reason, count in tuple(record.errors.items()):
                 errors.add_metric((name, reason.value), count)
-            if record.first_token is not None:
-                tokens.add_metric((name,), record.first_token)
+            if record.window.median is not None:
+                tokens.add_metric((name,), record.window.median)
         yield from (states, errors, tokens)

@@ -50,11 +50,14 @@ class Window:
         "_failures",
         "_failures_before",
         "_limits",
+        "_measured",
         "_served",
         "_successes",
         "_successes_before",
         "consecutive",
         "first_tokens",
+        "longest",
+        "median",
     )
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -65,6 +68,9 @@ class Window:
         self._failing = RecentClients()
         self.consecutive = 0
         self.first_tokens: deque[float] = deque(maxlen=_RECENT)
+        self._measured: float | None = None  # the last first-token time then
+        self.longest = 0.0
+        self.median: float | None = None  # before there are enough
 
     def succeeded(self, client: str, now: float) -> None:
         """Count a success."""
@@ -115,9 +121,13 @@ class Window:
         if now >= self._ends_at:
             self._turn(now)
 
-    def median_first_token(self) -> float | None:
-        """None before there are enough."""
-        return median(self.first_tokens) if len(self.first_tokens) >= MIN_FIRST_TOKENS else None
+    def measure(self) -> None:
+        """Compute the median and the maximum of the first-token times, if there is a new one."""
+        tokens = self.first_tokens
+        if tokens and tokens[-1] is not self._measured:
+            self._measured = tokens[-1]
+            self.longest = max(tokens)
+            self.median = median(tokens) if len(tokens) >= MIN_FIRST_TOKENS else None
 
     def _turn(self, now: float) -> None:
         interval = self._limits.interval_seconds
