@@ -338,3 +338,42 @@ MULTICLUSTER_KV_CACHE_USAGE = DataKey(
     float,
     doc="Mean KV-cache usage of the model servers in a remote cluster (0 to 1).",
 )
+
+
+class HealthState(StrEnum):
+    """How much traffic an endpoint deserves."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """Something is wrong, but it may serve: one request at a time."""
+    EJECTED = "ejected"
+    PROBING = "probing"
+    """One trial request decides if it is healthy or ejected again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointHealth:
+    """The state of one endpoint.
+
+    Attributes:
+        reason: Why it is not healthy; else empty.
+        since_seconds: Time of `PluginContext.clock` at which the state began.
+        ejections: By which its next ejection is prolonged (count).
+        failures: Recent failures that count (count).
+        first_token_seconds: Median of recent requests; NaN if there are none.
+    """
+
+    state: HealthState
+    reason: str = ""
+    since_seconds: float = 0.0
+    ejections: int = 0
+    failures: int = 0
+    first_token_seconds: float = np.nan
+
+
+ENDPOINT_HEALTH = DataKey(
+    "endpoint-health",
+    EndpointHealth,
+    doc="Health of the endpoint, as its answers, its silence and its metrics page show it.",
+    default_producer="endpoint-health",
+)

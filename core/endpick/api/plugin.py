@@ -6,7 +6,7 @@ import enum
 import logging
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeAlias, cast, get_args, get_origin
@@ -16,6 +16,7 @@ from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, DataKey, Subscriptions
 from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Endpoints
 from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -129,8 +130,14 @@ class ColumnWriter(Protocol):
     def set_pool(self, key: DataKey[T], value: T) -> None:
         """Write a value of scope `POOL`."""
 
-    def endpoints(self) -> Iterable[Endpoint]:
-        """All endpoints in the pool."""
+    def restarted(self, endpoint: Endpoint | None = None) -> None:
+        """The model server of `endpoint`, by default the payload's, restarted in place.
+
+        Drops the endpoint's values and calls `Plugin.endpoint_removed` of every plugin, also of the caller.
+        """
+
+    def endpoints(self) -> Endpoints:
+        """All endpoints in the pool, with the data keys that the plugin consumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +236,7 @@ class Plugin(Generic[P]):
         return None
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget state about an endpoint. Called with `Endpoint.name` after it left the pool."""
+        """Forget state about an endpoint. Called with `Endpoint.name` after it left the pool or its model server restarted."""
 
 
 def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:

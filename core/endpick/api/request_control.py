@@ -187,7 +187,8 @@ class ResponseEnd:
         duration_seconds: Since the request headers.
         ttft_seconds: From the request headers to the first body byte; None without a body.
         endpoint: The one that served, as the gateway reported, else the first pick; None if it has left.
-        gateway_error: Why the gateway answered in place of the model server; empty if it did not.
+        gateway_error: Why the gateway answered in place of the model server, in Envoy's words (`response.code_details`); `unnamed` for
+            a 503 of a gateway that does not give the cause; empty for an answer of the model server.
     """
 
     cause: TerminationCause

@@ -71,9 +71,18 @@ class ScoringState:
 
 
 class CycleState(ScoringState):
-    """Read and write access to the request's state."""
+    """Read and write access to the request's state.
 
-    __slots__ = ()
+    Attributes:
+        first_chunk_at: Time of `PluginContext.clock` at the first body bytes of the response; None before them. Set by the host.
+    """
+
+    __slots__ = ("first_chunk_at",)
+
+    def __init__(self, access: Access | None = None) -> None:
+        """Created by the host, once per request."""
+        super().__init__(access)
+        self.first_chunk_at: float | None = None
 
     def put(self, key: DataKey[T], value: T) -> None:
         """Leave a value for the rest of the request. Raises UnknownKey if the scope is not `REQUEST`."""

@@ -106,6 +106,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("refresh-metrics-interval", "Time between two scrapes of an endpoint.", default="50ms", type=POSITIVE_DURATION),
         _option("idle-metrics-interval", "The same for an endpoint without requests.", default="1s", type=POSITIVE_DURATION),
         _option("metrics-staleness-threshold", "Pool gauges leave out older values.", default="2s", type=POSITIVE_DURATION),
+        _boolean("unready-without-endpoints", "Fail readiness while every endpoint is ejected."),
     ),
     "Limits": (
         _option("max-memory", "Memory limit. Default: the container's. Requests are shed near it.", type=QUANTITY),

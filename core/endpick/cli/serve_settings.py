@@ -68,6 +68,7 @@ class ServeOptions(PoolOptions):
     refresh_metrics_interval: float
     idle_metrics_interval: float
     metrics_staleness_threshold: float
+    unready_without_endpoints: bool
     drain_timeout: float
     finish_timeout: float
     grpc_max_recv_msg_size: int
@@ -156,6 +157,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         metrics_tls=_metrics_tls(options),
         admin_token_file=options["admin_token_file"],
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
+        unready_without_endpoints=options["unready_without_endpoints"],
         transport=options["transport"],
         pool_name=options["pool_name"] or DEFAULT_POOL,
         emits_scores=options["emit_endpoint_scores"],

@@ -60,6 +60,12 @@ class Cells:
             self.derived.clear()
         self.written_at[row] = now
 
+    def clear(self, row: int) -> None:
+        """Empty one cell."""
+        self.values[row] = math.nan if self.key.is_number else None
+        self.written_at[row] = -math.inf
+        self.derived.clear()
+
     def column(self) -> Column:
         """A read-only view that shows later writes."""
         return Column(_read_only(self.values), _read_only(self.written_at), self.derived)
@@ -88,6 +94,12 @@ class Writable(Protocol):
         """See `EndpointTable`."""
 
     def write_pool(self, key: AnyKey, value: object) -> None:
+        """See `EndpointTable`."""
+
+    def restarted(self, endpoint: Endpoint) -> None:
+        """See `EndpointTable`."""
+
+    def view(self, access: Access | None = None) -> Endpoints:
         """See `EndpointTable`."""
 
 
@@ -129,9 +141,15 @@ class TableWriter:
         else:
             self._refuse(key, Scope.POOL)
 
-    def endpoints(self) -> Iterable[Endpoint]:
+    def restarted(self, endpoint: Endpoint | None = None) -> None:
         """See `ColumnWriter`."""
-        return self._table.generation.endpoints
+        target = endpoint or self.endpoint
+        if target is not None:
+            self._table.restarted(target)
+
+    def endpoints(self) -> Endpoints:
+        """See `ColumnWriter`."""
+        return self._table.view(Access(self._scope, self._on_violation))
 
     def _refuse(self, key: DataKey[T], scope: Scope) -> None:
         if key.scope is not scope:
@@ -155,7 +173,7 @@ class EndpointTable:
     ) -> None:
         """`clock` gives monotonic seconds; `on_violation` is for writes of undeclared keys, which are dropped."""
         self.on_changed: list[Callable[[Generation], None]] = []  # after a membership change
-        self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left or moved
+        self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left, moved or restarted
         self.on_left_out: list[Callable[[], None]] = []  # for a report of too many endpoints
         self.on_delivered: list[Callable[[], None]] = []  # after collectors read a payload
         self.sent: set[str] = set()  # addresses that got requests, to be polled at the full rate
@@ -223,6 +241,15 @@ class EndpointTable:
             self._pool[key.name] = value
             self._pool_written_at[key.name] = self.clock()
 
+    def restarted(self, endpoint: Endpoint) -> None:
+        """Forget everything about an endpoint whose model server restarted in place."""
+        row = self._generation.row_of.get(endpoint.name)
+        if row is None or self._generation.endpoints[row].address != endpoint.address:
+            return
+        for cells in self._cells.values():
+            cells.clear(row)
+        self._tell_removed(endpoint.name)
+
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
         """The oldest write to these cells; -inf if one is empty."""
         row = self._generation.row_of.get(name)
@@ -289,8 +316,11 @@ class EndpointTable:
         for changed in tuple(self.on_changed):
             changed(self._generation)
         for name in before.keys() - kept:
-            for removed in tuple(self.on_removed):
-                removed(name)
+            self._tell_removed(name)
+
+    def _tell_removed(self, name: str) -> None:
+        for removed in tuple(self.on_removed):
+            removed(name)
 
     def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})

@@ -100,23 +100,35 @@ _GRPC_MODE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """`subset` None allows all."""
+    """`subset` None allows all; `served` and `gateway_error` are of a response, see `Exchange.response_headers`."""
 
     modes: BodyModes = EVERYTHING_SENT
     subset: tuple[str, ...] | None = None
     served: str | None = None
+    gateway_error: str | None = None
 
 
 NO_CONTEXT: Final = MessageContext()
+
+_ATTRIBUTES: Final = "envoy.filters.http.ext_proc"  # the namespace of `response_attributes`
+UPSTREAM_ADDRESS: Final = "upstream.address"  # the last one tried
+CODE_DETAILS: Final = "response.code_details"
+_VIA_UPSTREAM: Final = "via_upstream"  # the model server answered
 
 
 def context_of(message: ProcessingRequest) -> MessageContext:
     """Raises ProtocolError for an unsupported gateway."""
     modes = body_modes_of(message)
-    if not message.HasField("metadata_context"):
-        return MessageContext(modes)
-    served = _value(message, DESTINATION_NAMESPACE, SERVED_KEY)
-    return MessageContext(modes, subset_hint(message), None if served is None else served.string_value or None)
+    subset, served = None, None
+    if message.HasField("metadata_context"):
+        subset, reported = subset_hint(message), _value(message, DESTINATION_NAMESPACE, SERVED_KEY)
+        served = None if reported is None else reported.string_value or None
+    attributes = message.attributes.get(_ATTRIBUTES)
+    if attributes is None:
+        return MessageContext(modes, subset, served)
+    served = served or attributes.fields[UPSTREAM_ADDRESS].string_value or None
+    details = attributes.fields[CODE_DETAILS].string_value
+    return MessageContext(modes, subset, served, "" if details == _VIA_UPSTREAM else details or None)
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
@@ -174,7 +186,7 @@ _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
 _LONGEST: Final = 3 + 0x3FFF  # longer lengths take three bytes
-_SETTINGS_BYTES: Final = 32  # shorter contexts are settings shared by all requests
+_CACHED_BYTES: Final = 512  # of a context; those of responses from one endpoint are usually equal
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
 _names: Final[dict[bytes, str]] = {}  # bounded, because clients choose names
@@ -225,7 +237,7 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext
     rest = message[stop:]
     if not rest:
         return headers, end < stop, NO_CONTEXT
-    context = _cached_context(rest) if len(rest) <= _SETTINGS_BYTES else _context(rest)
+    context = _cached_context(rest) if len(rest) <= _CACHED_BYTES else _context(rest)
     return None if context is None else (headers, end < stop, context)
 
 
@@ -234,7 +246,7 @@ def _context(rest: bytes) -> MessageContext | None:
     return None if message.WhichOneof("request") is not None else context_of(message)
 
 
-_cached_context: Final = lru_cache(maxsize=64)(_context)
+_cached_context: Final = lru_cache(maxsize=1024)(_context)
 
 
 def _header(message: bytes, position: int) -> tuple[str, str, int] | None:

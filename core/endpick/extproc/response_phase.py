@@ -70,7 +70,7 @@ class ResponsePhase(PassingBody):
         self.state = MessageState.IDLE
         self.streams = False  # chunks may go to `on_streamed`
 
-    def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[bytes]:
+    def on_headers(self, headers: dict[str, str], end: bool, served: str | None, gateway_error: str | None = None) -> list[bytes]:
         """Raises ProtocolError."""
         self.state = next_state("response", self.state, _LAST_HEADERS if end else _HEADERS)
         exchange = self._asked = self.exchange
@@ -78,7 +78,7 @@ class ResponsePhase(PassingBody):
         if exchange is not None:
             self._has_length = "content-length" in headers
             try:
-                added = exchange.response_headers(headers, served)
+                added = exchange.response_headers(headers, served, gateway_error)
                 if exchange.wants_chunks:
                     self._seen_by = exchange.response_chunk
                 self._rewrites = exchange.rewrites

@@ -271,7 +271,7 @@ class Session:
         if self.state is _RECEIVING:
             self._enter(_BYPASSED)
         self._streaming = self._response
-        return self._response.on_headers(headers, end, context.served)
+        return self._response.on_headers(headers, end, context.served, context.gateway_error)
 
     def _note_subset(self, context: MessageContext) -> None:
         if self._subset is None and self._settings.respects_subset:

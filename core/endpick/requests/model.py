@@ -103,8 +103,13 @@ class Exchange(Protocol):
     def adds_metadata(self) -> bool:
         """If False, `response_metadata` is not called."""
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
-        """Returns headers to set, or to remove if None; `served` is the reported `ip:port`."""
+    def response_headers(
+        self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
+    ) -> Mapping[str, str | None]:
+        """Returns headers to set, or to remove if None.
+
+        `served` is the reported `ip:port`. `gateway_error` is why the gateway answered itself, "" if it did not, None if it does not say.
+        """
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """Returns a replacement for the chunk, or None; `end` marks the last."""

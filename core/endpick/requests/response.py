@@ -30,6 +30,9 @@ from endpick.requests.restored_names import ModelNameRestorer
 _STATUS_DIGITS: Final = 3
 _FIRST_SERVER_ERROR: Final = 500
 _NO_USAGE: Final = UsageReader()
+_UNAVAILABLE: Final = 503
+UPSTREAM_TIME: Final = "x-envoy-upstream-service-time"  # Envoy sets it on responses of the model server only
+UNNAMED_ERROR: Final = "unnamed"
 _OPEN: Final = BreakerState.OPEN
 
 
@@ -95,8 +98,10 @@ class TrackedExchange:
         "_clock",
         "_destinations",
         "_ended",
+        "_endpoint",
         "_first_chunk_at",
         "_flight",
+        "_gateway_error",
         "_host",
         "_is_sent",
         "_last_chunk_at",
@@ -106,7 +111,6 @@ class TrackedExchange:
         "_picked",
         "_request",
         "_restorer",
-        "_served",
         "_state",
         "_status",
         "_ttft",
@@ -146,13 +150,14 @@ class TrackedExchange:
         self.adds_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
-        self._served: Endpoint | None = picked.members[0]
         self.record: DecisionRecord | None = None
         self.plan = ""
         self._restorer: ModelNameRestorer | None = None
         self.rewrites = False  # known after the response headers
         self._usage: UsageReader = _NO_USAGE
         self._status = 0
+        self._endpoint: Endpoint | None = picked.members[0]
+        self._gateway_error = ""
         self._bytes = 0
         self._ttft: float | None = None
         self._first_chunk_at = 0.0
@@ -169,11 +174,19 @@ class TrackedExchange:
         """Notify flow control of the end."""
         self._on_finished, self._flight = on_finished, flight
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
+    def response_headers(
+        self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
+    ) -> Mapping[str, str | None]:
         """See `Exchange`."""
         began = self._clock()
         status = headers.get(":status", "")
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
+        if served is not None:
+            self._endpoint = _endpoint_at(served, self._picked, self._destinations)
+        if gateway_error is not None:
+            self._gateway_error = gateway_error
+        elif self._status == _UNAVAILABLE and UPSTREAM_TIME not in headers:
+            self._gateway_error = UNNAMED_ERROR
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
         request = self._request
@@ -194,10 +207,8 @@ class TrackedExchange:
         if encoding:
             self._decode(encoding.strip().lower())
         added: dict[str, str | None] = {}
-        if served is not None:
-            self._served = _endpoint_at(served, self._picked, self._destinations)
         if self._observers.started:
-            head = ResponseHead(self._status, headers, self._served, served)
+            head = ResponseHead(self._status, headers, self._endpoint, served)
             for step in self._observers.started:
                 answer = step.run(self._host.access, self._request, head, self._state)
                 if answer is not None and not isinstance(answer, Fault):
@@ -229,7 +240,7 @@ class TrackedExchange:
         if chunk:
             if self._ttft is None:
                 self._ttft = arrived - self._request.received_at
-                self._first_chunk_at = arrived
+                self._first_chunk_at = self._state.first_chunk_at = arrived
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._request, self._state)
             elif self.streaming:
@@ -261,8 +272,16 @@ class TrackedExchange:
         self._ended = True
         host, request = self._host, self._request
         duration = self._clock() - request.received_at
-        usage = self._usage.result()
-        end = ResponseEnd(TERMINATION_OF[cause], self._status, usage, self._bytes, duration, self._ttft, self._served)
+        end = ResponseEnd(
+            TERMINATION_OF[cause],
+            self._status,
+            self._usage.result(),
+            self._bytes,
+            duration,
+            self._ttft,
+            self._endpoint,
+            self._gateway_error,
+        )
         for step in self._observers.ended:
             step.run(host.access, request, end, self._state)
         if self._flight is not None:
@@ -308,7 +327,9 @@ class BodilessExchange:
         self._clock = clock
         self._ended = False
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
+    def response_headers(
+        self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
+    ) -> Mapping[str, str | None]:
         """See `Exchange`."""
         return {}
 

@@ -59,6 +59,7 @@ class Readiness:
         self._remarks = remarks
         self._stalled: str | None = None
         self._standing_by: str | None = None
+        self._without_endpoints: str | None = None
         lifecycle.on_entered(lambda _phase: self._publish())
 
     def report(self) -> tuple[bool, str]:
@@ -77,8 +78,15 @@ class Readiness:
             self._standing_by = reason or None
             self._publish()
 
+    def without_endpoints(self, reason: str) -> None:
+        """Set why no endpoint can serve; else empty."""
+        if (reason or None) != self._without_endpoints:
+            self._without_endpoints = reason or None
+            self._publish()
+
     def _reason(self) -> str | None:
-        return self._stalled or self._standing_by if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
+        serving = self._stalled or self._standing_by or self._without_endpoints
+        return serving if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
     def _publish(self) -> None:
         self._board.set_ready(self._reason() is None)

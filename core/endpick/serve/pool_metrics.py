@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import FloatArray
 from endpick.api.fast_metrics import Counts, Distribution, Distributions, Levels, Tally
-from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from endpick.api.keys import ENDPOINT_HEALTH, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, EndpointHealth, HealthState
 from endpick.api.request import InferenceRequest
 from endpick.data.table import EndpointTable
 from endpick.flow_control.policies import Reading
@@ -83,7 +83,7 @@ class PoolGauges(Collector):
     def __init__(
         self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float], staleness_seconds: float = math.inf
     ) -> None:
-        """Averages leave out values older than `staleness_seconds`."""
+        """Averages leave out values older than `staleness_seconds`; such endpoints are not ready."""
         self._pool_name = pool_name
         self._generation = generation
         self._clock = clock
@@ -96,7 +96,10 @@ class PoolGauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See `Collector`."""
         generation = self._generation()
-        yield self._pool("ready_endpoints", "Endpoints in the pool.", len(generation.endpoints))
+        newest = _newest_writes(generation)
+        silent = np.isfinite(newest) & (newest < self._clock() - self._staleness_seconds)
+        ready = sum(not _is_ejected(health) and not quiet for health, quiet in zip(_health(generation), silent.tolist(), strict=True))
+        yield self._pool("ready_endpoints", "Endpoints that are not ejected, and report metrics if they ever did.", ready)
         for name, key, text in _AVERAGED:
             reported = _reported(generation, key, self._clock() - self._staleness_seconds)
             if len(reported):
@@ -104,6 +107,12 @@ class PoolGauges(Collector):
                 yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", _deviation(reported))
         yield self._queues(generation)
         yield self._ages(generation)
+        ages = GaugeMetricFamily(
+            "endpick_endpoint_data_age_seconds", "Age of the newest load metric of each endpoint; +Inf for none.", labels=["endpoint_name"]
+        )
+        for endpoint, age in zip(generation.endpoints, (self._clock() - newest).tolist(), strict=True):
+            ages.add_metric([endpoint.name], age)
+        yield ages
 
     def _pool(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(PREFIX + name, text, labels=["name"])
@@ -137,6 +146,39 @@ class PoolGauges(Collector):
             for key, column in generation.columns.items():
                 family.add_metric([key], now - float(column.written_at.min()))
         return family
+
+
+def _health(generation: Generation) -> list[EndpointHealth | None]:
+    column = generation.columns.get(ENDPOINT_HEALTH.name)
+    return [None] * len(generation.endpoints) if column is None else column.values.tolist()
+
+
+def _is_ejected(health: EndpointHealth | None) -> bool:
+    return health is not None and health.state is HealthState.EJECTED
+
+
+def _newest_writes(generation: Generation) -> FloatArray:
+    columns = [column for _, key, _ in _AVERAGED if (column := generation.columns.get(key)) is not None]
+    never = np.full(len(generation.endpoints), -np.inf)
+    newest: FloatArray = np.maximum.reduce([never, *(column.written_at for column in columns)])
+    return newest
+
+
+def has_usable_endpoint(generation: Generation) -> bool:
+    """True if at least one endpoint is not ejected."""
+    return not all(map(_is_ejected, _health(generation)))
+
+
+def unwell_endpoints(generation: Generation) -> tuple[str, ...]:
+    """One sentence for each endpoint that is not healthy, for `/healthz`."""
+    now = generation.clock()
+    sentences = [
+        f"endpoint {endpoint.name} is {health.state.value} for {now - health.since_seconds:.0f} s: {health.reason}"
+        for endpoint, health in zip(generation.endpoints, _health(generation), strict=True)
+        if health is not None and health.state is not HealthState.HEALTHY
+    ]
+    more = len(sentences) - SHOWN_NAMES
+    return (*sentences[:SHOWN_NAMES], *((f"{more} more endpoints are not healthy",) if more > 0 else ()))
 
 
 def _deviation(values: FloatArray) -> float:

@@ -36,7 +36,7 @@ from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
-from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog
+from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
 from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
 from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
@@ -50,6 +50,7 @@ from endpick.transport.tls import TlsError, TlsSettings
 _log = logging.getLogger("endpick.serve")
 
 HEALTH_LIMITS = Limits(max_connections=64)
+_ENDPOINTS_SECONDS = 0.5  # between looks at the pool for the readiness
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class ServeSettings:
     metrics_tls: TlsSettings | None = None
     admin_token_file: Path | None = None
     metrics_staleness_seconds: float = 2.0  # pool gauges leave out older values
+    unready_without_endpoints: bool = False
     transport: TransportName = "h2"
     pool_name: str = "endpick"  # label `name` of the pool gauges
     emits_scores: bool = False  # to the gateway
@@ -270,6 +272,8 @@ class _Process:
     async def reload_until_stopped(self) -> None:
         control, watched = self._control, self._settings.watched_config
         tasks = [asyncio.ensure_future(self._reload_on_request()), asyncio.ensure_future(self._drift.run())]
+        if self._settings.unready_without_endpoints:
+            tasks.append(asyncio.ensure_future(self._follow_endpoints()))
         if watched is not None:
             tasks.append(asyncio.ensure_future(watched.watch(lambda: control.request_reload(Trigger.FILE))))
         stopped = asyncio.ensure_future(control.stop.wait())
@@ -311,6 +315,12 @@ class _Process:
             await self._show_plan()
             self._metrics.reloads.labels(entry.result.value).inc()
 
+    async def _follow_endpoints(self) -> None:
+        while True:
+            usable = has_usable_endpoint(self._table.generation)
+            self._readiness.without_endpoints("" if usable else "no endpoint is healthy, degraded or probing")
+            await asyncio.sleep(_ENDPOINTS_SECONDS)
+
     def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:
         self._registry.register(EventCounts(name, documentation, counts))
 
@@ -320,8 +330,9 @@ class _Process:
         return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
 
     def _remarks(self) -> tuple[str, ...]:
-        current = left_out_now(self._current.instances())
-        return (*self._overload.remarks(), *current, *self._records.remarks(), *self._drift.drift.remarks())
+        generation = self._table.generation
+        plugins, endpoints = left_out_now(self._current.instances()), unwell_endpoints(generation)
+        return (*self._overload.remarks(), *plugins, *endpoints, *self._records.remarks(), *self._drift.drift.remarks())
 
     def _phase_entered(self, entered: Phase) -> None:
         for phase in Phase:

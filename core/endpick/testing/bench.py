@@ -110,6 +110,14 @@ class RecordingTable:
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
+    def restarted(self, endpoint: Endpoint) -> None:
+        """Drop an endpoint's values."""
+        self.table.restarted(endpoint)
+
+    def view(self, access: Access | None = None) -> Endpoints:
+        """All endpoints; reads are recorded."""
+        return self.table.view(Access(self.accesses.running, self.accesses.access.on_violation))
+
 
 @dataclass(slots=True)
 class Clock:

@@ -162,6 +162,7 @@ _MAKERS: Mapping[str, Callable[[Random], object]] = {
     keys.PREDICTED_TPOT.name: lambda random: random.random() / 20,
     keys.TTFT_HEADROOM.name: lambda random: random.random() - 0.5,
     keys.TPOT_HEADROOM.name: lambda random: (random.random() - 0.5) / 20,
+    keys.ENDPOINT_HEALTH.name: lambda random: keys.EndpointHealth(random.choice(list(keys.HealthState))),
     keys.MEDIA_ITEMS.name: lambda random: random.randrange(3),
     keys.MEDIA_MATCHED.name: lambda random: float(random.randrange(3)),
 }

@@ -16,7 +16,7 @@ apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
-- {type: silent-endpoint-screener, parameters: {tolerance: 1h}}
+- {type: endpoint-health, parameters: {tolerance: 1h}}
 - type: queue-scorer
 dataLayer:
   discovery: {endpoints: {pluginRef: file-discovery}}

@@ -213,6 +213,7 @@ def _ext_proc(dialect: Dialect) -> dict[str, Any]:
             "allow_mode_override": dialect.allow_mode_override,
             "observability_mode": dialect.observability,
             "send_body_without_waiting_for_header_response": dialect.early_request_body,
+            "response_attributes": ["response.code_details", "upstream.address"],
             "metadata_options": {
                 "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint", "envoy.lb"]},
                 "receiving_namespaces": {"untyped": ["envoy.lb"]},

@@ -86,6 +86,8 @@ async def _answer(arrived: Arrived, writer: asyncio.StreamWriter) -> None:
                 _chunk(writer, b"more")
                 await writer.drain()
                 await asyncio.sleep(0.01)
+        case "/reset":
+            raise ConnectionResetError
         case "/cookies":
             writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\r\nbusy")
         case "/empty":

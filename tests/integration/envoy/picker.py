@@ -33,6 +33,7 @@ class Seen:
     incoming: IncomingRequest
     response_headers: Mapping[str, str] = field(default_factory=dict)
     served: str | None = None
+    gateway_error: str | None = None
     chunks: list[bytes] = field(default_factory=list)
     ends: int = 0
     finishes: list[CloseCause] = field(default_factory=list)
@@ -52,9 +53,10 @@ class Exchange:
         self._old, self._new = old.encode(), new.encode()
         self._held = b""
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None, gateway_error: str | None) -> Mapping[str, str]:
         self._seen.response_headers = headers
         self._seen.served = served
+        self._seen.gateway_error = gateway_error
         self._changed()
         return {"x-went-into-resp-headers": "true"}
 
@@ -115,7 +117,7 @@ class Director:
             self._changed.notify_all()
         body = headers.get("x-test-body")
         exchange = Exchange(seen, self._notify)
-        destination = self.websocket_destination if is_upgrade(headers) else self.destination
+        destination = headers.get("x-test-destination") or (self.websocket_destination if is_upgrade(headers) else self.destination)
         return Routed((destination,), exchange, {"x-from-picker": "1"}, None if body is None else body.encode())
 
     def requests(self) -> list[Seen]:

@@ -94,7 +94,7 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     assert plan.on_request[DataProducer] == ("approx-prefix-cache-producer",)
     assert list(pipeline.scheduler.profiles) == ["default"]
     assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [
-        ("metrics-data-source", ["core-metrics-extractor"])
+        ("metrics-data-source", ["core-metrics-extractor", "endpoint-health"])
     ]
 
 

@@ -29,7 +29,7 @@ dataLayer:
 """
 CALLED_BY_THREE_REQUESTS = {
     ("RequestParsing", "openai-parser"): 3,
-    ("Screener", "silent-endpoint-screener"): 3,
+    ("Screener", "endpoint-health"): 3,
     ("DataProducer", "small-cache"): 3,
     ("DataProducer", "large-cache"): 3,
     ("DataProducer", "inflight-load-producer"): 3,
@@ -40,6 +40,7 @@ CALLED_BY_THREE_REQUESTS = {
     ("Scorer", "active-request-scorer"): 3,
     ("Picker", "max-score-picker"): 3,
     ("ProcessProfilesResults", "single-profile-handler"): 3,
+    ("PreRequest", "endpoint-health"): 3,
     ("PreRequest", "small-cache"): 3,
     ("PreRequest", "large-cache"): 3,
     ("PreRequest", "inflight-load-producer"): 3,
@@ -47,6 +48,7 @@ CALLED_BY_THREE_REQUESTS = {
     ("ResponseReceived", "large-cache"): 3,
     ("ResponseParsing", "openai-parser"): 3,
     ("ResponseStreaming", "inflight-load-producer"): 3,
+    ("ResponseComplete", "endpoint-health"): 3,
     ("ResponseComplete", "small-cache"): 3,
     ("ResponseComplete", "large-cache"): 3,
     ("ResponseComplete", "inflight-load-producer"): 3,

@@ -36,6 +36,7 @@ OF_ONE_TYPE = {
 """Files about one type."""
 TESTED_OTHERWISE = {
     "dcgm-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
+    "endpoint-health": "follows requests over time: test_endpoint_health.py and test_endpoint_health_machine.py",
     "metrics-data-source": "fetches pages: test_sources_http.py; its collector has vectors",
     "multicluster-metrics-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
     "http-pool-source": "fetches pages: test_pool_data.py",

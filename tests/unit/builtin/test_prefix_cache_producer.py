@@ -110,6 +110,13 @@ def test_a_conversation_matches_the_endpoint_of_its_last_request():
     assert bench.matched(first, rows=[2, 1]) == [0, 3]
 
 
+def test_restarted_endpoint_has_no_prefixes():
+    bench = Bench()
+    bench.send(1, text(3))
+    bench.table.restarted(bench.table.generation.endpoints[1])
+    assert bench.matched(text(3)) == [0, 0, 0]
+
+
 @pytest.mark.parametrize(("parameters", "looked_at"), [({}, 256), ({"maxPrefixTokensToMatch": 300 * 64}, 300)])
 def test_a_bounded_number_of_prompts_is_looked_up(parameters, looked_at):
     bench = Bench(**parameters)

@@ -61,6 +61,36 @@ def test_a_value_shows_in_views_made_before_it_was_written(table, clock):
     assert view.age(LOAD).tolist() == [math.inf, 2.5]
 
 
+def test_restarted_endpoint_loses_its_values_and_is_forgotten(table):
+    a, b = endpoint("a"), endpoint("b", "10.0.0.2")
+    table.replace_all([a, b])
+    for each in (a, b):
+        table.writer(None, each).set(LOAD, 7.0)
+        table.writer(None, each).set(TAGS, ("x",))
+    view, generation, removed = table.view(), table.generation, []
+    table.on_removed.append(removed.append)
+    assert view.derived(LOAD, float_sum) == 14.0
+    table.writer(None, a).restarted()
+    assert (removed, table.generation) == ([a.name], generation)
+    assert np.isnan(view[LOAD][0])
+    assert (view[LOAD][1], view.objects(TAGS), view.age(LOAD)[0]) == (7.0, [None, ("x",)], math.inf)
+    assert np.isnan(view.derived(LOAD, float_sum))
+
+
+@pytest.mark.parametrize("other", [endpoint("gone"), endpoint("a", "10.0.0.9")], ids=["left", "moved"])
+def test_restart_of_an_endpoint_that_left_is_ignored(table, other):
+    table.replace_all([endpoint("a")])
+    removed = []
+    table.on_removed.append(removed.append)
+    table.writer(None).restarted(other)
+    table.writer(None).restarted()
+    assert removed == []
+
+
+def float_sum(values):
+    return float(values.sum())
+
+
 def test_views_cannot_be_written_through(table):
     table.upsert(endpoint("a"))
     with pytest.raises(ValueError, match="read-only"):

@@ -159,11 +159,12 @@ class NotedExchange:
         self.metadata = metadata or {}
         self.headers: Mapping[str, str] = {}
         self.served: str | None = None
+        self.gateway_error: str | None = None
         self.chunks: list[tuple[bytes, bool]] = []
         self.finishes: list[CloseCause] = []
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
-        self.headers, self.served = headers, served
+    def response_headers(self, headers: Mapping[str, str], served: str | None, gateway_error: str | None) -> Mapping[str, str]:
+        self.headers, self.served, self.gateway_error = headers, served, gateway_error
         return self.added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:

@@ -44,6 +44,26 @@ def test_recorded_conversation_finishes_its_exchange_once(name):
     assert finishes == ([] if refused else [[CloseCause.END]])
 
 
+CONNECT = "remote_connection_failure|delayed_connect_error:_Connection_refused"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("full_duplex-via-upstream", ""),
+        ("full_duplex-unreachable", f"upstream_reset_before_response_started{{{CONNECT}}}"),
+        ("full_duplex-reset", "upstream_reset_before_response_started{connection_termination}"),
+        ("full_duplex-plain", None),
+    ],
+)
+def test_attributes_name_the_cause_and_the_last_server(name, cause):
+    [seen] = replayed(name)[1].requests()
+    assert seen.gateway_error == cause
+    assert seen.served == (None if cause is None else destination(load(name)))
+    assert (seen.response_headers[":status"] == "503") == bool(cause)
+    assert ("x-envoy-upstream-service-time" in seen.response_headers) == (not cause)
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_recorded_envoy_names_its_dialect_in_the_first_message(name):
     first = ProcessingRequest.FromString(load(name)[0][1])

@@ -286,3 +286,34 @@ def test_observers_add_metadata_at_the_end():
     assert exchange.response_metadata() == {"acme.example": {"tokens": 7.0}}
     assert usages == [7]
     assert [name for name, _, _ in stage.telemetry.faults] == ["broken", "odd", "odd"]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "cause", "expected"),
+    [
+        ("503", {}, None, "unnamed"),
+        ("503", {"x-envoy-upstream-service-time": "3"}, None, ""),
+        ("500", {}, None, ""),
+        ("503", {}, "", ""),
+        ("503", {}, "no_healthy_upstream", "no_healthy_upstream"),
+        ("504", {"x-envoy-upstream-service-time": "3"}, "response_timeout", "response_timeout"),
+    ],
+)
+def test_end_says_if_the_gateway_answered(status, headers, cause, expected):
+    ends = []
+    stage = Stage(observers=[observer_of(response_ended=lambda request, end, state: ends.append(end))])
+    exchange = stage.route().exchange
+    exchange.response_headers({":status": status, **headers}, None, cause)
+    exchange.finish(CloseCause.END)
+    assert [(end.status, end.gateway_error, end.endpoint) for end in ends] == [(int(status), expected, stage.table.generation.endpoints[0])]
+
+
+def test_end_names_the_endpoint_that_served():
+    ends = []
+    stage = Stage(observers=[observer_of(response_ended=lambda request, end, state: ends.append(end.endpoint))])
+    members = stage.table.generation.endpoints
+    for served in (None, members[1].address, "192.0.2.1:1"):
+        exchange = stage.route().exchange
+        exchange.response_headers({":status": "200"}, served)
+        exchange.finish(CloseCause.END)
+    assert ends == [members[0], members[1], None]

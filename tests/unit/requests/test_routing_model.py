@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ VALUES = st.floats(allow_nan=True, allow_infinity=True)
 
 @cache
 def default_plan() -> Plan:
-    with host_of() as host:
+    default = files("endpick.config").joinpath("default.yaml").read_text()
+    with host_of(default.replace("plugins:\n", "plugins:\n  - type: silent-endpoint-screener\n", 1)) as host:
         return host.plan
 
 
@@ -35,7 +37,7 @@ def pod_item(name: str, ip: str, app: str, ready: bool, going: bool) -> dict:
 
 
 class RoutingAgainstModel(RuleBasedStateMachine):
-    """The built-in default configuration, asked between any changes of its pool and of what is known of it."""
+    """The built-in default configuration and a screener of silent endpoints, asked between any changes of its pool."""
 
     def __init__(self) -> None:
         super().__init__()

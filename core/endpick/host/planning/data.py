@@ -25,7 +25,7 @@ def plan_sources(builder: PlanBuilder) -> Feeding:
         _feed(spec, feeding, builder)
     if injects_defaults(builder) and not builder.loaded.is_damaged(("dataLayer",)):
         _add_metrics(feeding, builder)
-    for collector in builder.configured(DataCollector):
+    for collector in builder.of_kind(DataCollector):
         feed_by_default_source(collector, feeding, builder)
     return feeding
 
@@ -150,7 +150,7 @@ def _name(payload: type[object]) -> str:
     return payload.__qualname__ if payload.__module__ == "builtins" else f"{payload.__module__}.{payload.__qualname__}"
 
 
-_PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObserver, DataSource})
+PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObserver, DataSource})
 
 
 def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
@@ -257,7 +257,7 @@ def _warn(graph: SubscriptionGraph, builder: PlanBuilder) -> None:
             )
     for name in graph.unread:
         instance = builder.instances[name]
-        if instance.path is not None and instance.loaded is not None and _PURE_PRODUCERS.issuperset(instance.loaded.kinds):
+        if instance.path is not None and instance.loaded is not None and PURE_PRODUCERS.issuperset(instance.loaded.kinds):
             keys = ", ".join(f"'{key.name}'" for key in instance.subscriptions.produces) if instance.subscriptions else ""
             builder.report(
                 Code.W0602,

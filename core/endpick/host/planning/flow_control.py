@@ -24,7 +24,7 @@ from endpick.host.planning.plan import (
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_DETECTOR = "utilization-detector"
-DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
+DEFAULT_CANDIDATE_FILTER = "endpoint-health"
 
 
 def plan_parsers(builder: PlanBuilder) -> tuple[str, ...]:
@@ -81,11 +81,11 @@ def plan_detector(builder: PlanBuilder) -> str | None:
 
 
 def plan_candidate_filters(builder: PlanBuilder) -> None:
-    """Add the filter that excludes silent endpoints, unless the document defines one or forbids additions."""
+    """Add the filter that leaves out failing endpoints, unless the document defines one or forbids additions."""
     taken = any(DEFAULT_CANDIDATE_FILTER in (instance.name, instance.type) for instance in builder.instances.values())
     if taken or not injects_defaults(builder) or not builder.catalog.offers(DEFAULT_CANDIDATE_FILTER):
         return
-    reason = "a model server that dies keeps its last values, which would go on attracting requests"
+    reason = "a model server that fails at once or is dead looks idle, and would attract requests"
     add_instance(builder, DEFAULT_CANDIDATE_FILTER, reason, "candidate filter")
 
 

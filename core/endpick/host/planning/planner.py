@@ -18,7 +18,7 @@ from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, look_up_kind, report_same_names, spare_idle
-from endpick.host.planning.data import Feeding, plan_data, plan_sources
+from endpick.host.planning.data import PURE_PRODUCERS, Feeding, plan_data, plan_sources
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
@@ -248,15 +248,19 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
 
 
 def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """A collector is active if its data is read, or if it writes none."""
-    readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector)]
-    needed = set(graph.producers_for(readers))
+    """A collector is active if its data is read, if it writes none, or if it also decides about requests."""
+    readers = [each.name for each in builder.instances.values() if not each.is_a(DataCollector) or _decides(each)]
+    needed = {*graph.producers_for(readers), *readers}
     return tuple(
         PlannedSource(
             source, tuple(collectors), tuple(name for name in collectors if name in needed or not _produces(builder.instances[name]))
         )
         for source, collectors in feeding.items()
     )
+
+
+def _decides(instance: DraftInstance) -> bool:
+    return instance.loaded is not None and not PURE_PRODUCERS.issuperset(instance.loaded.kinds)
 
 
 def _produces(instance: DraftInstance) -> bool:

@@ -192,6 +192,7 @@ def _ext_proc() -> dict[str, object]:
             "response_body_mode": "FULL_DUPLEX_STREAMED",
             "response_trailer_mode": "SEND",
         },
+        "response_attributes": ["response.code_details", "upstream.address"],
         "metadata_options": {"forwarding_namespaces": namespaces, "receiving_namespaces": namespaces},
     }
 

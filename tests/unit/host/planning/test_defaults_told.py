@@ -18,10 +18,8 @@ ALWAYS = {
     f"added parser 'vllmhttp-parser': {NO_PARSER}",
     f"added parser 'passthrough-parser': {NO_PARSER}",
     "added saturation detector 'utilization-detector': no saturation detector is named",
-    (
-        "added candidate filter 'silent-endpoint-screener': a model server that dies keeps its last values, "
-        "which would go on attracting requests"
-    ),
+    "added candidate filter 'endpoint-health': a model server that fails at once or is dead looks idle, and would attract requests",
+    "bound collector 'endpoint-health' to data source 'metrics-data-source': no source feeds collector 'endpoint-health'",
     (
         "added data source 'metrics-data-source' with collector 'core-metrics-extractor': "
         "dataLayer.injectDefaults is not false, and no source collects metrics"
@@ -45,7 +43,7 @@ CASES = {
     "plugins: [{type: random-picker}]\nschedulingProfiles: [{name: one}]": ALWAYS
     | {"added picker 'random-picker' to profile 'one': the profile names no picker"},
     "schedulingProfiles: [{name: one}]\ndataLayer: {injectDefaults: false}": {
-        *(told for told in ALWAYS if "metrics-data-source" not in told and "silent-endpoint" not in told),
+        *(told for told in ALWAYS if "metrics-data-source" not in told and "endpoint-health" not in told),
         NO_PICKER.format("one"),
     },
     "schedulingProfiles: [{name: one}]\nrequestHandler: {parsers: [{pluginRef: sglanghttp-parser}]}": {

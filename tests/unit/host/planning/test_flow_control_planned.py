@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
+from endpick.api import ResponseObserver
 from endpick.cli.plan import plan as plan_command
 from endpick.config import load_config
 from endpick.diagnostics import render_text
@@ -167,7 +168,7 @@ def test_one_instance_may_choose_flows_and_watch_responses():
 
     settings = result.plan.flow_control
     assert settings.template.fairness == settings.negative_template.fairness == "program-aware-fairness"
-    assert ("program-aware-fairness",) in result.plan.on_request.values()
+    assert "program-aware-fairness" in result.plan.on_request[ResponseObserver]
 
 
 SAMPLES = {

@@ -91,19 +91,19 @@ def test_a_detector_must_be_one() -> None:
     assert ("E0503", "doorman") in result.found
 
 
-def test_endpoints_that_fall_silent_are_screened_out_by_default() -> None:
-    (announcement,) = [one for one in plan("").plan.announcements if one.subject == "silent-endpoint-screener"]
+def test_failing_endpoints_are_left_out_by_default() -> None:
+    (announcement,) = [one for one in plan("").plan.announcements if one.subject == "endpoint-health"]
 
-    assert plan("").plan.on_request[CandidateFilter] == ("silent-endpoint-screener",)
-    assert announcement.message.startswith("added candidate filter 'silent-endpoint-screener': a model server that dies keeps its last")
+    assert plan("").plan.on_request[CandidateFilter] == ("endpoint-health",)
+    assert announcement.message.startswith("added candidate filter 'endpoint-health': a model server that fails at once")
 
 
 def test_default_candidate_filter_is_added_once() -> None:
-    named = "plugins: [{name: mine, type: silent-endpoint-screener}]"
+    named = "plugins: [{name: mine, type: endpoint-health}]"
 
     assert plan(named).plan.on_request[CandidateFilter] == ("mine",)
     assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.on_request[CandidateFilter] == ()
-    assert plan("", without=["silent-endpoint-screener"]).plan.on_request[CandidateFilter] == ()
+    assert plan("", without=["endpoint-health"]).plan.on_request[CandidateFilter] == ()
 
 
 def test_discovery_is_what_the_document_names() -> None:

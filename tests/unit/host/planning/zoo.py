@@ -311,8 +311,8 @@ class UtilizationDetector(SaturationDetector):
         return 0.0
 
 
-class SilentEndpointScreener(CandidateFilter):
-    plugin_type = "silent-endpoint-screener"
+class EndpointHealth(CandidateFilter):
+    plugin_type = "endpoint-health"
 
     def filter_candidates(self, request, endpoints):
         return endpoints

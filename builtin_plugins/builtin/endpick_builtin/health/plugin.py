@@ -1,0 +1,342 @@
+"""`endpoint-health`: follows the answers, the silence and the metrics pages of model servers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, defaultdict
+from contextlib import suppress
+from statistics import median_low
+from typing import Annotated, Final, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from endpick.api import (
+    KV_CACHE_USAGE,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+    BoolArray,
+    CandidateFilter,
+    ColumnWriter,
+    CycleState,
+    DataCollector,
+    Duration,
+    Endpoint,
+    Endpoints,
+    InferenceRequest,
+    MetricsPage,
+    Parameters,
+    PluginContext,
+    PreRequest,
+    ResponseEnd,
+    ResponseObserver,
+    SchedulingResult,
+    TerminationCause,
+    UpstreamHeaders,
+)
+from endpick.api.keys import ENDPOINT_HEALTH, HealthState
+from endpick_builtin.health.machine import Event, Times, left_out
+from endpick_builtin.health.records import ErrorReason, HealthMetrics, Record, blamed, is_asleep
+from endpick_builtin.health.window import Limits
+
+_REPORTED: Final = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
+_REVIEW_SECONDS: Final = 0.5
+_GAP_SECONDS: Final = 3.0  # without a review, the picker itself stood still
+_SLOW_FLOOR_SECONDS: Final = 1.0  # a shorter first-token time is never slow
+_STREAMS_SECONDS: Final = 1.0  # a trial that still streams so long after its first token succeeds
+# Globals: an enum lookup is several times slower.
+_HEALTHY: Final = HealthState.HEALTHY
+_DEGRADED: Final = HealthState.DEGRADED
+_PROBING: Final = HealthState.PROBING
+_NATURAL: Final = TerminationCause.NATURAL
+
+
+class EndpointHealthParameters(Parameters):
+    """Ejection criteria and times, with the names and defaults of Envoy's outlier detection."""
+
+    consecutive_failures: Annotated[int, Field(alias="consecutiveFailures", gt=0, description="Failures in a row that eject.")] = 5
+    failure_percentage: Annotated[
+        float, Field(alias="failurePercentage", gt=0, le=100, description="Share of failed requests in the latest intervals that ejects.")
+    ] = 85.0
+    request_volume: Annotated[
+        int, Field(alias="requestVolume", gt=0, description="Requests in the latest intervals from which `failurePercentage` counts.")
+    ] = 50
+    interval: Annotated[
+        Duration, Field(gt=0, description="Length of a window of requests, and of the healthy time that takes one ejection off.")
+    ] = 10.0
+    base_ejection_time: Annotated[
+        Duration, Field(alias="baseEjectionTime", gt=0, description="The first ejection; the second lasts twice as long, and so on.")
+    ] = 30.0
+    max_ejection_time: Annotated[Duration, Field(alias="maxEjectionTime", gt=0, description="The longest ejection.")] = 300.0
+    max_ejection_percent: Annotated[
+        float,
+        Field(
+            alias="maxEjectionPercent",
+            ge=0,
+            le=100,
+            description="Share of the endpoints of one role that may be left out. Those asleep or dead do not count. 0: observe only.",
+        ),
+    ] = 50.0
+    tolerance: Annotated[Duration, Field(gt=0, description="Age of the newest metric from which an endpoint is degraded.")] = 2.0
+    slow_factor: Annotated[
+        float, Field(alias="slowFactor", gt=1, description="First-token time, as a multiple of the pool's median, that counts as slow.")
+    ] = 5.0
+    hang_timeout: Annotated[
+        Duration,
+        Field(alias="hangTimeout", gt=0, description="Time without a first token that ejects; longer if the pool's slowest took longer."),
+    ] = 10.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.base_ejection_time > self.max_ejection_time:
+            raise ValueError("baseEjectionTime must not exceed maxEjectionTime")
+        return self
+
+
+class EndpointHealthMonitor(
+    CandidateFilter[EndpointHealthParameters],
+    PreRequest[EndpointHealthParameters],
+    ResponseObserver[EndpointHealthParameters],
+    DataCollector[EndpointHealthParameters, MetricsPage],
+):
+    """Leaves out endpoints that fail, hang or sleep, and gives slow and silent ones one request at a time.
+
+    `consecutiveFailures`, `failurePercentage` or `hangTimeout` eject an endpoint, a degraded one its first failure. Failures are a 5xx of
+    the model server, and a connection that failed or was reset before the response. A 4xx and a client that leaves never count, nor does
+    a 5xx that a single client gets while others are served. After the ejection time one trial request decides. A restarted model server
+    is tried at once, and every plugin forgets what it learnt about it. vLLM's sleep state and a restart are read from the metrics page.
+    Endpoints that never reported metrics are not silent, and all of a role stay if none would be left.
+    """
+
+    consumes_optional = _REPORTED
+    produces = (ENDPOINT_HEALTH,)
+    default_source = "metrics-data-source"
+
+    def __init__(self, name: str, parameters: EndpointHealthParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self.tolerated_age_seconds = parameters.tolerance
+        self._times = Times(parameters.base_ejection_time, parameters.max_ejection_time, parameters.interval)
+        self._limits = Limits(
+            parameters.consecutive_failures, parameters.failure_percentage, parameters.request_volume, parameters.interval
+        )
+        self._clock = context.clock
+        self._records: dict[str, Record] = {}
+        self._unwell: dict[str, Record] = {}
+        self._sent: dict[CycleState, Record] = {}  # open requests
+        self._sizes: Counter[str] = Counter()  # by role
+        self._pool: object = None
+        self._due_at = -math.inf  # of the next review
+        self._reviewed_at: float | None = None
+        self._resumed_at = -math.inf  # after the picker stood still
+        self._reviews: asyncio.Task[None] | None = None
+        if context.registry is not None:
+            context.registry.register(HealthMetrics(self._records))
+
+    async def start(self) -> None:
+        """Review endpoints also without requests."""
+        self._reviews = asyncio.get_running_loop().create_task(self._review_forever())
+
+    async def stop(self) -> None:
+        if self._reviews is not None:
+            self._reviews.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reviews
+
+    def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
+        if self._clock() >= self._due_at:
+            self._review(endpoints)
+        return self._screened(endpoints) if self._unwell else endpoints
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        picked = result.runs[result.primary].picked
+        if picked is not None:
+            endpoint = picked.members[0]
+            record = self._records.get(endpoint.name) or self._new_record(endpoint)
+            self._sent[state] = record
+            record.open[state] = self._clock()
+            if record.machine.state is _PROBING:
+                record.machine.claim(state)
+
+    def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
+        record = self._sent.pop(state, None)
+        if record is None:
+            return
+        sent_at = record.open.pop(state, None)
+        if 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error and end.endpoint is record.endpoint:
+            window, token_at = record.window, state.first_chunk_at
+            window.succeeded(request.fairness_id, self._clock())
+            if token_at is not None and sent_at is not None:
+                window.first_tokens.append(token_at - sent_at)
+                record.token_at = token_at
+            if record.machine.trial is state:
+                self._take(record, Event.SUCCEEDED)
+        elif sent_at is not None:
+            self._judge(request, end, record, state)
+
+    def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
+        endpoint = writer.endpoint
+        if endpoint is None:
+            return
+        now = self._clock()
+        record = self._records.get(endpoint.name) or self._new_record(endpoint)
+        if not record.is_due(payload, now):
+            return
+        if record.has_restarted(payload):
+            self.context.logger.info("endpoint %s: its model server restarted", endpoint.name)
+            writer.restarted()
+            record.forget(self._limits, now)
+            self._records[endpoint.name] = record
+            self._take(record, Event.RESTARTED, "its model server restarted; one trial request decides")
+            if record.machine.state is not _HEALTHY:
+                self._unwell[endpoint.name] = record
+            self._publish(record)
+        if is_asleep(payload):
+            self._take(record, Event.FELL_ASLEEP, "asleep, as its metrics page says")
+        elif record.machine.is_asleep:
+            self._take(record, Event.RETURNED, "awake; one trial request decides")
+
+    def endpoint_removed(self, name: str) -> None:
+        self._records.pop(name, None)
+        self._unwell.pop(name, None)
+
+    def _screened(self, endpoints: Endpoints) -> BoolArray | Endpoints:
+        percent = self.parameters.max_ejection_percent
+        if not percent:
+            return endpoints
+        absences = [absence for record in self._unwell.values() if (absence := record.absence()) is not None]
+        names = left_out(absences, self._sizes, percent) if absences else ()
+        if not names:
+            return endpoints
+        kept = np.array([endpoint.name not in names for endpoint in endpoints.members], dtype=np.bool_)
+        return kept if np.count_nonzero(kept) else endpoints
+
+    def _judge(self, request: InferenceRequest, end: ResponseEnd, record: Record, state: CycleState) -> None:
+        """Decide about an answer other than a success: the fault of the endpoint, of a client, or of neither."""
+        now, served = self._clock(), end.endpoint
+        reason: ErrorReason | None = None
+        if end.gateway_error:
+            reason = blamed(end.gateway_error)
+        elif end.status >= 500:
+            reason = ErrorReason.SERVER_ERROR
+        if served is None or served.name != record.endpoint.name:
+            if record.machine.trial is state:
+                self._take(record, Event.CONDEMNED, "the gateway used another endpoint for the trial")
+            known = None if served is None else self._records.get(served.name)
+            if known is None:
+                return
+            record = known
+        if reason is None:
+            record.machine.release(state)
+            return
+        counts = True
+        if reason is not ErrorReason.SERVER_ERROR:
+            record.window.failed(now)
+        elif not record.window.server_error(request.fairness_id, now):
+            reason, counts = ErrorReason.ONE_CLIENT, False
+        record.errors[reason] += 1
+        if not counts:
+            record.machine.release(state)
+            return
+        what = f"{reason.value}, {end.gateway_error or f'status {end.status}'}"
+        if record.machine.trial is state:
+            self._take(record, Event.CONDEMNED, f"the trial failed: {what}")
+        elif record.machine.state is _DEGRADED:
+            self._take(record, Event.CONDEMNED, f"{record.machine.reason}; then {what}")
+        elif record.machine.state is _HEALTHY and (verdict := record.window.verdict()):
+            self._take(record, Event.CONDEMNED, f"{verdict}; the last: {what}")
+
+    async def _review_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_REVIEW_SECONDS)
+            if self.context.columns is not None and self._clock() >= self._due_at:
+                self._review(self.context.columns.endpoints())
+
+    def _review(self, endpoints: Endpoints) -> None:
+        """Find silence, hangs, slowness and ends of ejections, and publish changed states."""
+        now = self._clock()
+        if self.context.columns is not None:
+            endpoints = self.context.columns.endpoints()  # the candidates may be a part of the pool
+        if self._reviewed_at is not None and now - self._reviewed_at > _GAP_SECONDS:
+            self._resumed_at = now  # nothing was heard in the meantime, which says nothing about endpoints
+        self._reviewed_at, self._due_at = now, now + _REVIEW_SECONDS
+        records = [self._records.get(endpoint.name) or self._new_record(endpoint) for endpoint in endpoints.members]
+        if endpoints.pool_members is not self._pool:
+            self._pool = endpoints.pool_members
+            for record, endpoint in zip(records, endpoints.members, strict=True):
+                record.place(endpoint)
+            self._sizes = Counter([record.group for record in records])
+        if now - self._resumed_at > self.parameters.tolerance:
+            age = np.minimum.reduce([endpoints.age(key) for key in _REPORTED])
+            silent = (age > self.parameters.tolerance) & (age < np.inf)
+            for record, is_silent in zip(records, silent.tolist(), strict=True):
+                if record.is_silent and not is_silent and not record.machine.is_asleep:
+                    self._take(record, Event.RETURNED, "reports metrics again; one trial request decides")
+                record.is_silent = is_silent
+        self._compare_first_tokens(records)
+        longest = max([record.window.longest for record in records], default=0.0)
+        limit = max(self.parameters.hang_timeout, self.parameters.slow_factor * longest)
+        for record in records:
+            self._review_one(record, now, limit)
+
+    def _review_one(self, record: Record, now: float, hang_seconds: float) -> None:
+        machine, window = record.machine, record.window
+        window.pass_time(now)
+        before = machine.state
+        if machine.pass_time(now):
+            self._changed(record, before)
+        token_at = None if record.trial is None else record.trial.first_chunk_at
+        if token_at is not None and now - token_at > _STREAMS_SECONDS:
+            self._take(record, Event.SUCCEEDED)
+        if record.open:
+            silence = record.silence(now, self._resumed_at)
+            hangs = silence is not None and silence > hang_seconds
+            if hangs and self._take(record, Event.CONDEMNED, f"no first token for {silence:.0f} s"):
+                record.errors[ErrorReason.HANG] += 1
+        if record.is_silent:
+            self._take(record, Event.SUSPECTED, "it reports no metrics any more")
+        elif record.is_slow:
+            self._take(record, Event.SUSPECTED, f"slow: its median first token takes {window.median:.1f} s")
+        elif machine.state is _DEGRADED:
+            self._take(record, Event.CLEARED)
+        self._publish(record)
+
+    def _compare_first_tokens(self, records: list[Record]) -> None:
+        medians: defaultdict[str, list[float]] = defaultdict(list)
+        for record in records:
+            record.window.measure()
+            if record.window.median is not None:
+                medians[record.group].append(record.window.median)
+        usual = {group: median_low(each) * self.parameters.slow_factor for group, each in medians.items()}
+        for record in records:
+            first_token = record.window.median
+            record.is_slow = first_token is not None and first_token > max(usual[record.group], _SLOW_FLOOR_SECONDS)
+
+    def _new_record(self, endpoint: Endpoint) -> Record:
+        record = self._records[endpoint.name] = Record(endpoint, self._times, self._limits, self._clock())
+        return record
+
+    def _take(self, record: Record, event: Event, reason: str = "") -> bool:
+        before = record.machine.state
+        changed = record.machine.take(event, self._clock(), reason)
+        if changed:
+            self._changed(record, before)
+        return changed
+
+    def _changed(self, record: Record, before: HealthState) -> None:
+        machine, name = record.machine, record.endpoint.name
+        if self._records.get(name) is not record:
+            return  # it has left the pool
+        if machine.state is _HEALTHY:
+            self._unwell.pop(name, None)
+            record.window.consecutive = 0
+        else:
+            self._unwell[name] = record
+        log = self.context.logger.info if machine.state in (_HEALTHY, _PROBING) else self.context.logger.warning
+        log("endpoint %s: %s -> %s%s", name, before.value, machine.state.value, f" ({machine.reason})" if machine.reason else "")
+        self._publish(record)
+
+    def _publish(self, record: Record) -> None:
+        health = record.changed_health()
+        if health is not None and self.context.columns is not None:
+            self.context.columns.set(ENDPOINT_HEALTH, health, record.endpoint)
