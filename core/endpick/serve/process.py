@@ -217,7 +217,8 @@ class _Process:
         self._stack.push_async_callback(self._current.end)
         await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
         self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
-        await self._show_plan()
+        self._show_plan()
+        await self._drift.check()
 
     async def start_hooks(self) -> None:
         deployment = self._current.deployment
@@ -312,8 +313,9 @@ class _Process:
             await self._control.reload.wait()
             self._control.reload.clear()
             entry = await self._reloader.reload(self._control.trigger)
-            await self._show_plan()
             self._metrics.reloads.labels(entry.result.value).inc()
+            self._show_plan()
+            await self._drift.check()
 
     async def _follow_endpoints(self) -> None:
         while True:
@@ -340,13 +342,9 @@ class _Process:
         if entered is Phase.DRAINING:
             self._table.is_ending.set()
 
-    async def _show_plan(self) -> None:
-        await self._drift.check()
+    def _show_plan(self) -> None:
         self._metrics.plan_info.clear()
         self._metrics.plan_info.labels(plan_hash(self._current.deployment.plan)).set(1)
-        self._show_instances()
-
-    def _show_instances(self) -> None:
         self._metrics.plugin_info.clear()
         self._metrics.circuits.clear()
         for instance in self._current.instances():

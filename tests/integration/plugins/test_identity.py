@@ -64,7 +64,7 @@ def test_behaviour_04_one_distribution_on_two_paths_appears_once(fixture_project
     linked.symlink_to(original)
 
     listed = json.loads(run_cli("list", "--format", "json", path=[original, linked]).stdout)["plugins"]
-    doctor = run_cli("doctor", "--strict", path=[original, linked])
+    doctor = run_cli("doctor", "--strict", path=[original, linked], environment={"COLUMNS": "500"})
 
     (latency,) = [one for one in listed if one["type"] == LATENCY]
     assert latency["status"] == "ok"

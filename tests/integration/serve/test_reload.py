@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -30,11 +31,11 @@ async def reload(gateway: Gateway, config: str, outcome: str) -> None:
     await until(done, f"a reload that is {outcome}")
 
 
-async def until_remarked(gateway: Gateway, remark: str) -> None:
-    async def remarked() -> bool:
-        return remark in await gateway.health()
+async def until_health(gateway: Gateway, is_expected: Callable[[str], bool]) -> None:
+    async def expected() -> bool:
+        return is_expected(await gateway.health())
 
-    await until(remarked, remark)
+    await until(expected, "the expected text of /healthz")
 
 
 async def served_by(gateway: Gateway, text: str) -> str:
@@ -53,9 +54,10 @@ async def test_behaviour_45_invalid_configuration_keeps_the_old_one(tmp_path):
         assert '"code":"E0201"' in lines
         assert "config.yaml:11:" in lines
         assert len(events(gateway, "configuration refused; the old one keeps serving")) == 1
-        await until_remarked(gateway, "config.yaml is not the configuration that serves")
+        await until_health(gateway, lambda text: "config.yaml is not the configuration that serves" in text)
         assert await gateway.sample("endpick_config_drift") == 1
         await reload(gateway, f"# mended\n{PREFIX_AWARE}", "unchanged")
+        await until_health(gateway, lambda text: text == "ok\n")
         assert await gateway.sample("endpick_config_drift") == 0
         (event,) = events(gateway, "configuration unchanged")
         assert event["old_hash"] == event["new_hash"]

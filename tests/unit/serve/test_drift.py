@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -49,6 +51,21 @@ async def test_file_that_does_not_serve_is_remarked_and_logged_once(tmp_path, mo
         assert (registry.get_sample_value("endpick_config_drift"), len(watch.drift.remarks())) == (differs, differs), content
 
     assert caplog.text.count("is not the configuration that serves") == 1
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_drift_is_found_without_a_reload(tmp_path, monkeypatch, registry):
+    monkeypatch.setattr(drift_module, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(drift_module, "SETTLE_SECONDS", 0.0)
+    process = await Process.begun(planned())
+    watch = DriftWatch(process.active, tmp_path / "missing.yaml", EndpickMetrics(registry))
+
+    watching = asyncio.ensure_future(watch.run())
+    async with asyncio.timeout(20):
+        while not registry.get_sample_value("endpick_config_drift"):  # noqa: ASYNC110 - compared in a thread
+            await asyncio.sleep(0.01)
+    watching.cancel()
     await process.active.end()
 
 

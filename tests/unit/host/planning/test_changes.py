@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -141,6 +142,15 @@ def test_changes_are_sentences(edits, expected, routes):
     assert [str(change) for change in found] == expected
     assert {change.routes for change in found} <= {routes}
     assert (plan_hash(OLD) == plan_hash(new)) == (not expected)
+
+
+def test_hashes_are_equal_exactly_if_nothing_changed():
+    plans = [edited(*edits) for edits, *_ in CASES]
+    hashes = [plan_hash(plan) for plan in plans]
+
+    for (old, old_hash), (new, new_hash) in itertools.combinations_with_replacement(zip(plans, hashes, strict=True), 2):
+        found = changes(old, new)
+        assert (old_hash == new_hash) == (not found), [str(change) for change in found]
 
 
 WEIGHTS = st.floats(0, 100).map(lambda weight: round(weight, 3))
