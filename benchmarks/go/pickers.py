@@ -58,7 +58,7 @@ def started(name: str, command: Sequence[str], config: str, endpoints: int, mode
         folder = Path(temporary)
         files = {each: folder / f"{each}.yaml" for each in ("endpoints", "config")}
         files["endpoints"].write_text(endpoints_file(endpoints, model_server_port))
-        files["config"].write_text(config.replace("endpoints.yaml", str(files["endpoints"])))
+        files["config"].write_text(_as_v1alpha1(config).replace("endpoints.yaml", str(files["endpoints"])))
         ports = dict(zip(("--grpc-port", "--grpc-health-port", "--metrics-port"), _free_ports(3), strict=True))
         whole = ["taskset", "-c", str(core), *command, f"--config-file={files['config']}", "--secure-serving=false"]
         whole += ["--pool-name=bench", "--refresh-metrics-interval=50ms", *(f"{flag}={port}" for flag, port in ports.items())]
@@ -74,6 +74,11 @@ def started(name: str, command: Sequence[str], config: str, endpoints: int, mode
                     process.wait(5)
                 except subprocess.TimeoutExpired:
                     process.kill()
+
+
+def _as_v1alpha1(config: str) -> str:
+    """The same for a Go picker from before llm-d.ai/v1; endpick reads both."""
+    return config.replace("llm-d.ai/v1\n", "llm-d.ai/v1alpha1\n").replace("{endpoints: {pluginRef: endpoints}}", "{pluginRef: endpoints}")
 
 
 async def _in_time(process: subprocess.Popen[bytes], port: int) -> None:

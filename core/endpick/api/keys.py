@@ -360,7 +360,7 @@ class EndpointHealth:
         since_seconds: Time of `PluginContext.clock` at which the state began.
         ejections: By which its next ejection is prolonged (count).
         failures: Recent failures that count (count).
-        first_token_seconds: Median of recent requests; NaN if there are none.
+        first_token_seconds: Median of recent requests; None if there are none.
     """
 
     state: HealthState
@@ -368,7 +368,7 @@ class EndpointHealth:
     since_seconds: float = 0.0
     ejections: int = 0
     failures: int = 0
-    first_token_seconds: float = np.nan
+    first_token_seconds: float | None = None
 
 
 ENDPOINT_HEALTH = DataKey(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
