@@ -132,8 +132,7 @@ class Record:
         if current == self._published:
             return None
         self._published = current
-        first_token = np.nan if window.median is None else window.median
-        return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, window.failures, first_token)
+        return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, window.failures, window.median)
 
     def is_due(self, page: MetricsPage, now: float) -> bool:
         """True if this page should be read."""

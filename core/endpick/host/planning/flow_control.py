@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType
 
 from endpick.api import Parser, SaturationDetector
@@ -10,7 +11,7 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, Fai
 from endpick.config import FlowControl, PluginRef, PriorityBand
 from endpick.config.shape import show_path
 from endpick.diagnostics import Code, DocumentPath
-from endpick.host.kinds import KINDS, Kind, titles
+from endpick.host.kinds import KINDS, Kind, OnFault, titles
 from endpick.host.planning.builder import STRICT_BAND_SELECTION, DraftInstance, PlanBuilder, add_instance, look_up, look_up_kind
 from endpick.host.planning.data import injects_defaults
 from endpick.host.planning.plan import (
@@ -86,7 +87,9 @@ def plan_candidate_filters(builder: PlanBuilder) -> None:
     if taken or not injects_defaults(builder) or not builder.catalog.offers(DEFAULT_CANDIDATE_FILTER):
         return
     reason = "a model server that fails at once or is dead looks idle, and would attract requests"
-    add_instance(builder, DEFAULT_CANDIDATE_FILTER, reason, "candidate filter")
+    added = add_instance(builder, DEFAULT_CANDIDATE_FILTER, reason, "candidate filter")
+    # The operator did not ask for it, so its faults must not refuse requests.
+    builder.instances[added.name] = replace(added, on_fault=OnFault.SKIP)
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import Admitter, CandidateFilter, ResponseObserver
+from endpick.host.kinds import OnFault
 from endpick.host.planning.pool import PoolSettings
 from unit.host.planning.planned import plan
 
@@ -95,6 +96,7 @@ def test_failing_endpoints_are_left_out_by_default() -> None:
     (announcement,) = [one for one in plan("").plan.announcements if one.subject == "endpoint-health"]
 
     assert plan("").plan.on_request[CandidateFilter] == ("endpoint-health",)
+    assert plan("").plan.by_name["endpoint-health"].on_fault is OnFault.SKIP, "nobody asked for it"
     assert announcement.message.startswith("added candidate filter 'endpoint-health': a model server that fails at once")
 
 
