@@ -23,6 +23,7 @@ apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
 plugins:
 - {type: queue-scorer}
+- {type: silent-endpoint-screener}
 - {type: random-picker}
 """
 PODS = {name: f"127.0.7.{number}" for number, name in enumerate("abcdef", 1)}
