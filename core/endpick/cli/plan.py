@@ -43,7 +43,7 @@ def _sections(plan: Plan) -> Iterator[str]:
     yield "requests\n" + table(("step", "instances"), _request(plan), 2)
     if plan.flow_control is not None:
         yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _indented(_limits(plan.flow_control))
-    yield "collection\n" + table(("source", "collectors", "idle: no instance reads them"), _collection(plan), 2)
+    yield "collection\n" + table(("source", "collectors", "unread"), _collection(plan), 2)
     if plan.graph.subscriptions:
         data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
         yield "data\n" + table(("who reads", "what", "from whom"), data, 2)
