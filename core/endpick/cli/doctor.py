@@ -103,7 +103,7 @@ def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
         parts.append("".join(f"{line}\n" for line in lines))
     if diagnostics:
         parts.append(render_text(diagnostics, colour=wants_colour(sys.stdout)))
-    count = len(diagnostics)
+    count = len(diagnostics) + (0 if answer is None else len(answer.remarks))
     parts.append("no problems found\n" if not count else f"{count} finding{'s' if count > 1 else ''}\n")
     return "\n".join(parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from endpick.cli.outputs import DecisionOutput, ProfileRun, ScorerStep
 
@@ -32,6 +32,12 @@ class Reason:
 
 def reason_of(decision: DecisionOutput, run: ProfileRun) -> Reason:
     """What decided a profile run."""
+    reason = _reason(decision, run)
+    failed = [scorer.instance for scorer in run.scorers if scorer.problem]
+    return replace(reason, sentence=f"{reason.sentence}; {', '.join(failed)} failed and counted for nothing") if failed else reason
+
+
+def _reason(decision: DecisionOutput, run: ProfileRun) -> Reason:
     if not run.picked:
         return Reason(run.failure)
     winner = run.picked[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ class AdminAPI:
     def _config(self, _request: web.Request) -> Answer:
         plan = self._sources.current.deployment.plan
         return lambda: {
+            "endpick": __version__,
+            "python": platform.python_version(),
             "hash": plan_hash(plan),
             "file": plan.config.path,
             "document": to_json(masked(to_json(plan.config.source.data))),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sysconfig
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from endpick.cli.main import main
 from installing import make_venv, pip_install
 from integration.plugins.serving import serving
 
@@ -48,6 +51,8 @@ async def test_an_upgrade_without_a_restart_is_told(tmp_path):
 
         assert event["old_hash"] == event["new_hash"]
         assert (await picker.health())[1].splitlines() == ["ok", warning["event"]]
+        asked = ["doctor", "--serving", f"http://127.0.0.1:{picker.metrics_port}"]
+        assert str(warning["event"]) in (await asyncio.to_thread(CliRunner().invoke, main, asked)).output
         assert (await picker.samples("endpick_plugin_drift"))[("distribution", "good-scorers"),] == 1
         (version,) = [
             dict(labels)["version"] for labels in await picker.samples("endpick_plugin_info") if ("plugin", "acme.latency") in labels
