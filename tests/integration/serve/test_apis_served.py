@@ -119,7 +119,7 @@ async def test_llm_d_chart_for_grpc_servers_is_served(folder):
     async with serving(folder, "--endpoints", "endpoints.yaml") as picker:
         body = generate(b"hi")
         assert await send(picker, body, "/vllm.grpc.engine.VllmEngine/Generate") == (0, body)
-        assert (await send(picker, b"{}", "/v1/chat/completions"))[0] == 400
+        assert (await send(picker, None, "/v1/chat/completions"))[0] == 400
 
 
 @pytest.mark.parametrize(
