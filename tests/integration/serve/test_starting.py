@@ -134,7 +134,7 @@ def test_the_largest_values_are_accepted(folder, transport):
     names = ("max-connection-age", "max-connection-age-grace", "keepalive-time", "keepalive-timeout")
     durations = [f"--grpc-{name}=2562047h" for name in names]
     counts = [f"--grpc-max-{name}={2**31 - 1}" for name in ("connections", "concurrent-streams")] + ["--grpc-max-recv-msg-size=1Pi"]
-    ended = stopped_when_serving(folder, "--transport", transport, *durations, *counts)
+    ended = stopped_when_serving(folder, "--transport", transport, "--drain-timeout=0s", *durations, *counts)
 
     assert ended.returncode == 0
 
