@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -249,10 +249,15 @@ def _copied(generation: Generation) -> Generation:
     return Generation(generation.endpoints, columns, dict(generation.pool), lambda: now, dict(generation.pool_written_at))
 
 
+@cache
+def _adapter(kind: type[object]) -> TypeAdapter[object]:
+    return TypeAdapter(kind)
+
+
 def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[str, str]) -> JSONValue:
     """In the format of `endpick try --endpoints`, with ages and writers in addition."""
     now = generation.clock()
-    adapters = {name: TypeAdapter(key.type) for name, key in keys.items()}
+    adapters = {name: _adapter(key.type) for name, key in keys.items()}
     rows: list[JSONValue] = []
     for row, endpoint in enumerate(generation.endpoints):
         namespace, _, name = endpoint.name.rpartition("/")
