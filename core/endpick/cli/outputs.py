@@ -327,7 +327,7 @@ class DecisionOutput(Output):
     priority: int
     fairness_id: str
     time: str = Field(description="ISO 8601.")
-    endpoints: list[EndpointValues] = Field(description="The pool.")
+    endpoints: list[EndpointValues] = Field(description="The pool; empty in a list that was asked for without `values`.")
     removed: list[RemovedEndpoints]
     candidates: list[str] = Field(description="Endpoints that scheduling started with.")
     runs: list[ProfileRun]

@@ -179,12 +179,12 @@ class DecisionLog(Protocol):
         """Called once per record, at the refusal or the end of the response."""
 
 
-def document_of(record: DecisionRecord) -> dict[str, JSONValue]:
-    """The record as JSON; `endpick schema decision` describes it."""
+def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSONValue]:
+    """The record as JSON, with or without the data of the endpoints; `endpick schema decision` describes it."""
     document: dict[str, JSONValue] = {"version": VERSION}
     for each in fields(record):
         if each.name == "snapshot":
-            document["endpoints"] = [] if record.snapshot is None else _endpoints(record.snapshot)
+            document["endpoints"] = _endpoints(record.snapshot) if values and record.snapshot is not None else []
         elif each.name == "time":
             document["time"] = to_time(record.time)
         else:

@@ -7,7 +7,7 @@ import hmac
 import ipaddress
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from http import HTTPStatus
@@ -117,7 +117,8 @@ class AdminAPI:
             for record in self._sources.records.latest()
             if (why is None or record.why == why) and (endpoint is None or record.concerns(endpoint))
         ][:limit]
-        return lambda: {"decisions": [document_of(record) for record in records]}
+        values = "values" in query
+        return lambda: {"decisions": [document_of(record, values=values) for record in records]}
 
     def _decision(self, request: web.Request) -> Answer:
         wanted = request.match_info["id"]
@@ -250,7 +251,7 @@ def _copied(generation: Generation) -> Generation:
 
 
 @cache
-def _adapter(kind: type[object]) -> TypeAdapter[object]:
+def _adapter(kind: Hashable) -> TypeAdapter[object]:
     return TypeAdapter(kind)
 
 
@@ -290,6 +291,7 @@ _DECISIONS_QUERY: Final = {
     "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
     "why": "Only `sampled`, `asked` or `error`.",
     "endpoint": "Only decisions that knew this endpoint.",
+    "values": "Anything: include the data of the endpoints, which makes the answer long.",
 }
 
 ROUTES: Final = (
