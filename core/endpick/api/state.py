@@ -23,13 +23,14 @@ class ScoringState:
     Under test, keys that the plugin does not declare raise `UndeclaredAccess`.
     """
 
-    __slots__ = ("_access", "_columns", "_private", "_profile_private", "_values")
+    __slots__ = ("_access", "_columns", "_notes", "_private", "_profile_private", "_values")
 
     def __init__(self, access: Access | None = None) -> None:
         """Created by the host, once per request."""
         self._access = Access() if access is None else access
         self._values: dict[str, object] = {}
         self._columns: dict[str, tuple[Endpoints, FloatArray]] = {}
+        self._notes: dict[str, dict[str, str | float | bool]] | None = None  # of the decision's record
         self._private: dict[str, dict[str, object]] = {}
         self._profile_private: dict[str, dict[str, object]] = {}
 
@@ -63,6 +64,12 @@ class ScoringState:
         """The instance's own scratch for this run of this profile."""
         scope = self._access.scope
         return self._profile_private.setdefault(scope.instance if scope else "", {})
+
+    def annotate(self, name: str, value: str | float | bool) -> None:
+        """Note a fact for the record of the decision and its trace. Does nothing unless the decision is recorded."""
+        if self._notes is not None:
+            scope = self._access.scope
+            self._notes.setdefault(scope.instance if scope else "", {})[name] = value
 
     def _check_read(self, name: str) -> None:
         scope = self._access.scope
@@ -125,7 +132,7 @@ class CycleState(ScoringState):
     def _accessed_by(self, access: Access) -> CycleState:
         other = CycleState(access)
         other._values, other._columns = self._values, self._columns
-        other._private, other._profile_private = self._private, self._profile_private
+        other._private, other._profile_private, other._notes = self._private, self._profile_private, self._notes
         return other
 
     def _begin_profile_run(self) -> None:

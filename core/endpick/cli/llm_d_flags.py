@@ -211,7 +211,6 @@ class LlmDFlag:
 
 
 _WITH_POOL = "used by the discovery that reads Kubernetes"
-_NO_TRACES = "endpick sends no traces"
 _OVER_HTTP = "latencies are predicted by the server at PREDICTION_SERVER_URL"
 _OWN_LOG = "endpick always logs ISO 8601 times"
 
@@ -271,7 +270,7 @@ FLAGS = (
     LlmDFlag("secure-serving", "bool", "true"),
     LlmDFlag("tls-cipher-suites", "strings", "", note="suites of TLS 1.2; those of TLS 1.3 cannot be chosen, as in Go"),
     LlmDFlag("tls-min-version", "string", "VersionTLS12"),
-    LlmDFlag("tracing", "bool", "true", Effect.NONE, _NO_TRACES, ("false",)),
+    LlmDFlag("tracing", "bool", "true", note="sends traces if OTEL_EXPORTER_OTLP_ENDPOINT is set, and `endpick[tracing]` is installed"),
     LlmDFlag("v", "int", "2", note="0 to 3 is info, 4 and more is debug; --zap-log-level and --log-level override it"),
     LlmDFlag("zap-devel", "bool", "true", note="false means JSON, unless --zap-encoder or --log-format is given"),
     LlmDFlag("zap-encoder", "string", "console"),
@@ -282,15 +281,6 @@ FLAGS = (
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": _NO_TRACES,
-        "OTEL_TRACES_EXPORTER": _NO_TRACES,
-        "OTEL_TRACES_SAMPLER": _NO_TRACES,
-        "OTEL_TRACES_SAMPLER_ARG": _NO_TRACES,
-        "OTEL_SERVICE_NAME": _NO_TRACES,
-        "OTEL_RESOURCE_ATTRIBUTES": _NO_TRACES,
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": _NO_TRACES,
-        "OTEL_EXPORTER_OTLP_INSECURE": _NO_TRACES,
-        "OTEL_EXPORTER_OTLP_CERTIFICATE": _NO_TRACES,
         "LATENCY_MAX_BULK_SIZE": "all candidates of a request are predicted in one call",
         "LATENCY_USE_NATIVE_XGBOOST": _OVER_HTTP,
         "LATENCY_METRICS_INTERVAL_SEC": _OVER_HTTP,

@@ -208,7 +208,7 @@ def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
     for name in environment:
         if name in VARIABLES:
             yield f"{name} (environment) has no effect: {VARIABLES[name]}"
-        elif name in _READ:
+        elif name in _READ or name.startswith("OTEL_"):
             yield f"{name} (environment) has the same meaning in endpick: keep it"
         else:
             yield f"{name} (environment) is not carried over: endpick does not read it"

@@ -20,7 +20,7 @@ _REASONS = (
     (r"(^|\.)(image|imagePullPolicy|imagePullSecrets|registry|repository|tag|hub)(\.|$)", "endpick has its own image"),
     (r"(^|\.)(proxy|sidecar|httpRoute|gateway|provider|istio|gke)(\.|$)", "the gateway and its proxy stay as they are"),
     (r"(^|\.)(inferencePool|extraServicePorts|service|modelServers|pool)(\.|$)", "not a part of the endpoint picker; keep it"),
-    (r"(^|\.)(monitoring|tracing)(\.|$)", "endpick sends no traces, and serves /metrics at --metrics-port"),
+    (r"(^|\.)(monitoring|tracing)(\.|$)", "set the OTEL_ variables of the container, and scrape /metrics at --metrics-port"),
     (r"(^|\.)(latencyPredictor|tokenizer)(\.|$)", "a separate server"),
     (r"(^|\.)envFrom(\.|$)", "variables from elsewhere; see the environment variables of `endpick serve`"),
     (r"^(apiVersion|kind|metadata|spec|status)(\.|$)", _KUBERNETES),

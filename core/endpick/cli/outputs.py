@@ -239,6 +239,7 @@ class FilterStep(Output):
     given: list[str]
     kept: list[str]
     problem: str = Field(description="Why its answer was rejected; empty if it was not.")
+    seconds: float = Field(0.0, description="Duration of the call.")
 
 
 class ScorerStep(Output):
@@ -250,6 +251,7 @@ class ScorerStep(Output):
     answered: list[float | None] = Field(description="Scores of the plugin, null for NaN and infinity; empty if it failed.")
     weighted: list[float] = Field(description="Weighted scores, as added to the totals.")
     problem: str = Field(description="Why its answer was rejected; empty if it was not.")
+    seconds: float = Field(0.0, description="Duration of the call.")
 
 
 class ProfileRun(Output):
@@ -263,6 +265,7 @@ class ProfileRun(Output):
     picker: str
     picked: list[str] = Field(description="Best first; empty if the run failed.")
     failure: str
+    pick_seconds: float = Field(0.0, description="Duration of the picker's call.")
 
 
 class Waiting(Output):
@@ -317,7 +320,7 @@ class DecisionOutput(Output):
     """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decision`."""
 
     version: Literal[1]
-    why: Literal["sampled", "asked", "error"] = Field(
+    why: Literal["sampled", "asked", "traced", "error"] = Field(
         description="Why it was recorded. A record with `error` has no endpoints, candidates and runs."
     )
     plan: str = Field(description="Hash of the plan that decided.")
@@ -340,6 +343,8 @@ class DecisionOutput(Output):
     schedule_seconds: float = Field(description="Time in the scheduler.")
     decide_seconds: float = Field(description="Time from the request headers to the decision.")
     outcome: OutcomeOutput | None = Field(description="Null for a refused request.")
+    notes: dict[str, dict[str, str | float | bool]] = Field({}, description="What plugins annotated, by instance.")
+    trace_id: str = Field("", description="Of its OpenTelemetry trace; empty unless it is sampled.")
 
 
 class TryOutput(DecisionOutput):

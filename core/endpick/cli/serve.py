@@ -148,6 +148,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("decision-log", "File for recorded decisions, as rotated JSON lines.", type=_FILE),
         _boolean("log-decisions", "Log a line for each recorded decision."),
         _boolean("explain-header", "Record each request with the header x-endpick-explain."),
+        _boolean("tracing", "Send traces if the environment names an OTLP endpoint.", default=True),
         _option("log-level", "Default: info.", type=click.Choice(["debug", "info", "warning", "error"])),
         _option("log-format", "Default: auto, which is text on a terminal, else JSON.", type=click.Choice(["auto", "text", "json"])),
         _option("v", "0 to 3 for info, 4 and more for debug.", default=2, names=("verbosity",), type=int),

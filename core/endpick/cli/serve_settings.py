@@ -89,6 +89,7 @@ class ServeOptions(PoolOptions):
     decision_log: Path | None
     log_decisions: bool
     explain_header: bool
+    tracing: bool
     metrics_max_combinations: int
     enable_grpc_stream_metrics: bool
     log_level: str | None
@@ -164,6 +165,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         legacy_metrics=options["legacy_metrics"],
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
         records=_records(options),
+        traces=options["tracing"],
         max_metric_combinations=options["metrics_max_combinations"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),

@@ -100,6 +100,7 @@ class Session:
         "_settings",
         "_streaming",
         "_subset",
+        "_traceparent",
         "body_modes",
         "finished",
         "state",
@@ -128,6 +129,7 @@ class Session:
         self._let_pass: LetPass | None = None
         self._queue: list[bytes] = []
         self._subset: tuple[str, ...] | None = None
+        self._traceparent = ""
         self._received_at = 0.0
         self._close_cause: CloseCause | None = None
         self.body_modes: BodyModes | None = None  # None before the first message
@@ -136,10 +138,11 @@ class Session:
         self.waiting: Awaitable[object] | None = None
         self.finished = False
 
-    def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None) -> None:
-        """`interrupt` makes the transport call `resume` while nothing is awaited."""
+    def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None, traceparent: str = "") -> None:
+        """`interrupt` makes the transport call `resume` while nothing is awaited; `traceparent` names the gateway's span."""
         self._interrupt = interrupt
         self._let_pass = let_pass
+        self._traceparent = traceparent
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession`."""
@@ -255,6 +258,8 @@ class Session:
         if self.state is _BYPASSED:
             return ()
         self._note_subset(context)
+        if self._traceparent:
+            headers["traceparent"] = self._traceparent  # the gateway's span, which continues the client's trace
         self._counters.requests += 1
         self._received_at = self._clock()
         answers = self._request.on_headers(headers, end, end or self._director.wants_body(headers))

@@ -140,7 +140,9 @@ class Director:
                 self._memory.shed += 1
                 return self.refuse(SHED_FOR_MEMORY, job)
             if self._decisions is not None:
-                job.record = self._decisions.begin(built.request, pipeline.plan)
+                record = job.record = self._decisions.begin(built.request, pipeline.plan)
+                if record is not None:
+                    job.state._notes = record.notes
             if pipeline.flow_control is not None and self._gate is not None:
                 waiting = self._gate.enter(built, job.state)
                 if waiting is not None:
@@ -195,7 +197,7 @@ class Director:
         if record is not None:
             record.begin_scheduling(job.endpoints, state)
             if self._tracer is None or self._tracer.scheduler is not scheduler:
-                self._tracer = Tracer(scheduler)
+                self._tracer = Tracer(scheduler, self._clock)
             scheduler = self._tracer.into(record.runs)
         started = perf_counter()
         result = scheduler.schedule(request, job.endpoints, state, access)
@@ -212,6 +214,9 @@ class Director:
         headers = HeadersForUpstream(result.headers, result.removed_headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
+        if record is not None and record.span is not None:
+            for name, value in record.span.headers.items():
+                headers.set(name, value)
         refusal = prepare_request(pipeline.pre_requests, request, result, headers, state, access)
         if refusal is None and "prefer" in request.headers and prefers(request.headers, RESERVE_ENDPOINT):
             refusal = RequestRefused(NOT_RESERVED)

@@ -32,6 +32,7 @@ class Why(StrEnum):
 
     SAMPLED = "sampled"
     ASKED = "asked"  # by the client
+    TRACED = "traced"  # its trace is sampled
     ERROR = "error"  # refused or failed; unless also sampled, without the answers of single plugins
 
 
@@ -90,6 +91,13 @@ def snapshot(candidates: Endpoints, state: CycleState) -> Snapshot:
     return Snapshot(generation.endpoints, generation.clock(), columns)
 
 
+class RecordedSpan(Protocol):
+    """The span of a traced request: the headers that continue its trace at the model server, and the trace's id."""
+
+    headers: Mapping[str, str]
+    trace_id: str
+
+
 @dataclass(slots=True, eq=False)
 class DecisionRecord:
     """One request; filled in until it ends.
@@ -102,6 +110,8 @@ class DecisionRecord:
         status: HTTP status of the refusal; None if an endpoint was found.
         unread: Why the parser did not read the body.
         time: Unix seconds at the decision.
+        notes: What plugins annotated, by instance.
+        trace_id: Empty unless it is traced.
     """
 
     why: Why
@@ -125,6 +135,9 @@ class DecisionRecord:
     schedule_seconds: float = 0.0
     decide_seconds: float = 0.0
     outcome: Outcome | None = None
+    notes: dict[str, dict[str, str | float | bool]] = field(default_factory=dict)
+    trace_id: str = ""
+    span: RecordedSpan | None = None
 
     @classmethod
     def of(cls, request: InferenceRequest, plan: str, why: Why) -> DecisionRecord:
@@ -185,6 +198,8 @@ def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSO
     for each in fields(record):
         if each.name == "snapshot":
             document["endpoints"] = _endpoints(record.snapshot) if values and record.snapshot is not None else []
+        elif each.name == "span":
+            continue
         elif each.name == "time":
             document["time"] = to_time(record.time)
         else:

@@ -26,6 +26,7 @@ class FilterRecord:
     given: tuple[str, ...]
     kept: tuple[str, ...]
     problem: str = ""
+    seconds: float = 0.0
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -44,6 +45,7 @@ class ScorerRecord:
     answered: tuple[float, ...]
     weighted: tuple[float, ...]
     problem: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class ProfileRecord:
     picker: str
     picked: tuple[str, ...]
     failure: str = ""
+    pick_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,10 @@ UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, whic
 class Tracer:
     """A scheduler that records its profile runs. Keep it: binding its steps costs more than a run."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self.scheduler = scheduler
         self._runs: list[ProfileRecord] = []
-        profiles = {name: _TracedProfile(profile, self._note) for name, profile in scheduler.profiles.items()}
+        profiles = {name: _TracedProfile(profile, self._note, clock) for name, profile in scheduler.profiles.items()}
         self._traced = replace(scheduler, profiles=profiles)
 
     def into(self, runs: list[ProfileRecord]) -> Scheduler:
@@ -93,22 +96,25 @@ class Tracer:
 
 
 class _TracedStep(Step):
-    __slots__ = ("answer", "given", "problem")
+    __slots__ = ("answer", "clock", "given", "problem", "seconds")
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, clock: Callable[[], float]) -> None:
         super().__init__(step.call, step.instance, step.extension_point, step.telemetry)
+        self.clock = clock
         self.reset()
 
     def reset(self) -> None:
         self.given: Endpoints | None = None
         self.answer: object = None
         self.problem = ""
+        self.seconds = 0.0
 
     def run(self, access: Access, *arguments: object) -> object:
         given = arguments[1]
-        assert isinstance(given, Endpoints)
-        self.given = given
+        self.given = given if isinstance(given, Endpoints) else None  # a picker gets scored ones
+        started = self.clock()
         self.answer = Step.run(self, access, *arguments)
+        self.seconds = self.clock() - started
         if isinstance(self.answer, Fault):
             self.problem = self.answer.problem
         return self.answer
@@ -120,12 +126,13 @@ class _TracedStep(Step):
 
 
 class _TracedProfile(Profile):
-    __slots__ = ("_note", "_traced_filters", "_traced_scorers")
+    __slots__ = ("_note", "_traced_filters", "_traced_picker", "_traced_scorers")
 
-    def __init__(self, profile: Profile, note: Callable[[ProfileRecord], None]) -> None:
-        self._traced_filters = tuple([_TracedStep(step) for step in profile.filters])
-        self._traced_scorers = tuple([_TracedStep(step) for step in profile.scorers])
-        super().__init__(profile.name, self._traced_filters, self._traced_scorers, profile.weights, profile.picker)
+    def __init__(self, profile: Profile, note: Callable[[ProfileRecord], None], clock: Callable[[], float]) -> None:
+        self._traced_filters = tuple([_TracedStep(step, clock) for step in profile.filters])
+        self._traced_scorers = tuple([_TracedStep(step, clock) for step in profile.scorers])
+        self._traced_picker = _TracedStep(profile.picker, clock)
+        super().__init__(profile.name, self._traced_filters, self._traced_scorers, profile.weights, self._traced_picker)
         self._note = note
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
@@ -148,9 +155,10 @@ class _TracedProfile(Profile):
                 self.picker.instance.name,
                 () if result.picked is None else names_of(result.picked),
                 result.failure or "",
+                self._traced_picker.seconds,
             )
         )
-        for step in (*filters, *scorers):
+        for step in (*filters, *scorers, self._traced_picker):
             step.reset()
         return result
 
@@ -158,7 +166,7 @@ class _TracedProfile(Profile):
 def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
     kept = given if step.problem else as_view(given, step.answer)
     assert isinstance(kept, Endpoints)
-    return FilterRecord(step.instance.name, step.instance.type, names_of(given), names_of(kept), step.problem)
+    return FilterRecord(step.instance.name, step.instance.type, names_of(given), names_of(kept), step.problem, step.seconds)
 
 
 def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
@@ -167,7 +175,9 @@ def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> Scorer
     answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)
     weighted = np.zeros(count) if step.problem else np.clip(answered, 0.0, 1.0) * weight
     instance = step.instance
-    return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem)
+    return ScorerRecord(
+        instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem, step.seconds
+    )
 
 
 def names_of(endpoints: Endpoints) -> tuple[str, ...]:

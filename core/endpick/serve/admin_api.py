@@ -291,7 +291,7 @@ def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[s
 
 _DECISIONS_QUERY: Final = {
     "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
-    "why": "Only `sampled`, `asked` or `error`.",
+    "why": "Only `sampled`, `asked`, `traced` or `error`.",
     "endpoint": "Only decisions that knew this endpoint.",
     "values": "Anything: include the data of the endpoints, which makes the answer long.",
 }

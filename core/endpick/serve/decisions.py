@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from endpick.host.hooks import HookCall, HookRegistry
 from endpick.host.telemetry import Throttle
 from endpick.requests.record import DecisionRecord, Why, document_of
 from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.tracing import Tracing
 
 HOOK = "endpick_decision"
 EXPLAIN_HEADER = "x-endpick-explain"
@@ -82,11 +84,19 @@ def _cells(record: DecisionRecord) -> int:
 class DecisionRecords:
     """The `DecisionLog` of a serving process. Hook objects and the file get records in a thread, and miss some if they are slow."""
 
-    def __init__(self, hooks: HookRegistry, settings: RecordSettings, metrics: EndpickMetrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hooks: HookRegistry,
+        settings: RecordSettings,
+        metrics: EndpickMetrics,
+        clock: Callable[[], float],
+        tracing: Tracing | None = None,
+    ) -> None:
         self._calls = tuple(hooks.calls(HOOK))
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._tracing = tracing
         self._random = Random()  # noqa: S311 - sampling needs no secrets
         self._throttle = Throttle(clock, LOG_INTERVAL_SECONDS)
         self._sampled, self._errors = Ring(), Ring()
@@ -98,15 +108,25 @@ class DecisionRecords:
 
     def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord | None:
         """See `DecisionLog`."""
+        span = None if self._tracing is None else self._tracing.begin(request, time.time() - (self._clock() - request.received_at))
         if self._random.random() < self._settings.sampling_ratio:
-            return DecisionRecord.of(request, plan, Why.SAMPLED)
-        if self._settings.obeys_header and EXPLAIN_HEADER in request.headers:
-            return DecisionRecord.of(request, plan, Why.ASKED)
-        return None
+            why = Why.SAMPLED
+        elif self._settings.obeys_header and EXPLAIN_HEADER in request.headers:
+            why = Why.ASKED
+        elif span is not None:
+            why = Why.TRACED
+        else:
+            return None
+        record = DecisionRecord.of(request, plan, why)
+        if span is not None:
+            record.span, record.trace_id = span, span.trace_id
+        return record
 
     def finish(self, record: DecisionRecord) -> None:
         """See `DecisionLog`."""
         self._counts["recorded"] += 1
+        if record.span is not None and self._tracing is not None:
+            self._tracing.finish(record)
         (self._errors if record.why is Why.ERROR else self._sampled).append(record)
         if self._settings.logs:
             log_decision(record)
@@ -141,7 +161,9 @@ class DecisionRecords:
             self._thread.start()
 
     def stop(self) -> None:
-        """Pass on the waiting records, within two seconds."""
+        """Pass on the waiting records and spans, within seconds."""
+        if self._tracing is not None:
+            self._tracing.shut_down()
         if not self._thread.is_alive():
             return
         while True:

@@ -253,11 +253,13 @@ class MeasuredSession:
         """See `StreamSession.finished`."""
         return self._session.finished
 
-    def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
+    def connect(
+        self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None, traceparent: str = ""
+    ) -> None:
         """See `Session.connect`."""
         connect = getattr(self._session, "connect", None)
         if connect is not None:
-            connect(interrupt, let_pass)
+            connect(interrupt, let_pass, traceparent)
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""

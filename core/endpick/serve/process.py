@@ -39,6 +39,7 @@ from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
 from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
+from endpick.serve.tracing import open_tracing
 from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenError, ListenSettings
@@ -76,6 +77,7 @@ class ServeSettings:
     finish_timeout_seconds: float = 30.0  # then for open streams, as for those of instances that a reload replaced
     sessions: SessionSettings = field(default_factory=SessionSettings)
     records: RecordSettings = field(default_factory=RecordSettings)
+    traces: bool = True  # if the environment names an OTLP endpoint
     max_metric_combinations: int = MAX_COMBINATIONS
     legacy_metrics: bool = False  # see `LegacyNames`
     grpc_stream_metrics: bool = False
@@ -153,7 +155,7 @@ class _Process:
         self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
         self._table.rules.configure(plan.models)
         PoolLog(self._table, self._metrics, clock)
-        self._records = _new_records(plan, settings.records, self._metrics, clock)
+        self._records = _new_records(plan, settings.records, self._metrics, clock, traces=settings.traces)
         self._runtime = Runtime(self._services, self._table, self._recorder, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
@@ -361,9 +363,11 @@ def _new_memory(limit_bytes: int) -> Memory:
     return memory
 
 
-def _new_records(plan: Plan, settings: RecordSettings, metrics: EndpickMetrics, clock: Callable[[], float]) -> DecisionRecords:
+def _new_records(
+    plan: Plan, settings: RecordSettings, metrics: EndpickMetrics, clock: Callable[[], float], *, traces: bool
+) -> DecisionRecords:
     try:
-        return DecisionRecords(plan.hooks, settings, metrics, clock)
+        return DecisionRecords(plan.hooks, settings, metrics, clock, open_tracing() if traces else None)
     except OSError as error:
         message = f"the decision log {settings.file} cannot be opened: {error.strerror}"
         raise StartRefused(Diagnostic(Code.E0808, message, help="name a file in a writable folder with --decision-log")) from error

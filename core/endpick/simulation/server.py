@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 import orjson
@@ -19,6 +21,7 @@ from prometheus_client.metrics import Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from endpick.serve.tracing import open_provider
 from endpick.simulation.engine import Engine, EngineMetrics, Event, Finished, GenerationRequest, Token, TokenUsage
 from endpick.simulation.kv_events import KvEventLog, KvEventPublisher
 from endpick.simulation.openai import (
@@ -37,6 +40,9 @@ from endpick.simulation.openai import (
 )
 from endpick.simulation.settings import EngineSettings, ServerSettings
 from endpick.simulation.sidecar import Outcome, Relayed, Sidecar, Stage, transfer_offer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -90,6 +96,18 @@ class SimulatedServer:
         await self._runner.cleanup()
 
 
+async def _trace(provider: TracerProvider, request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A span as vLLM's, for requests with a trace."""
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - optional
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    if "traceparent" not in request.headers:
+        return await handler(request)
+    context = TraceContextTextMapPropagator().extract({name.lower(): value for name, value in request.headers.items()})
+    with provider.get_tracer("endpick.simulation").start_as_current_span("llm_request", context, SpanKind.SERVER):
+        return await handler(request)
+
+
 class _Routes:
     def __init__(self, settings: ServerSettings, live: LiveEngine, log: KvEventLog | None) -> None:
         self._settings = settings
@@ -101,7 +119,9 @@ class _Routes:
         self.port = settings.port
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._identify])
+        provider = open_provider(os.environ, "sim-server")
+        traced = [] if provider is None else [partial(_trace, provider)]
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[*map(web.middleware, traced), self._identify])
         app.on_cleanup.append(self._close_sidecar)
         app.add_routes(
             [

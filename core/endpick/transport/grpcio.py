@@ -157,7 +157,7 @@ class _Conversation:
         session = self._session
         connect = getattr(session, "connect", None)
         if connect is not None:
-            connect(self._interrupt)
+            connect(self._interrupt, None, _traceparent(self._context))
         self._read()
         while not session.finished:
             if self._decision is None and session.waiting is not None:
@@ -212,6 +212,10 @@ class _Conversation:
                 await self._context.write(reply)
             except grpc.aio.InternalError as failure:  # reset by the client
                 raise asyncio.CancelledError from failure
+
+
+def _traceparent(context: _Context) -> str:
+    return next((str(value) for name, value in context.invocation_metadata() or () if name == "traceparent"), "")
 
 
 async def _abort(context: _Context, status: grpc.StatusCode, message: str) -> None:

@@ -118,9 +118,9 @@ def test_serve_has_at_most_45_options_of_its_own():
 
 
 def test_variables_without_effect_are_named():
-    found = without_effect({}, {"OTEL_TRACES_EXPORTER": "otlp", "NAMESPACE": "prod", "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": ""})
+    found = without_effect({}, {"LATENCY_METRICS_INTERVAL_SEC": "5", "NAMESPACE": "prod", "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": ""})
 
-    assert found == ("OTEL_TRACES_EXPORTER (environment): endpick sends no traces",)
+    assert found == ("LATENCY_METRICS_INTERVAL_SEC (environment): latencies are predicted by the server at PREDICTION_SERVER_URL",)
 
 
 def test_removed_flags_name_their_replacement():

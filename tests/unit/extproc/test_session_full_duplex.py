@@ -43,6 +43,15 @@ def test_destination_is_in_header_and_metadata():
     assert director.asked[0].body == b'{"model":1}'
 
 
+@pytest.mark.parametrize(("given", "seen"), [("", "client"), ("gateway", "gateway")])
+def test_the_span_of_the_gateway_goes_before_the_clients(given, seen):
+    director = NotedDirector()
+    session = Session(director)
+    session.connect(lambda _: None, None, given)
+    talk(session, request_headers({"traceparent": "client"}), request_body(b"{}", end=True))
+    assert director.asked[0].headers["traceparent"] == seen
+
+
 def test_end_of_body_may_be_an_empty_message():
     answers = talk(Session(NotedDirector()), request_headers(), request_body(b"{}"), request_body(b"", end=True))
     assert answers[1:] == [Reply("request_body", body=b"{}", end=True)]

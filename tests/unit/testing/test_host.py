@@ -182,7 +182,7 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     plan: Plan = host.plan
     plain = compile_plan(plan, host.instances, NullTelemetry()).scheduler
     access, notes = Access(), []
-    listening = Tracer(plain).into(notes)
+    listening = Tracer(plain, lambda: 0.0).into(notes)
 
     results = [one.schedule(make_request(), host.table.view(access), CycleState(access), access) for one in (plain, listening)]
 

@@ -16,6 +16,11 @@ def test_grpc_request_is_recognised():
     assert (head.method, head.path, head.is_grpc, head.timeout_seconds, head.content_length) == (b"POST", REQUEST[":path"], True, 0.25, 12)
 
 
+def test_the_gateways_span_is_read():
+    assert read_head(fields(("traceparent", "00-0a-0b-01"))).traceparent == "00-0a-0b-01"
+    assert read_head(fields()).traceparent == ""
+
+
 @pytest.mark.parametrize(
     ("content_type", "is_grpc"),
     [

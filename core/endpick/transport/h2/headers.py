@@ -256,6 +256,7 @@ class RequestHead:
     path: str = ""
     is_grpc: bool = False
     timeout_seconds: float | None = None
+    traceparent: str = ""
     content_length: int | None = None
     refusal: tuple[bytes, bytes] | None = None  # header block and body for a request that is not gRPC
 
@@ -283,6 +284,8 @@ def read_head(fields: Fields) -> RequestHead:
                 raise MalformedError("the header te may only be 'trailers'")
         elif name == b"grpc-timeout":
             head.timeout_seconds = parse_timeout(value)
+        elif name == b"traceparent":
+            head.traceparent = value.decode("latin-1")
         elif name == b"content-length":
             head.content_length = _content_length(value, head.content_length)
         else:

@@ -76,7 +76,7 @@ class Streams:
                 session = stream.session = method.open_session()
                 connect = getattr(session, "connect", None)
                 if connect is not None:
-                    connect(partial(self._interrupt, stream), partial(setattr, stream, "passing"))
+                    connect(partial(self._interrupt, stream), partial(setattr, stream, "passing"), head.traceparent)
             except Exception as error:
                 self._end_with_exception(stream, error)
         if ends and stream.state is not CLOSED:
