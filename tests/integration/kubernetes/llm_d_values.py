@@ -43,6 +43,8 @@ AFFINITY = {"nodeAffinity": {}}
 SHARE = [{"name": "x", "emptyDir": {}}]
 MOUNT = [{"name": "x", "mountPath": "/x"}]
 MONITORED = {"router": {"monitoring": {"prometheus": {"enabled": True}}}}
+VALUES_OF_VARIABLES = (*CONTAINER, "env", "*", "value")
+TRACED = {"router": {"tracing": {"enabled": True}}}
 ISTIO = {"provider": {"name": "istio"}}
 ROUTED = {"httpRoute": {"create": True}}
 PARTS = {"registry": "r", "repository": "p", "tag": "t"}
@@ -92,8 +94,8 @@ LLM_D: dict[str, Taken | Refused | WithoutEffect] = {
     "router.monitoring.provider.name": Refused("gmp", "make its PodMonitoring yourself"),
     "router.monitoring.provider.gmp.autopilot": WithoutEffect(True, "of a provider that is refused"),
     "router.tracing.enabled": Taken(True, "Deployment", ARGUMENTS, "--tracing=true"),
-    "router.tracing.otelExporterEndpoint": WithoutEffect("http://o:4317", "set the OTEL_ variables of the container"),
-    "router.tracing.sampling": WithoutEffect({"sampler": "always_on"}, "set the OTEL_ variables of the container"),
+    "router.tracing.otelExporterEndpoint": Taken("http://o:4317", "Deployment", VALUES_OF_VARIABLES, "http://o:4317", TRACED),
+    "router.tracing.sampling": Taken({"sampler": "always_on"}, "Deployment", VALUES_OF_VARIABLES, "always_on", TRACED),
     "router.proxy.enabled": Refused(True, "put a gateway before it"),
     "router.proxy.mode": WithoutEffect("service", "of a proxy, which is refused"),
     "router.tokenizer.enabled": Refused(True, "run vLLM's render server as a Deployment"),

@@ -16,7 +16,7 @@ from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick_kubernetes.election import lease_name
 from endpick_kubernetes.parameters import read_pool
-from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested
+from integration.kubernetes.llm_d_values import ARGUMENTS, FORMER, LLM_D, Refused, WithoutEffect, at, nested
 from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
 from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only
 
@@ -120,6 +120,11 @@ def test_value_of_llm_d_is_taken_refused_or_idle(path):
         before = values if what.beside is None else merged(what.beside, values)
         found = at(helm_template(before), what.kind, what.path)
         assert any(one == what.expected or (isinstance(one, str) and str(what.expected) in one) for one in found), found
+
+
+def test_an_upgrade_with_another_weight_reloads():
+    """Without new Pods: the picker keeps what it has learnt, and the kubelet renews the file within a minute."""
+    assert "--watch-config" in at(helm_template(NEEDED), "Deployment", ARGUMENTS)
 
 
 @pytest.mark.parametrize("case", FORMER)
