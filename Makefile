@@ -68,6 +68,7 @@ bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make b
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
 	$(BIN)/python -m benchmarks.go.overload --epp "$(GO_EPP)"
 	$(BIN)/python -m benchmarks.go.scraping --epp "$(GO_EPP)"
+	$(BIN)/python -m benchmarks.go.failing --epp "$(GO_EPP)"
 
 bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
 	$(BIN)/python -m benchmarks.scale --cores 0,1 --minutes $(or $(MINUTES),10)
