@@ -53,7 +53,7 @@ def instance() -> Instance:
     )
 
 
-FAULT_OF_HALF = {"plugin": "half", "type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
+FAULT_OF_HALF = {"plugin_name": "half", "plugin_type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
 
 
 def test_faults_are_counted_and_logged_once_per_interval(recorder, registry, instance, clock, caplog):
