@@ -216,7 +216,7 @@ def drawn(panel: Panel) -> dict[str, object]:
     mappings = [{"type": "value", "options": {str(number): {"text": text} for number, text in enumerate(panel.values)}}]
     targets = [
         {"refId": chr(ord("A") + number), "datasource": SOURCE, "expr": expression, "legendFormat": text}
-        | ({"format": "table", "instant": True} if table else {})
+        | ({"format": "table", "instant": True} if table else {"exemplar": "_bucket" in expression})
         for number, (expression, text) in enumerate(panel.queries)
     ]
     return {

@@ -57,7 +57,8 @@ async def prometheus(gateway: Gateway) -> AsyncIterator[str]:
     config = gateway.folder / "prometheus.yml"
     config.write_text(PROMETHEUS.format(rules=DEPLOY / "prometheus" / "rules.yaml", target=target))
     storage = f"--storage.tsdb.path={gateway.folder / 'tsdb'}"
-    child = await gateway.children.start("prometheus", (binary, f"--config.file={config}", storage, "--web.listen-address=127.0.0.1:0"))
+    options = ("--web.listen-address=127.0.0.1:0", "--enable-feature=exemplar-storage")
+    child = await gateway.children.start("prometheus", (binary, f"--config.file={config}", storage, *options))
 
     async def ready() -> str | None:
         listening = re.search(r'msg="Listening on" address=(\S+)', child.output())
@@ -93,6 +94,17 @@ async def empty_queries(url: str, queries: set[tuple[str, str]]) -> set[tuple[st
         return {(title, expression) for title, expression in queries if not await has_data(client, url, expression)}
 
 
+async def exemplar_labels(url: str, metric: str) -> set[str]:
+    """The labels of all exemplars that Prometheus has stored."""
+    interval = {"start": "0", "end": "9999999999"}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.get(f"{url}/api/v1/query_exemplars", params={"query": metric} | interval) as response,
+    ):
+        found = (await response.json())["data"]
+    return {label for series in found for exemplar in series["exemplars"] for label in exemplar["labels"]}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(150)
 @pytest.mark.asyncio
@@ -114,4 +126,5 @@ async def test_every_panel_has_data(tmp_path, monkeypatch, fixture_project):
             for client in clients:
                 client.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
+        assert await exemplar_labels(url, "llm_d_epp_request_ttft_seconds_bucket") == {"request_id"}
         assert await empty_queries(url, {(title, expression) for title, expression in QUERIES if ZERO in expression}) == set()
