@@ -41,7 +41,8 @@ def page() -> str:
     return markdown_page(
         "Metrics",
         "All metrics on the metrics port. Names that begin with `llm_d_epp_` are llm-d's, so its dashboards work; `endpick_` marks "
-        "endpick's own. Python's `process_` and `python_` families are there, too.",
+        "endpick's own. Python's `process_` and `python_` families are there, too. [Runbooks](../how-to/runbooks/index.md) come with "
+        "alerts and a dashboard.",
         table(header, sorted(_rows(_registered(EndpickMetrics)))),
         "## Flow control",
         table(header, sorted(_rows(_registered(_flow_control)))),
