@@ -198,6 +198,7 @@ def dashboard() -> dict[str, object]:
             left += panel.width
             if left == COLUMNS:
                 left, top = 0, top + height
+        top += height if left else 0
     return {
         "uid": "endpick",
         "title": "endpick",
