@@ -17,7 +17,7 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import MAX_COMBINATIONS, Recorder
 
-STREAM = SimpleNamespace(streaming=True, processing_seconds=0.0, gaps=None)
+STREAM = SimpleNamespace(request_id="0f9c2a5e-0d1b-4c8e-9d5f-3f6f0a1c2b7e", streaming=True, processing_seconds=0.0, gaps=None)
 END = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)
 
 

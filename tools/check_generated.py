@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent
-GENERATORS = ("generate_proto.py", "check_proto_fields.py", "generate_schemas.py", "generate_docs.py")
+GENERATORS = ("generate_proto.py", "check_proto_fields.py", "generate_schemas.py", "generate_docs.py", "generate_dashboard.py")
 """Each takes `--check`; run in this order. One that is not there generates nothing."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -31,6 +32,8 @@ from endpick.testing.bench import stub_instances
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
 
+_Row = tuple[str, str, str, str]
+
 
 def page() -> str:
     """The page."""
@@ -38,17 +41,18 @@ def page() -> str:
     return markdown_page(
         "Metrics",
         "All metrics on the metrics port. Names that begin with `llm_d_epp_` are llm-d's, so its dashboards work; `endpick_` marks "
-        "endpick's own. Python's `process_` and `python_` families are there, too.",
-        table(header, sorted(_row(collector) for collector in _registered(EndpickMetrics))),
+        "endpick's own. Python's `process_` and `python_` families are there, too. [Runbooks](../how-to/runbooks/index.md) come with "
+        "alerts and a dashboard.",
+        table(header, sorted(_rows(_registered(EndpickMetrics)))),
         "## Flow control",
-        table(header, sorted(_row(collector) for collector in _registered(_flow_control))),
+        table(header, sorted(_rows(_registered(_flow_control)))),
         "## Memory",
         table(header, (_family(family) for watch in _registered(_overload_watch) for family in watch.collect())),
         "## Pool",
         table(header, (_family(family) for family in _pool_families())),
         "## Plugins",
         "All have the labels `plugin_name` (the instance) and `plugin_type` as well.",
-        table(("metric", "type", "labels", "meaning", "plugin"), _plugin_families()),
+        table((*header, "plugins"), _plugin_rows()),
         "## Events of the gRPC ports",
         "`endpick_transport_events_total` counts the ext_proc port, `endpick_health_events_total` the health port; label `event`.",
         *_events(TransportCounters().snapshot(), dict(_fields(transport_counters, "TransportCounters"))),
@@ -88,11 +92,13 @@ def _overload_watch(registry: CollectorRegistry) -> object:
     return OverloadWatch(Memory(), registry)
 
 
-def _row(collector: Collector) -> tuple[str, str, str, str]:
-    (family,) = collector.describe()
-    # Neither prometheus_client nor endpick makes the names of labels public.
-    labels = getattr(collector, "_labelnames", None) or getattr(collector, "_label_names", ())
-    return code(_shown_name(family)), family.type, listed(labels), family.documentation
+def _rows(collectors: Iterable[Collector]) -> Iterator[_Row]:
+    for collector in collectors:
+        # Neither prometheus_client nor endpick makes the names of labels public.
+        of_collector = getattr(collector, "_labelnames", ()) or getattr(collector, "_label_names", ())
+        for family in [*getattr(collector, "describe", tuple)()] or collector.collect():
+            labels = of_collector or getattr(family, "_labelnames", ())
+            yield code(_shown_name(family)), family.type, listed(labels), family.documentation
 
 
 def _shown_name(family: Metric) -> str:
@@ -107,21 +113,23 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
     return PoolGauges("pool", lambda: generation, lambda: 0.0).collect()
 
 
-def _plugin_families() -> Iterator[tuple[str, ...]]:
+def _plugin_rows() -> Iterator[tuple[str, ...]]:
+    plugins: defaultdict[_Row, list[str]] = defaultdict(list)
     for loaded in builtin_plugins():
         model = own_model(loaded.plugin)
         if model is None:
             continue
         [entry] = yaml.safe_load(entry_of(loaded))
         given = model.model_validate(entry.get("parameters", {}))
-        registry = CollectorRegistry()
-        loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=stub_instances(given)))
-        for family in registry.collect():
-            labels = listed(getattr(family, "_labelnames", ()))
-            yield code(_shown_name(family)), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
+        notes = _Notes()
+        loaded.plugin(loaded.type, given, PluginContext(registry=notes, instances=stub_instances(given)))
+        for row in _rows(notes.collectors):
+            plugins[row].append(f"[`{loaded.type}`](plugins/{loaded.type}.md)")
+    for row in sorted(plugins):
+        yield *row, ", ".join(plugins[row])
 
 
-def _family(family: Metric) -> tuple[str, str, str, str]:
+def _family(family: Metric) -> _Row:
     return code(_shown_name(family)), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
 
 

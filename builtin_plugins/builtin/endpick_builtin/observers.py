@@ -213,7 +213,9 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         super().__init__(name, parameters, context)
         names = ((_WAITING, parameters.waiting_metric), (_RUNNING, parameters.running_metric), (_KV_USAGE, parameters.kv_usage_metric))
         self._names = tuple((key, metric) for key, metric in names if metric)
-        counts = Counts("endpick_endpoint_loads_total", "Answers by how their load report was read.", ("outcome",), context.registry)
+        counts = Counts(
+            "endpick_endpoint_loads_total", "Responses by the outcome of reading their load report.", ("outcome",), context.registry
+        )
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:

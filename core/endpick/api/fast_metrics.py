@@ -9,11 +9,15 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from time import time
 from typing import Generic, TypeVar
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
+
+_LONGEST_ID = 100  # OpenMetrics allows 128 characters for an exemplar's labels
 
 
 class Tally:
@@ -32,18 +36,32 @@ class Tally:
 class Distribution:
     """The bucket counts and the sum of a histogram."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` ascend and are inclusive."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.exemplars: dict[int, tuple[str, float, float]] | None = None  # by bucket the latest request id, value and Unix time
 
     def observe(self, value: float) -> None:
         """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_request(self, value: float, request_id: str) -> None:
+        """Count one value, and keep the request as the exemplar of its bucket.
+
+        Clients choose ids: other characters than letters, digits and dashes could make the page unreadable.
+        """
+        position = bisect_left(self.bounds, value)
+        self.counts[position] += 1
+        self.total += value
+        if len(request_id) <= _LONGEST_ID and request_id.isascii() and request_id.replace("-", "").isalnum():
+            if self.exemplars is None:
+                self.exemplars = {}
+            self.exemplars[position] = request_id, value, time()
 
     def merge(self, other: Distribution) -> None:
         """Add a distribution with the same bounds."""
@@ -149,4 +167,8 @@ class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
         return Distribution(self._bounds)
 
     def _sample(self, family: HistogramMetricFamily, values: tuple[str, ...], member: Distribution) -> None:
-        family.add_metric(values, list(zip(self._written, accumulate(member.counts), strict=True)), member.total)
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = list(zip(self._written, accumulate(member.counts), strict=True))
+        for position, (request_id, value, at) in tuple((member.exemplars or {}).items()):
+            bound, count = buckets[position][:2]
+            buckets[position] = bound, count, Exemplar({"request_id": request_id}, value, at)
+        family.add_metric(values, buckets, member.total)

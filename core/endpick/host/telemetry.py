@@ -20,6 +20,7 @@ ITL_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 
 class ResponsePace(Protocol):
     """Timings of a response."""
 
+    request_id: str
     streaming: bool  # server-sent events
     processing_seconds: float  # in endpick
     gaps: Distribution | None  # seconds between chunks

@@ -120,6 +120,7 @@ class TrackedExchange:
         "plan",
         "processing_seconds",
         "record",
+        "request_id",
         "rewrites",
         "streaming",
     )
@@ -139,6 +140,7 @@ class TrackedExchange:
         request = built.request
         self._host = host
         self._clock = host.clock
+        self.request_id = request.id
         self._request = request  # not `built`, which would keep the rewritten body in memory
         self._parser = built.parser
         self._state = state

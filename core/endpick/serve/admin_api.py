@@ -150,7 +150,7 @@ class AdminAPI:
                 int(sample.value)
                 for family in metrics.faults.collect()
                 for sample in family.samples
-                if sample.labels.get("plugin") == instance.name
+                if sample.labels.get("plugin_name") == instance.name
             ),
             "seconds": round(seconds, 6),
             "timeShare": round(seconds / all_seconds, 4) if all_seconds else 0.0,

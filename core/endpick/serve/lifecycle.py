@@ -62,6 +62,11 @@ class Readiness:
         self._without_endpoints: str | None = None
         lifecycle.on_entered(lambda _phase: self._publish())
 
+    @property
+    def is_ready(self) -> bool:
+        """True if health checks succeed."""
+        return self._reason() is None
+
     def report(self) -> tuple[bool, str]:
         """Readiness, and the text of `/healthz`."""
         reason = self._reason()
@@ -89,7 +94,7 @@ class Readiness:
         return serving if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
     def _publish(self) -> None:
-        self._board.set_ready(self._reason() is None)
+        self._board.set_ready(self.is_ready)
 
 
 class StoppedWhileStarting(Exception):  # noqa: N818 - requested by the operator, not an error

@@ -68,9 +68,7 @@ class RewriteDecisions(Collector):
 
     def _family(self) -> CounterMetricFamily:
         labels = ("model_rewrite_name", "model_name", "target_model")
-        return CounterMetricFamily(
-            PREFIX + "model_rewrite_decisions_total", "Requests sent to a model they did not ask for.", labels=labels
-        )
+        return CounterMetricFamily(PREFIX + "model_rewrite_decisions_total", "Requests whose model name was rewritten.", labels=labels)
 
 
 class StreamMetrics:
@@ -132,7 +130,7 @@ class EndpickMetrics:
         ).labels()
         self.response_processing = histogram(
             "response_processing_duration_seconds",
-            "Time endpick works on one response; chunks that only pass through are not counted.",
+            "Time endpick spends on one response, without chunks that only pass through.",
             (),
             RESPONSE_PROCESSING_BUCKETS,
         ).labels()
@@ -165,22 +163,24 @@ class EndpickMetrics:
         self.faults = own_counter(
             "endpick_plugin_faults_total",
             "Plugin calls that raised or returned an invalid answer.",
-            ("plugin", "type", "distribution", "version", "extension_point", "reason"),
+            ("plugin_name", "plugin_type", "distribution", "version", "extension_point", "reason"),
         )
-        calls = ("plugin", "type", "extension_point")
+        calls = ("plugin_name", "plugin_type", "extension_point")
         self.late_calls = own_counter("endpick_plugin_late_calls_total", "Plugin calls longer than --plugin-time-budget.", calls)
         self.left_out = own_counter("endpick_plugin_left_out_total", "Plugin calls skipped because the circuit is open.", calls)
         self.circuits = own_gauge(
             "endpick_plugin_circuit_state",
             "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
-            ("plugin", "type"),
+            ("plugin_name", "plugin_type"),
         )
         self.hook_faults = own_counter("endpick_hook_faults_total", "Hook object calls that raised.", ("hook_object", "hook", "reason"))
-        self.loop_stalls = own_counter("endpick_loop_stalls_total", "Stalls of the event loop.")
+        self.loop_stalls = own_counter("endpick_loop_stalls_total", "Event loop stalls.")
         self.loop_stalled_seconds = own_counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.")
-        self.clamped_scores = own_counter("endpick_scores_clamped_total", "Scores outside 0 to 1.", ("plugin", "type"))
+        self.clamped_scores = own_counter("endpick_scores_clamped_total", "Scores outside 0 to 1, clamped.", ("plugin_name", "plugin_type"))
         self.plugin_info = own_gauge(
-            "endpick_plugin_info", "Plugin instances of the current configuration.", ("plugin", "type", "distribution", "version")
+            "endpick_plugin_info",
+            "Always 1; one series per plugin instance of the serving configuration.",
+            ("plugin_name", "plugin_type", "distribution", "version"),
         )
         self.gateway_bodies = own_gauge(
             "endpick_gateway_sends_bodies",
@@ -200,16 +200,17 @@ class EndpickMetrics:
         ).labels()
         self.pool_changes = own_counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
         self.pool_left_out = own_counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
+        self.ready = own_gauge("endpick_ready", "1 if health checks succeed; 0 also on a standby replica.", ())
         self.phase = own_gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
         self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
         self.uncaught = own_counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
         self.reloads = own_counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
         for outcome in ReloadResult:
             self.reloads.labels(outcome.value)
-        self.plan_info = own_gauge("endpick_plan_info", "1 for the hash of the plan that serves.", ("hash",))
-        self.config_drift = own_gauge("endpick_config_drift", "1 if the configuration file is not what serves.", ())
+        self.plan_info = own_gauge("endpick_plan_info", "Always 1; the label is the hash of the serving plan.", ("hash",))
+        self.config_drift = own_gauge("endpick_config_drift", "1 if the configuration file differs from the serving configuration.", ())
         self.plugin_drift = own_gauge(
-            "endpick_plugin_drift", "1 if another version of a plugin's distribution is installed than serves.", ("distribution",)
+            "endpick_plugin_drift", "1 if the installed version of a plugin's distribution differs from the serving one.", ("distribution",)
         )
 
 

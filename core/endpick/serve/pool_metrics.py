@@ -252,8 +252,8 @@ class FlowControlMetrics:
         self._requests = counts("requests_total", "Requests by outcome.", ("outcome", *_BAND))
         self._issued = counts("revocations_issued_total", "Evicted requests in flight, by priority.", _BAND)
         self._revocations = counts("revocations_total", "Evictions that are confirmed or unconfirmed.", ("outcome", *_POOL))
-        self._target = levels("reclaim_target", "Saturation to free by the last eviction.", _POOL)
-        self._pending = levels("pending_reclaim", "Saturation to free by unconfirmed evictions.", _POOL)
+        self._target = levels("reclaim_target", "Saturation that the last eviction aimed to free.", _POOL)
+        self._pending = levels("pending_reclaim", "Saturation that unconfirmed evictions aim to free.", _POOL)
         self._confirmation = distributions(
             "revocation_confirmation_seconds", "Time from an eviction to the end of its request.", _POOL, CONFIRMATION_BUCKETS
         ).labels(pool_name)

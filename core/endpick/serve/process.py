@@ -165,11 +165,12 @@ class _Process:
         self._overload = OverloadWatch(self._memory, self._registry)
         self._board = HealthBoard()
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
+        self._metrics.ready.set_function(lambda: self._readiness.is_ready)
         self._table.on_stand_by.append(self._readiness.stand_by)
         control.lifecycle.on_entered(self._phase_entered)
         self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
         self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
-        self._count_events("endpick_decision_records", "Decision records, by what became of them.", self._records.counts)
+        self._count_events("endpick_decision_records", "Decision records by outcome: recorded, shown or dropped.", self._records.counts)
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:

@@ -198,7 +198,7 @@ class Recorder(Telemetry):
         bound.running.value -= 1.0
         cause, status, seconds, ttft, usage = end.cause, end.status, end.duration_seconds, end.ttft_seconds, end.usage
         if cause is _NATURAL:
-            bound.duration.observe(seconds)
+            bound.duration.observe_request(seconds, pace.request_id)
         if status:
             self._metrics.response_processing.observe(pace.processing_seconds)
         if pace.gaps is not None:
@@ -206,7 +206,7 @@ class Recorder(Telemetry):
         if end.response_bytes:
             bound.response_size.observe(end.response_bytes)
         if ttft is not None:
-            (bound.ttft_of_streams if pace.streaming else bound.ttft).observe(ttft)
+            (bound.ttft_of_streams if pace.streaming else bound.ttft).observe_request(ttft, pace.request_id)
         if status >= 400 or cause is _ERROR:
             code = "ModelServerError" if status >= 400 else "Error"
             self.request_refused(model, target_model, fairness_id, priority, code)
@@ -218,7 +218,7 @@ class Recorder(Telemetry):
                 bound.output_tokens.observe(output_tokens)
                 bound.ntpot.observe(seconds / output_tokens)
                 if pace.streaming and ttft is not None and output_tokens > 1:
-                    bound.tpot.observe((seconds - ttft) / (output_tokens - 1))
+                    bound.tpot.observe_request((seconds - ttft) / (output_tokens - 1), pace.request_id)
             if usage.cached_tokens is not None:
                 bound.cached_tokens.observe(usage.cached_tokens)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -67,7 +68,14 @@ CASES = {
                 "podAnnotations": {"a": "b"},
             },
             "extraServicePorts": [{"name": "x", "port": 1234}],
-            "monitoring": {"prometheus": {"enabled": True, "extraLabels": {"release": "p"}}},
+            "monitoring": {
+                "prometheus": {
+                    "enabled": True,
+                    "extraLabels": {"release": "p"},
+                    "rules": {"enabled": True, "docs": "https://docs.acme.example"},
+                },
+                "grafana": {"enabled": True},
+            },
             "tracing": {"enabled": True},
             "inferenceObjectives": [{"name": "batch", "priority": -1}],
         },
@@ -172,7 +180,8 @@ def test_endpick_accepts_the_rendered_chart(case):
     assert read.selector == {"app": "vllm"}
     assert len(read.ports) == (2 if case == "several ports" else 1)
 
-    mounted = {f"/config/{name}": text for name, text in only(items, "ConfigMap")["data"].items()}
+    config_map = next(item for item in items if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "chat-epp")
+    mounted = {f"/config/{name}": text for name, text in config_map["data"].items()}
     outcome = make_plan(load_config(text=mounted[options["config_file"]], name="chart"), discover(), pool=pool_of(options))
     assert outcome.plan is not None, outcome.diagnostics
     assert outcome.plan.discovery == "kubernetes-discovery"
@@ -189,8 +198,12 @@ def test_endpick_accepts_the_rendered_chart(case):
 
 def test_all_options_render():
     items = helm_template(merged(NEEDED, CASES["everything"]))
-    assert {"ServiceMonitor", "DestinationRule", "HTTPRoute", "InferenceObjective"} < {item["kind"] for item in items}
+    assert {"ServiceMonitor", "PrometheusRule", "DestinationRule", "HTTPRoute", "InferenceObjective"} < {item["kind"] for item in items}
     assert only(items, "InferenceObjective")["spec"]["priority"] == -1
+    (group,) = only(items, "PrometheusRule")["spec"]["groups"]
+    assert all(rule["annotations"]["runbook_url"].startswith("https://docs.acme.example/how-to/runbooks/") for rule in group["rules"])
+    (dashboard,) = [item["data"]["endpick.json"] for item in items if "grafana_dashboard" in item["metadata"].get("labels", {})]
+    assert json.loads(dashboard)["uid"] == "endpick"
     (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert {"name": "A", "value": "b"} in container["env"]
 

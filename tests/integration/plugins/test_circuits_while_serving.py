@@ -13,7 +13,7 @@ from integration.plugins.serving import serving
 pytestmark = pytest.mark.long
 
 FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
-SUSPECT = ("plugin", "suspect")
+SUSPECT = ("plugin_name", "suspect")
 
 
 async def state_of_suspect(picker) -> float:

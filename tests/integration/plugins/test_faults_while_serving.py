@@ -26,7 +26,7 @@ async def test_behaviour_43_failing_scorer_is_skipped_and_counted(fixture_projec
     async with serving(folder(faulty), path=[fixture_project("faulty-scorers")]) as picker:
         assert {await picker.ask() for _ in range(5)} == {(LAST, 0)}, "the other scorer alone decides"
 
-        stamp = {"plugin": "suspect", "type": faulty, "distribution": "faulty-scorers", "version": "2.3"}
+        stamp = {"plugin_name": "suspect", "plugin_type": faulty, "distribution": "faulty-scorers", "version": "2.3"}
         labels = {**stamp, "extension_point": "Scorer", "reason": reason}
         assert await picker.samples("endpick_plugin_faults_total") == {tuple(sorted(labels.items())): 5}
         await picker.logged("plugin fault in")
@@ -55,7 +55,7 @@ async def test_behaviour_43_scores_outside_the_range_are_clamped(fixture_project
         assert await picker.ask() == (FIRST, 0)
 
         clamped = await picker.samples("endpick_scores_clamped_total")
-        assert clamped == {(("plugin", "suspect"), ("type", "faulty.high")): 1}
+        assert clamped == {(("plugin_name", "suspect"), ("plugin_type", "faulty.high")): 1}
         assert await picker.samples("endpick_plugin_faults_total") == {}
         (event,) = await picker.logged("are outside 0 to 1 and are clamped")
 

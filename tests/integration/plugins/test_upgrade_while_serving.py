@@ -55,6 +55,6 @@ async def test_an_upgrade_without_a_restart_is_told(tmp_path):
         assert str(warning["event"]) in (await asyncio.to_thread(CliRunner().invoke, main, asked)).output
         assert (await picker.samples("endpick_plugin_drift"))[("distribution", "good-scorers"),] == 1
         (version,) = [
-            dict(labels)["version"] for labels in await picker.samples("endpick_plugin_info") if ("plugin", "acme.latency") in labels
+            dict(labels)["version"] for labels in await picker.samples("endpick_plugin_info") if ("plugin_name", "acme.latency") in labels
         ]
         assert version == "1.0"

@@ -54,10 +54,12 @@ async def test_health_is_answered_beside_500_unfinished_requests(folder):
 async def test_health_reports_draining(folder):
     async with serving(folder, "--drain-timeout=20s") as picker:
         assert await picker.health() == (200, "ok\n")
+        assert await picker.samples("endpick_ready") == {(): 1}
         call, _ = await picker.begin()
         picker.process.send_signal(signal.SIGTERM)
         await picker.logged("draining")
         assert await picker.health() == (503, "draining\n")
+        assert await picker.samples("endpick_ready") == {(): 0}
         call.cancel()
         picker.process.send_signal(signal.SIGTERM)
         assert await picker.process.wait() == 0

@@ -76,8 +76,8 @@ async def test_behaviour_45_requests_in_flight_keep_their_pipeline(tmp_path):
         assert first.startswith(b"data: ")
         assert rest.rstrip().endswith(b"data: [DONE]")
         assert await gateway.sample("llm_d_epp_request_running") == 0
-        assert await gateway.sample("endpick_plugin_info", {"plugin": "random-picker"}) == 1
-        assert await gateway.sample("endpick_plugin_info", {"plugin": "prefix-cache-scorer"}) == 0
+        assert await gateway.sample("endpick_plugin_info", {"plugin_name": "random-picker"}) == 1
+        assert await gateway.sample("endpick_plugin_info", {"plugin_name": "prefix-cache-scorer"}) == 0
 
 
 @pytest.mark.asyncio

@@ -61,6 +61,7 @@ REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
 class Pace:
     """A `ResponsePace` as an exchange would have it."""
 
+    request_id: str = "r-1"
     streaming: bool = False
     processing_seconds: float = 0.0
     gaps: Distribution | None = None

@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from endpick.api import (
     Category,
@@ -53,7 +55,7 @@ def instance() -> Instance:
     )
 
 
-FAULT_OF_HALF = {"plugin": "half", "type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
+FAULT_OF_HALF = {"plugin_name": "half", "plugin_type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
 
 
 def test_faults_are_counted_and_logged_once_per_interval(recorder, registry, instance, clock, caplog):
@@ -172,6 +174,20 @@ def test_a_request_fills_gauges_and_histograms(recorder, registry):
     assert registry.get_sample_value("llm_d_epp_response_processing_duration_seconds_sum") == 0.0007
     rewritten = {"model_rewrite_name": "header", "model_name": "m", "target_model": "m-lora"}
     assert registry.get_sample_value("llm_d_epp_model_rewrite_decisions_total", rewritten) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_id", "shown"),
+    [("r-1", True), ("x" * 100, True), ("x" * 101, False), ('"}\\\n# EOF', False), ("caf\u00e9", False), ("\udce9", False), ("", False)],
+)
+def test_latency_histograms_name_a_request(recorder, registry, request_id, shown):
+    end = ResponseEnd(TerminationCause.NATURAL, 200, Usage(completion_tokens=10), 9, duration_seconds=2.0, ttft_seconds=0.3)
+    recorder.request_ended("m", "m", "alice", -1, end, Pace(request_id, streaming=True))
+
+    samples = [sample for family in openmetrics(exposition.generate_latest(registry).decode()) for sample in family.samples]
+    exemplars = [(sample.labels["le"], sample.exemplar.labels, sample.exemplar.value) for sample in samples if sample.exemplar]
+    named = {"request_id": request_id}
+    assert exemplars == ([("2.0", named, 2.0), ("0.4", named, 0.3), ("0.2", named, pytest.approx(1.7 / 9))] if shown else [])
 
 
 def test_an_abandoned_request_has_no_duration(recorder, registry):

@@ -175,8 +175,10 @@ class HealthMetrics(Collector):
 
     def _families(self, records: Iterable[tuple[str, Record]]) -> Iterator[Metric]:
         states = GaugeMetricFamily("endpick_endpoint_state", "1 for the current health state.", labels=("endpoint_name", "state"))
-        errors = CounterMetricFamily("endpick_endpoint_errors", "Failed requests and hangs.", labels=("endpoint_name", "reason"))
-        tokens = GaugeMetricFamily("endpick_endpoint_first_token_seconds", "Median of recent first tokens.", labels=("endpoint_name",))
+        errors = CounterMetricFamily("endpick_endpoint_errors", "Failed requests and hangs, by reason.", labels=("endpoint_name", "reason"))
+        tokens = GaugeMetricFamily(
+            "endpick_endpoint_first_token_seconds", "Median of recent times to first token.", labels=("endpoint_name",)
+        )
         for name, record in records:
             for state in HealthState:
                 states.add_metric((name, state.value), state is record.machine.state)

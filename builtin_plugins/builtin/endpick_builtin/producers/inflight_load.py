@@ -137,7 +137,7 @@ class _InflightGauges(Collector):
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     return (
-        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests sent to an endpoint that have not come back.", labels=_LABELS),
+        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests in flight to an endpoint.", labels=_LABELS),
         GaugeMetricFamily("llm_d_epp_inflight_tokens", "Estimated tokens that an endpoint still has to process.", labels=_LABELS),
     )
 

@@ -77,7 +77,7 @@ class _Records(Collector):
         checks = CounterMetricFamily("endpick_prefix_checks", "Matches compared with a server's report.", labels=_LABELS)
         broken = CounterMetricFamily("endpick_prefix_broken_promises", "Matches less than half confirmed.", labels=_LABELS)
         purged = CounterMetricFamily("endpick_prefix_purged_blocks", "Blocks dropped because they were disproved.", labels=_LABELS)
-        text = "Smoothed share by which the index predicts more (above 0) or less (below 0) than the server finds."
+        text = "Smoothed share by which the index overestimates (above 0) or underestimates (below 0) the server's cache."
         drift = GaugeMetricFamily("endpick_prefix_drift", text, labels=_LABELS)
         factor = GaugeMetricFamily("endpick_prefix_calibration", "Factor applied to matches.", labels=_LABELS)
         for name, record in self._records.items():
