@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 
 
 def executable(path: Path) -> Path:
