@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import subprocess
@@ -93,7 +92,6 @@ def command(config: str | None, **options: Any) -> None:  # noqa: ANN401 - click
         return
     loaded = _load(config)
     _check_sources(loaded, options)
-    gc.disable()  # as in `serve`
     from endpick.serve.logs import configure_logging
 
     stop_logging = configure_logging("info", options["log_format"])

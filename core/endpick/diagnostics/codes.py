@@ -114,7 +114,7 @@ class Code(Enum):
     E0806 = "nothing finds endpoints"
     E0807 = "there is too little memory to serve requests"
     E0808 = "a file to write cannot be opened"
-    E0809 = "Envoy is missing, or does not start"
+    E0809 = "the gateway's Envoy is missing, or does not start"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"

@@ -108,6 +108,7 @@ class Envoy:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._supervising: asyncio.Task[None] | None = None
+        self._is_ending = False
 
     async def start(self, ext_proc_port: int, set_down: Callable[[str], None]) -> None:
         """See `Gateway`."""
@@ -133,7 +134,7 @@ class Envoy:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        self._signal(signal.SIGTERM)
+        self._terminate()
         try:
             await asyncio.wait_for(process.wait(), _STOP_SECONDS)
         except TimeoutError:
@@ -155,7 +156,7 @@ class Envoy:
         drain = ("--drain-time-s", str(_DRAIN_SECONDS), "--drain-strategy", "immediate")
         try:
             process = await asyncio.create_subprocess_exec(
-                *(*command, *drain, "--concurrency", str(workers), "--log-format", "%l %n %_"),
+                *(*command, *drain, "--concurrency", str(workers), "--log-format", "%l %n %_", "--file-flush-interval-msec", "1000"),
                 stdin=DEVNULL,
                 stderr=PIPE,
                 limit=_MAX_LINE_BYTES,
@@ -189,14 +190,14 @@ class Envoy:
             _log.error("Envoy ended unexpectedly and is started again", extra={"status": status, "delay_seconds": delay})
             await asyncio.sleep(delay)
             try:
-                await self._launch()
+                url = await self._launch()
             except _FailedError as failure:
                 _log.error("%s", failure)
                 self._signal(signal.SIGKILL)
             else:
                 ready_at = clock()
                 set_down("")
-                _log.info("Envoy serves again")
+                _log.info("Envoy serves again", extra={"url": url})
 
     async def _drain(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -208,7 +209,13 @@ class Envoy:
             if idle or counts.get("http.gateway.downstream_cx_active") == "0":
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        self._signal(signal.SIGTERM)
+        self._terminate()
+
+    def _terminate(self) -> None:
+        """Once: a second signal would end Envoy before it has written its access log."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -160,7 +160,7 @@ def _access_log(settings: EnvoySettings) -> dict[str, object]:
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",
         "picked": f"%DYNAMIC_METADATA({_METADATA}:{_DESTINATION})%",
-        "endpoint": "%UPSTREAM_REMOTE_ADDRESS%",
+        "endpoint": "%UPSTREAM_HOST%",
         "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     }
     if settings.logs_scores:
