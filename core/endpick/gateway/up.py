@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
@@ -38,7 +38,7 @@ class UpSettings:
 def serve_gateway(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], up: UpSettings) -> None:
     """Serve clients until SIGTERM or SIGINT. Raises like `run`."""
     if up.own_config is None:
-        _check_listener(up)
+        up = replace(up, host=_checked_address(up))
     eds_file = up.folder / "endpoints.json"
 
     def config_for(picker_port: int) -> Mapping[str, object]:
@@ -49,10 +49,11 @@ def serve_gateway(plan: Plan, settings: ServeSettings, replan: Callable[[], Plan
     run(plan, settings, Control(replan, gateway=gateway, pool_watchers=(EdsFile(eds_file),)))
 
 
-def _check_listener(up: UpSettings) -> None:
-    """Envoy would share a port with another Envoy, and reports the other mistakes in its own words."""
+def _checked_address(up: UpSettings) -> str:
+    """The IP address to listen on. Envoy takes no names, and would share the port of another Envoy."""
     try:
-        listening_socket(ListenSettings(up.host, up.port)).close()
+        with listening_socket(ListenSettings(up.host, up.port)) as bound:
+            address = str(bound.getsockname()[0])
     except ListenError as error:
         raise StartRefused(Diagnostic(Code.E0801, str(error), help=error.advice)) from error
     if up.certificate is not None:
@@ -62,3 +63,4 @@ def _check_listener(up: UpSettings) -> None:
         except TlsError as error:
             advice = "--tls-certificate and --tls-key must be PEM files that belong together"
             raise StartRefused(Diagnostic(Code.E0802, str(error), help=advice)) from error
+    return address

@@ -24,7 +24,7 @@ from forked import FORKED
 from integration.serve.gateway import samples
 
 ROOT = Path(__file__).parents[3]
-PORTS = ("--host=127.0.0.1", "--port=0", "--metrics-port=0", "--log-format=json")
+PORTS = ("--host=localhost", "--port=0", "--metrics-port=0", "--log-format=json")
 
 
 @dataclass
