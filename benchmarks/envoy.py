@@ -24,8 +24,11 @@ from benchmarks.extproc.load import Load, Sample, cpu_seconds, h2load
 from benchmarks.extproc.messages import chat
 from benchmarks.extproc.served import SESSIONS, contestants, served
 from benchmarks.model_server import CHUNKS, model_server
+from endpick.api import Endpoint
 from endpick.extproc.messages import DESTINATION_HEADER
-from endpick.simulation.demo.stack import bootstrap, find_envoy
+from endpick.gateway.eds import write_eds
+from endpick.gateway.envoy import find_envoy
+from endpick.gateway.envoy_config import EnvoySettings, bootstrap
 
 BODIES = {"1 KB": chat(1024), f"1 KB + {CHUNKS} chunks": chat(1024, stream=True), "16 KB": chat(16 * 1024)}
 _READY_SECONDS = 20.0
@@ -75,10 +78,10 @@ def main() -> int:
     chosen = [name for name in BODIES if options.only in name]
     with ExitStack() as stack:
         model_port = stack.enter_context(model_server(options.load_core))
-        gateways = [stack.enter_context(gateway("no ext_proc", None, None, options.load_core))]
+        gateways = [stack.enter_context(gateway("no ext_proc", None, None, options.load_core, model_port))]
         for transport in contestants():
             picker = stack.enter_context(served(transport, options.session, options.picker_core, model_port, options.endpoints))
-            gateways.append(stack.enter_context(gateway(transport, picker.port, picker.pid, options.load_core)))
+            gateways.append(stack.enter_context(gateway(transport, picker.port, picker.pid, options.load_core, model_port)))
         for body in chosen:
             for _ in range(options.rounds):
                 for each in gateways:
@@ -88,13 +91,14 @@ def main() -> int:
 
 
 @contextmanager
-def gateway(name: str, picker_port: int | None, picker_pid: int | None, core: int) -> Iterator[Gateway]:
-    """An Envoy with one worker; without a picker it sends requests where their own header says."""
-    config = bootstrap(picker_port or 1)
-    if picker_port is None:
-        _without_ext_proc(config)
+def gateway(name: str, picker_port: int | None, picker_pid: int | None, core: int, model_port: int) -> Iterator[Gateway]:
+    """An Envoy with one worker and one model server."""
     with tempfile.TemporaryDirectory() as folder:
-        path, admin, log = Path(folder, "envoy.json"), Path(folder, "admin"), Path(folder, "log")
+        path, admin, log, eds = Path(folder, "envoy.json"), Path(folder, "admin"), Path(folder, "log"), Path(folder, "endpoints.json")
+        write_eds(eds, [Endpoint("model", "127.0.0.1", model_port)])
+        config = bootstrap(EnvoySettings(picker_port or 1, eds))
+        if picker_port is None:
+            _without_ext_proc(config)
         path.write_bytes(orjson.dumps(config))
         command = ["taskset", "-c", str(core), str(find_envoy(os.environ, Path.cwd())), "--config-path", str(path)]
         command += ["--admin-address-path", str(admin), "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]

@@ -21,8 +21,11 @@ from aiohttp import web
 
 from benchmarks.extproc.plan import CONFIG, endpoints_file
 from benchmarks.go.pickers import MISSING, add_options, commands, started
+from endpick.api import Endpoint
+from endpick.gateway.eds import write_eds
+from endpick.gateway.envoy import find_envoy
 from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import find_envoy, start_envoy
+from endpick.simulation.demo.stack import EDS_FILE, start_envoy
 
 SERVERS = 3
 CLIENTS = 8
@@ -85,9 +88,10 @@ async def load(url: str, seconds: float, windows: Sequence[float]) -> list[Count
     return counted
 
 
-async def measure(port: int, seconds: float) -> list[Counter[str]]:
+async def measure(port: int, endpoints: Sequence[Endpoint], seconds: float) -> list[Counter[str]]:
     """Load one picker behind an Envoy of its own."""
     with tempfile.TemporaryDirectory() as folder:
+        write_eds(Path(folder, EDS_FILE), endpoints)
         async with Children(Path(folder)) as children:
             gateway = await start_envoy(children, find_envoy(os.environ, ROOT), Path(folder), port)
             return await load(f"{gateway}/v1/chat/completions", seconds, (0.0, 10.0))
@@ -116,7 +120,7 @@ async def compare(epp: str, port: int, seconds: float, core: int) -> None:
         picker = started(name, command, CONFIG, SERVERS, port, core)
         ext_proc_port, _ = await asyncio.to_thread(picker.__enter__)
         try:
-            windows = await measure(ext_proc_port, seconds)
+            windows = await measure(ext_proc_port, [Endpoint(address, address, port) for address in addresses], seconds)
         finally:
             await asyncio.to_thread(picker.__exit__, None, None, None)
         shares = [f"{window['failing'] / max(1, window.total()):.1%}" for window in windows]

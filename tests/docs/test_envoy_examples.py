@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from docs.pages import ROOT
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import Child, Children
-from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
 
 EXAMPLES = ROOT / "examples" / "envoy"
 CONFIG = ROOT / "examples" / "configs" / "in-flight-load.yaml"
@@ -77,7 +77,7 @@ def serve_arguments(example: str, folder: Path) -> list[str]:
     """The command in the first lines of the example, on free ports."""
     first_lines = "".join((EXAMPLES / example).read_text().splitlines(keepends=True)[:3])
     arguments = ["serve", str(CONFIG), "--host", "127.0.0.1", "--log-format", "json"]
-    arguments += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
+    arguments += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--envoy-endpoints", str(folder / "endpoints.json")]
     if "--cert-path" in first_lines:
         write_certificates(folder)
         return [*arguments, "--cert-path", str(folder)]
@@ -102,6 +102,7 @@ async def start_envoy(children: Children, binary: Path, folder: Path, example: s
         assert written in text
         text = text.replace(written, free)
     text = text.replace("port_value: 19000", "port_value: 0").replace("/etc/envoy", str(folder)).replace("0.0.0.0", "127.0.0.1")
+    text = text.replace("/run/endpick", str(folder))
     config, admin = folder / example, folder / "admin"
     config.write_text(text)
     options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")

@@ -15,10 +15,10 @@ import uvloop
 
 from endpick.cli.console import plan_or_exit
 from endpick.diagnostics import ExitCode
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import ChildFailed
 from endpick.simulation.demo.runner import Configuration, DemoSettings, built_in, run_demo, why_unfit
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
-from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
 from endpick.simulation.server import serve
 from endpick.simulation.settings import ROLES, EngineSettings, KvEventSettings, ServerSettings, Timing
 
@@ -47,7 +47,7 @@ def demo(config: str | None, duration: float, rate: float, servers: int, seed: i
     try:
         envoy = find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as error:
-        _fail(str(error))
+        _fail(f"{error}\nhelp: {error.help}")
     if saturated is None:
         demo = run_demo(DemoSettings(envoy, duration, rate, servers, seed, tried), sys.stdout)
     else:

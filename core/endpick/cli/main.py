@@ -51,6 +51,7 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {
+    "up": Verb("up:command", "Run a gateway: Envoy and the picker, in front of model servers."),
     "serve": Verb("serve:command", "Serve a gateway: pick an endpoint for every request."),
     "validate": Verb("validate:validate", "Find every mistake in a configuration."),
     "migrate": Verb("migrate:command", "Convert llm-d's arguments, Deployment or Helm values."),

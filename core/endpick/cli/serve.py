@@ -28,11 +28,12 @@ from endpick.cli.llm_d_flags import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from endpick.cli.serve_settings import ServeOptions
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
+    from endpick.gateway.eds import EdsFile
     from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.serve.process import ServeSettings
 
@@ -106,6 +107,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("refresh-metrics-interval", "Time between two scrapes of an endpoint.", default="50ms", type=POSITIVE_DURATION),
         _option("idle-metrics-interval", "The same for an endpoint without requests.", default="1s", type=POSITIVE_DURATION),
         _option("metrics-staleness-threshold", "Pool gauges leave out older values.", default="2s", type=POSITIVE_DURATION),
+        _option("envoy-endpoints", "Keep the endpoints in this file, for an EDS cluster of Envoy.", type=_FILE),
         _boolean("unready-without-endpoints", "Fail readiness while every endpoint is ejected."),
     ),
     "Limits": (
@@ -208,7 +210,7 @@ def command(**options: Unpack[ServeOptions]) -> None:
     settings, planning = settings_of(options), _Planning(options)
     stop_logging = configure_logging(log_level(options), log_format(options))
     try:
-        sys.exit(_run(_Document(path, text, options["feature_gates"]), planning, settings, click.get_current_context().meta[GIVEN]))
+        sys.exit(_run(_Document(path, text, options["feature_gates"]), planning, settings, options))
     finally:
         stop_logging()
 
@@ -270,19 +272,42 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
         _log.warning("some flags have no effect here", extra={"flags": "; ".join(idle)})
 
 
-def _run(document: _Document, planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
+def _run(document: _Document, planning: _Planning, settings: ServeSettings, options: ServeOptions) -> int:
+    from endpick.serve.main import run
+    from endpick.serve.process import Control
+
+    given, loaded = click.get_current_context().meta[GIVEN], document.read()
+
+    def serve(plan: Plan) -> None:
+        _warn_of_idle_flags(given, plan)
+        watchers = () if options["envoy_endpoints"] is None else (_eds_file(options["envoy_endpoints"]),)
+        run(plan, settings, Control(lambda: planning.outcome(document.read()), pool_watchers=watchers))
+
+    return run_plan(loaded, planning.outcome(loaded), serve)
+
+
+def _eds_file(path: Path) -> EdsFile:
+    from endpick.diagnostics import Code, Diagnostic
+    from endpick.gateway.eds import EdsFile
+    from endpick.serve.deployment import StartRefused
+
+    try:
+        return EdsFile(path)
+    except OSError as error:
+        message = f"the endpoints file {path} cannot be written: {error.strerror}"
+        raise StartRefused(Diagnostic(Code.E0808, message, help="name a file in a writable folder with --envoy-endpoints")) from error
+
+
+def run_plan(loaded: LoadedConfig, outcome: PlanOutcome, serve: Callable[[Plan], None]) -> int:
+    """Print the diagnostics of a plan and serve it; returns the exit code."""
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.serve.deployment import StartRefused
-    from endpick.serve.main import run
 
-    loaded = document.read()
-    outcome = planning.outcome(loaded)
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
-    _warn_of_idle_flags(given, outcome.plan)
     try:
-        run(outcome.plan, settings, lambda: planning.outcome(document.read()))
+        serve(outcome.plan)
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

@@ -68,6 +68,7 @@ class ServeOptions(PoolOptions):
     refresh_metrics_interval: float
     idle_metrics_interval: float
     metrics_staleness_threshold: float
+    envoy_endpoints: Path | None
     unready_without_endpoints: bool
     drain_timeout: float
     finish_timeout: float

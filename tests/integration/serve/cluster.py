@@ -16,8 +16,9 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from endpick.cli.main import main
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import EnvoyNotFoundError, endpoints_file, find_envoy, start_envoy
+from endpick.simulation.demo.stack import EDS_FILE, endpoints_file, start_envoy
 from integration.plugins.serving import Picker, serving
 
 CONFIG = """\
@@ -138,7 +139,7 @@ async def cluster(folder: Path, *options: str, ejection: str = "1s", more: str =
         (folder / "config.yaml").write_text(
             CONFIG.replace("EJECTION", ejection).replace("- type: queue-scorer\n", f"- type: queue-scorer\n{more}")
         )
-        picker = await stack.enter_async_context(serving(folder, *options, path=path))
+        picker = await stack.enter_async_context(serving(folder, "--envoy-endpoints", EDS_FILE, *options, path=path))
         children = await stack.enter_async_context(Children(folder))
         gateway = await start_envoy(children, envoy, folder, picker.port)
         yield Cluster(servers, picker, gateway, await stack.enter_async_context(aiohttp.ClientSession()))

@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import EnvoyNotFoundError, Stack, find_envoy, start_stack
+from endpick.simulation.demo.stack import Stack, start_stack
 from forked import FORKED
 
 ROOT = Path(__file__).parents[3]

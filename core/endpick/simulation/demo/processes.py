@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
+from endpick.gateway.envoy import die_with_parent
+
 DRAIN_SECONDS = 0.5  # until children get a second signal, which ends a drain
 STOP_SECONDS = 5.0  # from then until they are killed
 
 _POLL_SECONDS = 0.02
 
 _LOG_TAIL_LINES = 15
-
-_PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
 
@@ -51,7 +49,7 @@ class Children:
                 stderr=output,
                 cwd=self._folder,
                 start_new_session=True,
-                preexec_fn=_die_with_parent() if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent(),
             )
         child = Child(name, process, log)
         self._children.append(child)
@@ -121,16 +119,3 @@ class Child:
 
 class ChildFailed(Exception):  # noqa: N818 - names the event
     """A child ended or did not become ready; the message ends with its log."""
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """Runs in the child: the kernel kills it when its parent dies; it ends at once if the parent is dead."""
-    libc = ctypes.CDLL(None)
-    parent = os.getpid()
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask

