@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from endpick.gateway.envoy_config import EnvoySettings
 from endpick.simulation.demo import stack
 from integration.serve.gateway import running_gateway
 
@@ -51,8 +52,8 @@ async def collector(folder: Path, port: int) -> AsyncIterator[Path]:
 def traced_bootstrap(port: int, plain=stack.bootstrap):
     """Envoy that begins traces, and sends its spans to the collector."""
 
-    def bootstrap(ext_proc_port: int) -> dict:
-        config = plain(ext_proc_port)
+    def bootstrap(settings: EnvoySettings) -> dict:
+        config = plain(settings)
         resources = config["static_resources"]
         (filters,) = resources["listeners"][0]["filter_chains"]
         filters["filters"][0]["typed_config"]["tracing"] = {
