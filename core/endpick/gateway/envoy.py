@@ -88,6 +88,7 @@ _READY_SECONDS = 30.0
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.25, 30.0
 _STEADY_SECONDS = 60.0  # after which a crash counts as the first
 _DRAIN_SECONDS = 2  # new connections are still accepted, and each answer closes its own
+_IDLE_SECONDS = 1.0  # of a connection whose client has not sent a request by then
 _STOP_SECONDS = 5.0
 _TAIL_LINES = 5
 _MAX_LINE_BYTES = 1 << 20
@@ -201,15 +202,21 @@ class Envoy:
 
     async def _drain(self) -> None:
         clock = asyncio.get_running_loop().time
-        began = clock()
-        await self._ask("POST", "/drain_listeners?graceful")
-        while (page := await self._ask("GET", "/stats?filter=^http.gateway.downstream_(cx|rq)_active$")) is not None:
-            counts = dict(line.split(": ") for line in page.decode().splitlines())
-            idle = counts.get("http.gateway.downstream_rq_active") == "0" and clock() - began > _DRAIN_SECONDS
-            if idle or counts.get("http.gateway.downstream_cx_active") == "0":
-                break
-            await asyncio.sleep(_POLL_SECONDS)
+        if await self._active("cx"):
+            await self._ask("POST", "/drain_listeners?graceful")
+            busy_at = closed_at = clock() + _DRAIN_SECONDS
+            while clock() < busy_at + _IDLE_SECONDS:
+                if await self._active("rq"):
+                    busy_at = max(busy_at, clock())
+                elif clock() > closed_at and not await self._active("cx"):
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
         self._terminate()
+
+    async def _active(self, what: str) -> int:
+        """Open connections (cx) or requests (rq) of clients."""
+        page = await self._ask("GET", f"/stats?filter=^http.gateway.downstream_{what}_active$")
+        return int(page.rpartition(b":")[2]) if page else 0
 
     def _terminate(self) -> None:
         """Once: a second signal would end Envoy before it has written its access log."""
