@@ -82,10 +82,7 @@ class AdminAPI:
         if self._token:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
             return hmac.compare_digest(given.encode(), self._token.encode())
-        try:
-            return ipaddress.ip_address(request.remote or "").is_loopback
-        except ValueError:
-            return False
+        return is_loopback(request.remote or "")
 
     def _config(self, _request: web.Request) -> Answer:
         plan = self._sources.current.deployment.plan
@@ -199,6 +196,16 @@ def _reload(entry: ReloadEntry) -> JSONValue:
         "diagnostics": [{"code": str(each.code), "message": each.message, "place": str(each.span or "")} for each in entry.diagnostics],
         "problem": entry.problem,
     }
+
+
+def is_loopback(address: str) -> bool:
+    """True for 127.0.0.0/8 and ::1, also as a socket for both versions shows them."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
 
 
 def _log_lines() -> JSONValue:

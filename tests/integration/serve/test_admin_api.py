@@ -117,6 +117,11 @@ async def test_unknown_and_malformed_requests_are_told(folder):
         assert await get(picker, "decisions?limit=many") == (400, {"error": "limit is a number from 1, not 'many'"})
 
 
+async def test_the_port_of_all_interfaces_answers_loopback_clients(folder):
+    async with serving(folder, "--host=") as picker:
+        assert (await get(picker, "config"))[0] == 200
+
+
 async def test_a_token_is_required_if_there_is_one(folder):
     (folder / "token").write_text("s3cret\n")
     async with serving(folder, "--admin-token-file=token") as picker:
