@@ -82,9 +82,9 @@ def envoy() -> Path:
 
 
 @asynccontextmanager
-async def up(folder: Path, *arguments: str) -> AsyncIterator[Up]:
+async def up(folder: Path, *arguments: str, binary: Path | None = None) -> AsyncIterator[Up]:
     """Run it in a folder until the end of the block; it must end with 0."""
-    environment = {**os.environ, "ENDPICK_ENVOY": str(envoy()), "TMPDIR": str(folder)}
+    environment = {**os.environ, "ENDPICK_ENVOY": str(binary or envoy()), "TMPDIR": str(folder)}
     process = await asyncio.create_subprocess_exec(
         *(FORKED, "-m", "endpick", "up", *PORTS, *arguments),
         cwd=folder,

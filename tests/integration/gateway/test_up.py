@@ -14,7 +14,7 @@ import pytest
 import websockets
 
 from docs.test_envoy_examples import HOST_NAME, write_certificates
-from integration.gateway.running import Load, ask, model_servers, server_options, up
+from integration.gateway.running import Load, ask, envoy, model_servers, server_options, up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(90), pytest.mark.asyncio]
 
@@ -78,16 +78,20 @@ async def test_large_request_falls_back_from_a_dead_server(tmp_path: Path):
 
 
 async def test_envoy_is_started_again_after_a_crash(tmp_path: Path):
-    async with model_servers(tmp_path, 1) as (_, urls), up(tmp_path, *server_options(urls)) as run:
-        url = await run.url()
+    binary = tmp_path / "envoy"
+    binary.symlink_to(envoy())
+    async with model_servers(tmp_path, 1) as (_, urls), up(tmp_path, *server_options(urls), binary=binary) as run:
+        await run.url()
+        binary.unlink()
         os.kill(run.envoy_pid(), signal.SIGKILL)
-        await run.logged("Envoy ended unexpectedly")
+        await run.logged("Envoy ended unexpectedly", times=2)
         assert await run.health() == (503, "Envoy does not run: it ended with status -9\n")
-        await run.logged("Envoy serves again")
+        binary.symlink_to(envoy())
+        again = await run.logged("Envoy serves again")
         assert (await run.health())[0] == 200
-        port = (await run.logged("Envoy serves again"))["url"]
-        assert await ask(str(port)) == (200, "sim-0")
-        assert url.startswith("http://127.0.0.1:")
+        assert await ask(str(again["url"])) == (200, "sim-0")
+    delays = [event["delay_seconds"] for event in run.events if "Envoy ended unexpectedly" in str(event["event"])]
+    assert delays == [0.25 * 2**times for times in range(len(delays))]
 
 
 async def test_stop_answers_every_open_request(tmp_path: Path):
@@ -103,7 +107,7 @@ async def test_stop_answers_every_open_request(tmp_path: Path):
         answers = [status for status, _ in await asyncio.gather(*slow)]
     assert answers == [200, 200]
     assert [line["status"] for line in run.access] == [200] * (load.served.total() + len(slow))
-    assert all("Connection reset" in failure for failure in load.failed), "by the kernel, before Envoy accepted it"
+    assert len(load.failed) <= 4, "a client may find the port closing, and its request unread"
 
 
 async def test_endpoints_file_is_followed(tmp_path: Path):
