@@ -194,7 +194,7 @@ async def test_an_absent_renderer_is_reported_once(monkeypatch, caplog):
     assert 100 - 24 <= renderer.warm_up_failures < 100, "on a busy machine a try may end before it is heard"
     (record,) = [one for one in caplog.records if one.name.startswith("endpick")]
     assert "has not answered in 24 tries" in record.message
-    assert "answered 503" in record.message
+    assert "answered 503" in record.message or "no answer within" in record.message, "the last try may have come too late"
 
 
 async def test_prefix_matching_uses_rendered_tokens():
