@@ -168,10 +168,11 @@ class Envoy:
             raise _FailedError(f"Envoy cannot be started: {error}") from error
         self._process = process
         assert process.stderr is not None
-        self._spawn_task(self._log_lines(process.stderr))
+        reading = self._spawn_task(self._log_lines(process.stderr))
         deadline = asyncio.get_running_loop().time() + _READY_SECONDS
         while (url := await self._ready_url()) is None:
             if process.returncode is not None:
+                await reading  # the last lines say why
                 raise _FailedError(f"Envoy ended with status {process.returncode} before it was ready")
             if asyncio.get_running_loop().time() > deadline:
                 raise _FailedError(f"Envoy was not ready within {_READY_SECONDS:g} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import ssl
@@ -14,6 +15,7 @@ import pytest
 import websockets
 
 from docs.test_envoy_examples import HOST_NAME, write_certificates
+from endpick.diagnostics import ExitCode
 from integration.gateway.running import Load, ask, envoy, model_servers, server_options, up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(90), pytest.mark.asyncio]
@@ -138,6 +140,15 @@ async def test_changed_envoy_configuration_with_tls_and_websockets(tmp_path: Pat
                 await client.send("hello")
                 assert await client.recv() == "hello"
                 assert client.response.headers["server"] == "mine"
+
+
+async def test_refused_envoy_configuration_is_explained(tmp_path: Path, run_cli):
+    changed = tmp_path / "envoy.yaml"
+    changed.write_text(run_cli("up", "--print-envoy").stdout.replace("stat_prefix", "stat_perfix"))
+    environment = {"ENDPICK_ENVOY": str(envoy())}
+    result = run_cli("up", "--server=http://127.0.0.1:1", f"--envoy-config={changed}", "--metrics-port=0", environment=environment)
+    assert result.exit_code == ExitCode.FAILED
+    assert re.search(r"error\[E0809\]: Envoy ended with status 1 before it was ready\n(.*\n)*? +(= note: )?.*stat_perfix", result.stderr)
 
 
 async def echo(connection: websockets.ServerConnection) -> None:
