@@ -30,7 +30,6 @@ def test_pages_with_plugins_are_found():
         "prefill-decode",
         "test-a-plugin",
         "write-a-data-source",
-        "write-a-fairness-policy",
         "use-a-custom-metric",
     }
 

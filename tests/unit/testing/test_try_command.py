@@ -87,6 +87,7 @@ def test_json_has_the_same_for_programs(attempt):
         "answered": [0.0, 1.0],
         "weighted": [0.0, 2.0],
         "problem": "",
+        "seconds": 0.0,
     }
     assert attempt("--format", "json").stdout == result.stdout
 
