@@ -336,13 +336,13 @@ class DecisionOutput(Output):
     runs: list[ProfileRun]
     faults: list[PluginFault]
     destinations: list[str] = Field(description="`host:port`, best first; empty if no endpoint was found.")
-    status: int | None = Field(description="HTTP status of the refusal; null if an endpoint was found.")
+    status: int | None = Field(description="HTTP status of the refusal, or of a plugin's direct response; null if the request was routed.")
     refusal: str
     waited: Waiting | None = Field(description="Null for a request that did not wait.")
     unread: str = Field(description="Why the parser failed to read the body; empty if it did not.")
     schedule_seconds: float = Field(description="Time in the scheduler.")
     decide_seconds: float = Field(description="Time from the request headers to the decision.")
-    outcome: OutcomeOutput | None = Field(description="Null for a refused request.")
+    outcome: OutcomeOutput | None = Field(description="Null for a refused or directly answered request.")
     notes: dict[str, dict[str, str | float | bool]] = Field({}, description="What plugins annotated, by instance.")
     trace_id: str = Field("", description="Of its OpenTelemetry trace; empty unless it is sampled.")
 

@@ -16,6 +16,7 @@ from endpick.cli.reasons import Reason, Standing, reason_of, standing_of
 from endpick.diagnostics.tables import table
 
 _MOST_DECISIONS = 200
+_FIRST_ERROR = 400
 
 
 @click.command("why", short_help="Explain a decision of a running endpick.")
@@ -25,7 +26,9 @@ _MOST_DECISIONS = 200
 @TOKEN_OPTION
 @FORMAT_OPTION
 def command(request_id: str | None, endpoint: str | None, url: str, token_file: Path | None, output: str) -> None:
-    """Explain where the request with x-request-id REQUEST_ID went: each plugin's answer, what decided, and what would change it.
+    """Explain why a request went where it did. REQUEST_ID is its x-request-id.
+
+    Prints the answers of the plugins, the one that decided, and what would have changed the pick.
 
     The picker records 1 % of the decisions (--decision-sampling), all errors, and with --explain-header each request with the header
     x-endpick-explain.
@@ -53,9 +56,14 @@ def _request(request_id: str, picker: AdminClient, output: str) -> None:
     click.echo("".join(_explained(decision, reasons, reads)), nl=False)
 
 
+def _fate(decision: DecisionOutput) -> str:
+    if decision.status is None:
+        return f"went to {', then '.join(decision.destinations)}"
+    return f"was refused with {decision.status}" if decision.status >= _FIRST_ERROR else f"was answered by a plugin with {decision.status}"
+
+
 def _explained(decision: DecisionOutput, reasons: list[Reason], reads: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    fate = f"went to {', then '.join(decision.destinations)}" if decision.status is None else f"was refused with {decision.status}"
-    yield f"request {decision.id} for model '{decision.model}' {fate} at {decision.time}\n"
+    yield f"request {decision.id} for model '{decision.model}' {_fate(decision)} at {decision.time}\n"
     if decision.refusal:
         yield f"  {decision.refusal}\n"
     if decision.waited is not None:

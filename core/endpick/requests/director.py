@@ -230,6 +230,9 @@ class Director:
         if refusal is not None:
             exchange.abandon()
             if isinstance(refusal, DirectResponse):
+                if record is not None and self._decisions is not None:
+                    record.status = refusal.status
+                    self._decisions.finish(record)
                 return refusal
             raise refusal
         size_bytes = request.size_bytes if built.body is None else len(built.body)

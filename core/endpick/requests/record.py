@@ -1,4 +1,4 @@
-"""The record of one decision: what endpick knew, what each plugin answered, and how the request ended."""
+"""The record of a decision, for people who ask later why a request went where it did."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from endpick.requests.model import Refused
 from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, names_of
 
 VERSION = 1
+_FIRST_ERROR = 400
 SUBSET = "subset"  # in place of an instance: the gateway's subset hint
 
 
@@ -107,7 +108,7 @@ class DecisionRecord:
         model: The name sent to the model server.
         candidates: Endpoints that scheduling started with.
         destinations: `host:port`, best first.
-        status: HTTP status of the refusal; None if an endpoint was found.
+        status: HTTP status of the refusal or of a plugin's direct response; None if the request was routed.
         unread: Why the parser did not read the body.
         time: Unix seconds at the decision.
         notes: What plugins annotated, by instance.
@@ -143,6 +144,11 @@ class DecisionRecord:
     def of(cls, request: InferenceRequest, plan: str, why: Why) -> DecisionRecord:
         """A record without results. Keeps names only, never bodies."""
         return cls(why, plan, request.id, request.model, request.path, request.priority, request.fairness_id)
+
+    @property
+    def is_refused(self) -> bool:
+        """False for a routed request, and for a direct response that is no error."""
+        return self.status is not None and self.status >= _FIRST_ERROR
 
     def concerns(self, endpoint: str) -> bool:
         """True if the endpoint, with or without its namespace, was in the pool."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,8 +225,6 @@ class DecisionFile(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in `logging`
         """Called by `emit` for an error."""
-        import sys  # noqa: PLC0415
-
         self.problem = f"decisions cannot be written to {self.baseFilename}: {sys.exception()}"
         if self._throttle.admit("file") is not None:
             _decision_log.error(self.problem)
@@ -242,7 +241,7 @@ def log_decision(record: DecisionRecord) -> None:
     ended = record.outcome
     outcome = {} if ended is None else {"response": ended.status, "end": ended.cause, "seconds": round(ended.duration_seconds, 4)}
     _decision_log.info(
-        "request routed" if record.status is None else "request refused",
+        "request refused" if record.is_refused else "request routed" if record.status is None else "request answered",
         extra={
             "request_id": record.id,
             "model": record.model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("endpick.serve")
 
 SERVICE_NAME = "endpick"
-DEFAULT_RATIO = "0.1"  # as in llm-d
+DEFAULT_RATIO = 0.1  # as in llm-d
 TOP_ENDPOINTS = 5
+_RATIO = "OTEL_TRACES_SAMPLER_ARG"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _SECOND = 1_000_000_000  # in the nanoseconds of OpenTelemetry
 _FIRST_ERROR = 500
@@ -72,7 +74,7 @@ class Tracing:
         at = started_at + max(0.0, record.decide_seconds - record.schedule_seconds)
         for run in record.runs:
             at = self._run(run, context, at)
-        failed = record.status is not None or (ended is not None and (ended.status >= _FIRST_ERROR or ended.cause == "error"))
+        failed = record.is_refused or (ended is not None and (ended.status >= _FIRST_ERROR or ended.cause == "error"))
         if failed:
             span.set_status(trace.Status(trace.StatusCode.ERROR, record.refusal or (ended.gateway_error if ended else "")))
         span.end(_nanoseconds(max(at, started_at + ended.duration_seconds if ended is not None else record.time)))
@@ -190,8 +192,20 @@ def open_provider(environment: Mapping[str, str], service: str = SERVICE_NAME) -
     # The SDK reads OTEL_TRACES_SAMPLER itself, but samples everything without it.
     sampler = None
     if "OTEL_TRACES_SAMPLER" not in environment:
-        sampler = ParentBasedTraceIdRatio(float(environment.get("OTEL_TRACES_SAMPLER_ARG", DEFAULT_RATIO)))
+        sampler = ParentBasedTraceIdRatio(_ratio(environment))
     named = {"service.name": environment.get("OTEL_SERVICE_NAME", service), "service.version": __version__}
     provider = TracerProvider(sampler, Resource.create(named), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
+
+
+def _ratio(environment: Mapping[str, str]) -> float:
+    given = environment.get(_RATIO, "")
+    try:
+        ratio = float(given or DEFAULT_RATIO)
+    except ValueError:
+        ratio = math.nan
+    if 0 <= ratio <= 1:
+        return ratio
+    _log.warning("%s is '%s', not a number from 0 to 1; the ratio is %s", _RATIO, given, DEFAULT_RATIO)
+    return DEFAULT_RATIO

@@ -95,6 +95,16 @@ def test_reservation_releases_the_load_and_is_not_counted():
     assert not list(load.plugin._ledger.loads())
 
 
+def test_a_reservation_is_recorded_once():
+    stage = Stage(pre_request=[instance(ReserveEndpoint)], records=True)
+    stage.decide(prefer="reserve-endpoint")
+
+    (record,) = stage.records
+    assert (record.status, record.refusal, record.is_refused) == (204, "", False)
+    assert record.runs
+    assert record.snapshot is not None
+
+
 def test_unclaimed_reservations_are_refused():
     assert Stage().decide(prefer="reserve-endpoint") is NOT_RESERVED
 

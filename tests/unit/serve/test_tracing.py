@@ -16,7 +16,7 @@ from endpick.host.hooks import HookRegistry
 from endpick.requests.model import CloseCause
 from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.tracing import Tracing, open_tracing
+from endpick.serve.tracing import Tracing, open_provider, open_tracing
 from endpick_builtin.scorers.load import QueueScorer
 from unit.requests.stage import Stage, admitter_of
 from unit.scheduling.workbench import instance, plugin_of, pool
@@ -129,6 +129,19 @@ def test_plugins_annotate_their_span():
 )
 def test_tracing_is_off_without_an_endpoint(environment):
     assert open_tracing(environment) is None
+
+
+@pytest.mark.parametrize(("given", "ratio", "warned"), [("", 0.1, 0), ("0.5", 0.5, 0), ("a tenth", 0.1, 1), ("2", 0.1, 1)])
+def test_a_wrong_ratio_is_reported_and_does_not_stop_the_start(caplog, monkeypatch, given, ratio, warned):
+    monkeypatch.delenv("OTEL_TRACES_SAMPLER", raising=False)
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_TRACES_SAMPLER_ARG": given}
+    with caplog.at_level(logging.WARNING, "endpick.serve"):
+        provider = open_provider(environment)
+    try:
+        assert provider.sampler.get_description() == ParentBasedTraceIdRatio(ratio).get_description()
+        assert [given in message for message in caplog.messages] == [True] * warned
+    finally:
+        provider.shutdown()
 
 
 def test_missing_packages_are_named(caplog, monkeypatch):
