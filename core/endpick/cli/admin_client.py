@@ -1,4 +1,4 @@
-"""Asks the admin API of a running endpick."""
+"""Asks a running endpick at its metrics port."""
 
 from __future__ import annotations
 
@@ -56,17 +56,18 @@ class AdminClient:
         except HTTPError as refusal:
             raise AdminError(_reason(refusal.read()) or f"{where} answers {refusal.code}") from refusal
         except (OSError, HTTPException, ValueError) as error:
-            raise AdminError(f"no answer from {self.url}: {getattr(error, 'reason', error)}; is endpick running there?") from error
+            problem = str(getattr(error, "reason", error)).strip()
+            raise AdminError(f"no answer from {self.url}: {problem}; is endpick running there?") from error
 
 
 def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return body[:1000].decode(errors="replace").strip()
+        return body.decode(errors="replace").strip()
 
 
 def fail(error: AdminError) -> NoReturn:
     """Print the error and end the process."""
-    click.echo(f"error: {error}", err=True)
+    click.echo(f"error: {str(error)[:1000]}", err=True)
     sys.exit(ExitCode.FAILED)

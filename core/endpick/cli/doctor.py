@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from endpick import __version__
+from endpick.cli.admin_client import AdminClient, AdminError
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.config.upstream import AS_OF
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
@@ -17,7 +18,6 @@ from endpick.diagnostics.tables import table
 from endpick.host.discovery import API_MAJOR, Candidate, import_place, request_path
 from endpick.host.environment import Health, examine
 
-_ASK_SECONDS = 5.0
 _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validate` reports those a configuration uses
 
 
@@ -54,21 +54,12 @@ class HealthAnswer:
 
 
 def ask_serving(url: str) -> HealthAnswer:
-    """Read `/healthz`; not ready if it is late. Raises UsageError for a `url` that is not HTTP."""
-    from http.client import HTTPException
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--serving takes the address of a metrics port, such as http://127.0.0.1:9090, not '{url}'")
+    """Read `/healthz`. Raises UsageError for a `url` that is not HTTP."""
+    client = AdminClient(url)
     try:
-        with urlopen(f"{url.rstrip('/')}/healthz", timeout=_ASK_SECONDS) as response:  # noqa: S310 - checked above
-            return HealthAnswer(url, ready=True, remarks=tuple(response.read().decode(errors="replace").splitlines()[1:]))
-    except HTTPError as refusal:
-        lines = refusal.read().decode(errors="replace").splitlines()
-        return HealthAnswer(url, ready=False, remarks=tuple(lines) or (f"no answer: {refusal}",))
-    except (OSError, HTTPException, ValueError) as error:
-        return HealthAnswer(url, ready=False, remarks=(f"no answer: {str(error) or type(error).__name__}",))
+        return HealthAnswer(url, ready=True, remarks=tuple(client.text("healthz").splitlines()[1:]))
+    except AdminError as error:
+        return HealthAnswer(url, ready=False, remarks=tuple(str(error).splitlines()))
 
 
 def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:

@@ -1,4 +1,4 @@
-"""The read-only admin API: what serves, the pool, decisions, plugins and reloads, as JSON."""
+"""The read-only admin API, in JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,9 +130,17 @@ class AdminAPI:
         return partial(document_of, found)
 
     def _plugins(self, _request: web.Request) -> Answer:
-        return lambda: {"plugins": [self._plugin(instance) for instance in self._sources.current.instances()]}
+        return lambda: {"plugins": self._plugin_rows()}
 
-    def _plugin(self, instance: Instance) -> JSONValue:
+    def _plugin_rows(self) -> list[JSONValue]:
+        faults: Counter[str] = Counter()
+        for family in self._sources.metrics.faults.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_total"):
+                    faults[sample.labels["plugin_name"]] += int(sample.value)
+        return [self._plugin(instance, faults[instance.name]) for instance in self._sources.current.instances()]
+
+    def _plugin(self, instance: Instance, faults: int) -> JSONValue:
         metrics, breaker = self._sources.metrics, instance.breaker
         timers = tuple(metrics.plugin_duration.members().items())
         own = [timer for (_, _, name), timer in timers if name == instance.name]
@@ -144,12 +153,7 @@ class AdminAPI:
             "loadedVersion": instance.version,
             "installedVersion": self._sources.drift().installed.get(instance.distribution, instance.version),
             "calls": sum(sum(timer.counts) for timer in own),
-            "faults": sum(
-                int(sample.value)
-                for family in metrics.faults.collect()
-                for sample in family.samples
-                if sample.labels.get("plugin_name") == instance.name
-            ),
+            "faults": faults,
             "seconds": round(seconds, 6),
             "timeShare": round(seconds / all_seconds, 4) if all_seconds else 0.0,
             "breaker": breaker.state.name.lower(),

@@ -36,7 +36,6 @@ def answering(answer: bytes) -> Iterator[str]:
         (b"HTTP/1.0 200 OK\r\n\r\nok\n", True, ()),
         (b"HTTP/1.0 200 OK\r\n\r\nok\nleft out\n", True, ("left out",)),
         (b"HTTP/1.0 503 no\r\n\r\nstarting\n", False, ("starting",)),
-        (b"nonsense\r\n\r\n", False, ("no answer: nonsense\r\n",)),
     ],
 )
 def test_the_answer_of_healthz_is_reported(answer, ready, remarks):
@@ -46,13 +45,20 @@ def test_the_answer_of_healthz_is_reported(answer, ready, remarks):
     assert (found.ready, found.remarks) == (ready, remarks)
 
 
+def test_a_server_without_http_is_no_answer():
+    with answering(b"nonsense\r\n\r\n") as url:
+        found = ask_serving(url)
+
+    assert (found.ready, found.remarks) == (False, (f"no answer from {url}: nonsense; is endpick running there?",))
+
+
 def test_a_closed_port_is_no_answer():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     found = ask_serving(f"http://127.0.0.1:{port}")
 
     assert not found.ready
-    assert found.remarks[0].startswith("no answer: ")
+    assert found.remarks == (f"no answer from http://127.0.0.1:{port}: [Errno 111] Connection refused; is endpick running there?",)
 
 
 def test_another_scheme_is_wrong_usage():
