@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from endpick.diagnostics import Diagnostic
     from endpick.gateway.eds import EdsFile
     from endpick.host.planning.plan import Plan, PlanOutcome
-    from endpick.serve.process import ServeSettings
+    from endpick.serve.settings import ServeSettings
 
 
 _PORT = click.IntRange(0, 65535)
@@ -274,7 +274,7 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
 
 def _run(document: _Document, planning: _Planning, settings: ServeSettings, options: ServeOptions) -> int:
     from endpick.serve.main import run
-    from endpick.serve.process import Control
+    from endpick.serve.settings import Control
 
     given, loaded = click.get_current_context().meta[GIVEN], document.read()
 

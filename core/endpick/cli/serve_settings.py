@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from endpick.host.planning.pool import PoolSettings
     from endpick.serve.decisions import RecordSettings
     from endpick.serve.logs import LogFormat
-    from endpick.serve.process import ServeSettings
+    from endpick.serve.settings import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
 
@@ -134,7 +134,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.extproc.session import SessionSettings
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.process import HEALTH_LIMITS, ServeSettings
+    from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
     from endpick.transport.listener import ListenSettings

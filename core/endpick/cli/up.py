@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from endpick.config import LoadedConfig
     from endpick.gateway.up import UpSettings
     from endpick.host.planning.plan import Plan, PlanOutcome
-    from endpick.serve.process import ServeSettings
+    from endpick.serve.settings import ServeSettings
 
 _FILE = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
@@ -152,7 +152,7 @@ def _run(config: str | None, loaded: LoadedConfig, options: Mapping[str, Any], f
 
 
 def _serve_settings(config: str | None, options: Mapping[str, Any]) -> ServeSettings:
-    from endpick.serve.process import HEALTH_LIMITS, ServeSettings
+    from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
     from endpick.transport.listener import ListenSettings
 
     return ServeSettings(

@@ -13,7 +13,7 @@ from endpick.gateway.envoy_config import EnvoySettings, adapted, bootstrap
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.serve.deployment import StartRefused
 from endpick.serve.main import run
-from endpick.serve.process import Control, ServeSettings
+from endpick.serve.settings import Control, ServeSettings
 from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import TlsError, TlsSettings, read_certificate, server_context
 

@@ -19,8 +19,9 @@ from endpick.host.discovery import request_path
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.serve.lifecycle import Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
-from endpick.serve.process import Control, Ports, ServeSettings, serve
+from endpick.serve.process import serve
 from endpick.serve.reload_log import Trigger
+from endpick.serve.settings import Control, Ports, ServeSettings
 
 _log = logging.getLogger("endpick.serve")
 

@@ -5,116 +5,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.api.access import Access
-from endpick.api.endpoint import Generation
 from endpick.api.hooks import HostServices, HostView
 from endpick.data.collection import CollectionSettings
-from endpick.data.table import MAX_ENDPOINTS, EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
-from endpick.extproc.session import SessionSettings, session_factory
+from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.host.boundary import left_out_now
-from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.changes import plan_hash
-from endpick.host.planning.plan import Plan, PlanOutcome
+from endpick.host.planning.plan import Plan
 from endpick.requests.director import Director
 from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.waiting import FlowGate
-from endpick.serve.active_plan import ActivePlan, Reloader, WatchedFile
+from endpick.serve.active_plan import ActivePlan, Reloader
 from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
 from endpick.serve.admin_api import AdminAPI, Sources
 from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.drift import DriftWatch
 from endpick.serve.legacy import LegacyNames
-from endpick.serve.lifecycle import Gateway, Lifecycle, Phase, Readiness, unless, wait_for_gateways
+from endpick.serve.lifecycle import Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
-from endpick.serve.recorder import MAX_COMBINATIONS, Recorder, detailed_combinations
+from endpick.serve.recorder import Recorder, detailed_combinations
 from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
+from endpick.serve.settings import Control, Ports, ServeSettings
 from endpick.serve.tracing import open_tracing
-from endpick.serve.watchdog import OverloadWatch, Watchdog, WatchdogSettings, available_bytes
-from endpick.transport.limits import Limits
-from endpick.transport.listener import ListenError, ListenSettings
+from endpick.serve.watchdog import OverloadWatch, Watchdog
+from endpick.transport.listener import ListenError
 from endpick.transport.methods import ext_proc_methods
-from endpick.transport.server import Server, TransportName, open_server
+from endpick.transport.server import Server, open_server
 from endpick.transport.services import HealthBoard, health_methods, reflection_methods
-from endpick.transport.tls import TlsError, TlsSettings
+from endpick.transport.tls import TlsError
 
 _log = logging.getLogger("endpick.serve")
 
-HEALTH_LIMITS = Limits(max_connections=64)
 _ENDPOINTS_SECONDS = 0.5  # between looks at the pool for the readiness
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """Defaults are llm-d's if llm-d has them."""
-
-    ext_proc: ListenSettings = field(default_factory=ListenSettings)
-    health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
-    metrics_host: str = ""
-    metrics_port: int = 9090
-    metrics_tls: TlsSettings | None = None
-    admin_token_file: Path | None = None
-    metrics_staleness_seconds: float = 2.0  # pool gauges leave out older values
-    unready_without_endpoints: bool = False
-    transport: TransportName = "h2"
-    pool_name: str = "endpick"  # label `name` of the pool gauges
-    emits_scores: bool = False  # to the gateway
-    refresh_metrics_interval_seconds: float = 0.05
-    idle_metrics_interval_seconds: float = 1.0
-    max_endpoints: int = MAX_ENDPOINTS
-    discovery_timeout_seconds: float = 60.0
-    drain_timeout_seconds: float = 30.0  # after SIGTERM, new requests are still served
-    finish_timeout_seconds: float = 30.0  # then for open streams, as for those of instances that a reload replaced
-    sessions: SessionSettings = field(default_factory=SessionSettings)
-    records: RecordSettings = field(default_factory=RecordSettings)
-    traces: bool = True  # if the environment names an OTLP endpoint
-    max_metric_combinations: int = MAX_COMBINATIONS
-    legacy_metrics: bool = False  # see `LegacyNames`
-    grpc_stream_metrics: bool = False
-    breaker: BreakerSettings = field(default_factory=BreakerSettings)
-    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
-    max_memory_bytes: int = field(default_factory=available_bytes)
-    watched_config: WatchedFile | None = None  # its changes cause a reload
-    config_file: Path | None = None  # compared with what serves
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The bound ports."""
-
-    ext_proc: int
-    health: int
-    metrics: int
-
-
-@dataclass(slots=True)
-class Control:
-    """Controls `serve`."""
-
-    replan: Callable[[], PlanOutcome]  # called in a thread
-    lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    gateway: Gateway | None = None  # started and stopped with the picker
-    pool_watchers: Sequence[Callable[[Generation], None]] = ()  # called after each change of the pool
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    hasten: asyncio.Event = field(default_factory=asyncio.Event)  # ends the drain time
-    reload: asyncio.Event = field(default_factory=asyncio.Event)
-    trigger: Trigger = Trigger.SIGNAL  # of the requested reload
-
-    def request_reload(self, trigger: Trigger) -> None:
-        """Reload soon; several requests may become one."""
-        self.trigger = trigger
-        self.reload.set()
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:

@@ -235,7 +235,7 @@ def test_a_process_that_has_not_ended_in_time_ends_at_once():
         "import asyncio, os, signal\n"
         "from endpick.serve.main import _Shutdown\n"
         "from endpick.serve.lifecycle import Lifecycle\n"
-        "from endpick.serve.process import Control\n"
+        "from endpick.serve.settings import Control\n"
         "control = Control(lambda: None, Lifecycle())\n"
         "signal.signal(signal.SIGTERM, _Shutdown(control, asyncio.new_event_loop(), 0.2).signalled)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from endpick.cli.serve import command
 from endpick.cli.serve_settings import settings_of
-from endpick.serve.process import HEALTH_LIMITS, ServeSettings
+from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
 from endpick.transport.listener import ListenSettings
 from endpick.transport.tls import TlsSettings
 
