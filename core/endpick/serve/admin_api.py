@@ -46,7 +46,7 @@ Answer = Callable[[], object]  # called in a thread; JSON, or `orjson.Fragment`s
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path: `take` copies state on the event loop, and returns what builds the answer in a thread."""
+    """One path. `take` runs on the event loop and copies state; the function it returns builds the answer in a thread."""
 
     path: str
     summary: str
