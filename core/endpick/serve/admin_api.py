@@ -28,6 +28,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.changes import masked, parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
+from endpick.host.planning.plan import Plan
 from endpick.requests.record import document_of, is_missing, to_json, to_time
 from endpick.serve.active_plan import ActivePlan
 from endpick.serve.decisions import DecisionRecords
@@ -38,6 +39,7 @@ from endpick.serve.reload_log import ReloadEntry
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
+_WORK_SECONDS: Final = 0.000_2
 _PAUSE_SECONDS: Final = 0.001
 _NO_ACCESS: Final = "admin requests need a loopback address, or the bearer token of --admin-token-file"
 
@@ -62,6 +64,7 @@ class AdminAPI:
         self._sources = sources
         self._token = None if token_file is None else token_file.read_text().strip()
         self._turn = asyncio.Semaphore(1)  # one answer at a time is built beside the requests
+        self._plan_answer: tuple[Plan, orjson.Fragment] | None = None  # the answer for the plan that serves
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
@@ -98,8 +101,13 @@ class AdminAPI:
         }
 
     def _plan(self, _request: web.Request) -> Answer:
-        plan = self._sources.current.deployment.plan
-        return lambda: {"hash": plan_hash(plan), **plan_document(plan).model_dump(mode="json", by_alias=True)}
+        return partial(self._planned, self._sources.current.deployment.plan)
+
+    def _planned(self, plan: Plan) -> orjson.Fragment:
+        if self._plan_answer is None or self._plan_answer[0] is not plan:
+            document = {"hash": plan_hash(plan), **plan_document(plan).model_dump(mode="json", by_alias=True)}
+            self._plan_answer = plan, orjson.Fragment(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        return self._plan_answer[1]
 
     def _endpoints(self, _request: web.Request) -> Answer:
         plan = self._sources.current.deployment.plan
@@ -191,11 +199,14 @@ class Sources:
 
 
 def _in_pieces(documents: Iterable[object]) -> list[orjson.Fragment]:
-    """Encode one by one, with a pause after each: a thread that computes delays every step of a request by half a millisecond."""
+    """Encode one by one, with pauses: a thread that computes delays every step of a request by half a millisecond."""
     pieces = []
+    began = time.perf_counter()
     for document in documents:
         pieces.append(orjson.Fragment(orjson.dumps(document)))
-        time.sleep(_PAUSE_SECONDS)
+        if time.perf_counter() - began > _WORK_SECONDS:
+            time.sleep(_PAUSE_SECONDS)
+            began = time.perf_counter()
     return pieces
 
 
@@ -280,34 +291,35 @@ def _adapter(kind: type[object]) -> TypeAdapter[object]:
 
 def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[str, str]) -> object:
     """In the format of `endpick try --endpoints`, with ages and writers in addition."""
-    now = generation.clock()
     adapters = {name: _adapter(key.type) for name, key in keys.items()}
-    rows: list[JSONValue] = []
-    for row, endpoint in enumerate(generation.endpoints):
-        namespace, _, name = endpoint.name.rpartition("/")
-        data: dict[str, JSONValue] = {}
-        ages: dict[str, JSONValue] = {}
-        for key, column in generation.columns.items():
-            value = column.values[row]
-            if is_missing(value):
-                continue
-            data[key] = adapters[key].dump_python(value, mode="json", fallback=repr) if key in adapters else to_json(value)
-            ages[key] = round(now - float(column.written_at[row]), 4)
-        rows.append(
-            {
-                "name": name,
-                "namespace": namespace,
-                "address": endpoint.host,
-                "port": endpoint.port,
-                "labels": dict(endpoint.labels),
-                "data": data,
-                "ages": ages,
-            }
-        )
+    now = generation.clock()
     pool = {
         name: adapters[name].dump_python(value, mode="json", fallback=repr) for name, value in generation.pool.items() if name in adapters
     }
-    return {"endpoints": rows, "pool": pool, "writers": {name: writers[name] for name in generation.columns if name in writers}}
+    rows = (_endpoint(generation, row, adapters, now) for row in range(len(generation.endpoints)))
+    return {"endpoints": _in_pieces(rows), "pool": pool, "writers": {name: writers[name] for name in generation.columns if name in writers}}
+
+
+def _endpoint(generation: Generation, row: int, adapters: Mapping[str, TypeAdapter[object]], now: float) -> JSONValue:
+    endpoint = generation.endpoints[row]
+    namespace, _, name = endpoint.name.rpartition("/")
+    data: dict[str, JSONValue] = {}
+    ages: dict[str, JSONValue] = {}
+    for key, column in generation.columns.items():
+        value = column.values[row]
+        if is_missing(value):
+            continue
+        data[key] = adapters[key].dump_python(value, mode="json", fallback=repr) if key in adapters else to_json(value)
+        ages[key] = round(now - float(column.written_at[row]), 4)
+    return {
+        "name": name,
+        "namespace": namespace,
+        "address": endpoint.host,
+        "port": endpoint.port,
+        "labels": dict(endpoint.labels),
+        "data": data,
+        "ages": ages,
+    }
 
 
 _DECISIONS_QUERY: Final = {

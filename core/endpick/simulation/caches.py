@@ -39,6 +39,11 @@ class BlockPool:
         return self.capacity - len(self._idle)
 
     @property
+    def idle(self) -> int:
+        """Blocks that no sequence holds."""
+        return len(self._idle)
+
+    @property
     def cached(self) -> int:
         """Blocks in the prefix index."""
         return len(self._index)

@@ -81,9 +81,12 @@ class Engine:
     A request submitted at the time of the last `advance` misses a step that starts then.
     """
 
-    def __init__(self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None) -> None:
-        """`random` is for jitter."""
+    def __init__(
+        self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None, *, every_token: bool = True
+    ) -> None:
+        """`random` is for jitter. Without `every_token`, only first tokens are events, and steps that only decode are computed at once."""
         self.settings = settings
+        self._every_token = every_token
         self._random = random or Random(0)  # noqa: S311 - repeatable by design
         self._pool = BlockPool(settings.kv_blocks, watcher)
         self._adapters = AdapterSlots(settings.max_loras)
@@ -106,6 +109,7 @@ class Engine:
             raise ValueError(f"request {request.id!r} needs adapter {request.adapter!r}, but max_loras is 0")
         sequence = self._alive[request.id] = Sequence(request, now, transferred=request.transferred_tokens)
         self._waiting.append(sequence)
+        self._cut_step(now)
 
     def next_event_time(self) -> float | None:
         """The next event's time, not in the past; None while idle."""
@@ -128,6 +132,7 @@ class Engine:
         sequence = self._alive.pop(request_id, None)
         if sequence is None:
             return False
+        self._cut_step(now)
         if sequence in self._running:
             self._running.remove(sequence)
             self._free(sequence)
@@ -136,6 +141,11 @@ class Engine:
         sequence.ended = True
         self._aborted += 1
         return True
+
+    @property
+    def load(self) -> tuple[int, int, float]:
+        """Requests that wait and that run, and the share of the KV cache in use, as of the last `advance`."""
+        return len(self._waiting), len(self._running), self._pool.in_use / self._pool.capacity
 
     def metrics(self, now: float) -> EngineMetrics:
         """State and totals as of the last `advance`."""
@@ -154,6 +164,19 @@ class Engine:
             finished=self._finished,
             aborted=self._aborted,
         )
+
+    def expected_first_token_seconds(self, request: GenerationRequest) -> float:
+        """Prefill of all that is ahead of the request, and its own; at the prefill speed of an empty batch."""
+        tokens = sum(sequence.pending for sequence in self._running if sequence.pending > 1)
+        tokens += sum(self._missing_tokens(sequence.request) for sequence in self._waiting) + self._missing_tokens(request)
+        steps = -(-tokens // self.settings.max_num_batched_tokens)
+        timing = self.settings.timing
+        decode = timing.step_seconds(prefill_tokens=0, sequences=len(self._running) + 1, adapter_loads=0)
+        return tokens * timing.prefill_seconds_per_token + steps * decode
+
+    def _missing_tokens(self, request: GenerationRequest) -> int:
+        shareable = (request.prompt_tokens - 1) // self.settings.block_size
+        return request.prompt_tokens - len(self._pool.match(request.block_hashes[:shareable])) * self.settings.block_size
 
     def _due(self) -> float | None:
         if self._step is not None:
@@ -176,16 +199,38 @@ class Engine:
         seconds = timing.step_seconds(prefill_tokens=prefill_tokens, sequences=len(chunks), adapter_loads=loads)
         if timing.jitter:
             seconds *= 1 + timing.jitter * (2 * self._random.random() - 1)
-        return _Step(now + seconds, chunks)
+        repeats = 1 if self._every_token or timing.jitter else self._repeats_of(chunks, now)
+        return _Step(now, seconds, chunks, repeats)
+
+    def _repeats_of(self, chunks: list[tuple[Sequence, int]], now: float) -> int:
+        """How often the same step follows, if nobody comes or leaves."""
+        if self._waiting and self._waiting[-1].arrival > now:
+            return 1
+        repeats, blocks, size = self.settings.max_model_len, 0, self.settings.block_size
+        for sequence, tokens in chunks:
+            if tokens > 1 or not sequence.generated:
+                return 1
+            repeats = min(repeats, sequence.request.output_tokens - sequence.generated)
+        if len(chunks) < len(self._running):
+            return 1
+        for sequence, _ in chunks:
+            blocks += max(0, -(-(sequence.computed + repeats) // size) - len(sequence.blocks))
+        return repeats if blocks <= self._pool.idle else 1
+
+    def _cut_step(self, now: float) -> None:
+        """End repeated steps with the one that runs now."""
+        step = self._step
+        if step is not None and step.repeats > 1:
+            step.repeats = min(step.repeats, int((now - step.start) / step.seconds) + 1)
 
     def _continue_running(self) -> list[tuple[Sequence, int]]:
         """Oldest first; preempts the youngest when blocks run out."""
         chunks: list[tuple[Sequence, int]] = []
-        budget = self.settings.max_num_batched_tokens
+        budget, size = self.settings.max_num_batched_tokens, self.settings.block_size
         while budget and len(chunks) < len(self._running):
             sequence = self._running[len(chunks)]
             tokens = min(sequence.pending, budget)
-            if self._extend(sequence, tokens):
+            if sequence.computed + tokens <= len(sequence.blocks) * size or self._extend(sequence, tokens):
                 chunks.append((sequence, tokens))
                 budget -= tokens
             else:
@@ -264,14 +309,22 @@ class Engine:
             self._adapters.release(sequence.request.adapter)
 
     def _finish_step(self, step: _Step, events: list[Event]) -> None:
+        has_ended = False
+        repeats = step.repeats
         for sequence, tokens in step.chunks:
             if sequence.ended:
                 continue
-            sequence.computed += tokens
-            self._publish_full_blocks(sequence)
-            if not sequence.pending:
+            if repeats > 1:
+                self._extend(sequence, repeats)
+                self._generate(sequence, repeats - 1)
+            sequence.computed += tokens * repeats
+            if sequence.published < len(sequence.request.block_hashes):
+                self._publish_full_blocks(sequence)
+            if sequence.computed == sequence.request.prompt_tokens + sequence.generated:
                 self._sample(sequence, step.end, events)
-        self._running = [sequence for sequence in self._running if not sequence.ended]
+                has_ended |= sequence.ended
+        if has_ended:
+            self._running = [sequence for sequence in self._running if not sequence.ended]
 
     def _publish_full_blocks(self, sequence: Sequence) -> None:
         hashes = sequence.request.block_hashes
@@ -282,11 +335,11 @@ class Engine:
 
     def _sample(self, sequence: Sequence, time: float, events: list[Event]) -> None:
         request = sequence.request
-        events.append(Token(time, request.id, sequence.generated))
+        if self._every_token or not sequence.generated:
+            events.append(Token(time, request.id, sequence.generated))
         if not sequence.generated:
             self._prompt_tokens += request.prompt_tokens
-        sequence.generated += 1
-        self._generated_tokens += 1
+        self._generate(sequence, 1)
         if sequence.generated == request.output_tokens:
             usage = TokenUsage(request.prompt_tokens, request.output_tokens, sequence.cached_tokens or 0)
             events.append(Finished(time, request.id, usage))
@@ -294,6 +347,10 @@ class Engine:
             self._free(sequence)
             del self._alive[request.id]
             self._finished += 1
+
+    def _generate(self, sequence: Sequence, tokens: int) -> None:
+        sequence.generated += tokens
+        self._generated_tokens += tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -316,7 +373,13 @@ class Sequence:
         return self.request.prompt_tokens + self.generated - self.computed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Step:
-    end: float
+    start: float
+    seconds: float
     chunks: list[tuple[Sequence, int]]
+    repeats: int
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds * self.repeats

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,29 @@ class EngineSettings:
                 f"a sequence of max_model_len={self.max_model_len} tokens does not fit in a KV cache of"
                 f" {self.kv_blocks} blocks x {self.block_size} tokens; raise kv_blocks or lower max_model_len"
             )
+
+    def slowed(self, speed: float) -> EngineSettings:
+        """The same engine at `speed` times the speed."""
+        timing = self.timing
+        return replace(
+            self,
+            timing=replace(
+                timing,
+                prefill_seconds_per_token=timing.prefill_seconds_per_token / speed,
+                decode_seconds=timing.decode_seconds / speed,
+                adapter_load_seconds=timing.adapter_load_seconds / speed,
+            ),
+        )
+
+
+PROFILES: Mapping[str, Timing] = {
+    "a100-8b": Timing(),
+    "h100-8b": Timing(prefill_seconds_per_token=0.000_033, decode_seconds=0.006),
+    "h100x4-70b": Timing(prefill_seconds_per_token=0.000_071, decode_seconds=0.0132),
+    "l4-8b": Timing(prefill_seconds_per_token=0.000_27, decode_seconds=0.067),
+}
+"""Named engines, from NVIDIA's data sheets: a decode step reads the 16-bit weights once from memory (2.0, 3.35, 4 x 3.35 and 0.3 TB/s, at
+80 % of it), and a prompt token takes 2 x parameters operations (312, 989, 4 x 989 and 121 TFLOP/s dense, at 50 % of it)."""
 
 
 ROLES = ("decode", "prefill", "encode", "prefill-decode", "encode-prefill", "encode-decode", "encode-prefill-decode")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from endpick.api import Filter, Picker, ProfileHandler, Scorer
+from endpick.api import Category, Filter, Picker, ProfileHandler, Scorer
 from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.config import ENDPICK, ProfilePlugin, SchedulingProfile
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
@@ -315,8 +315,13 @@ def _uses_scores(picker: DraftInstance) -> bool:
 
 def _reads_prefixes(scorer: DraftInstance) -> bool:
     keys = scorer.subscriptions
-    return keys is not None and any(
-        key.name.partition("@")[0] == PREFIX_MATCH_BLOCKS.name for key in (*keys.consumes, *keys.consumes_optional)
+    assert scorer.loaded is not None
+    plugin = scorer.loaded.plugin
+    balances = issubclass(plugin, Scorer) and plugin.category is Category.BALANCE
+    return (
+        keys is not None
+        and not balances
+        and any(key.name.partition("@")[0] == PREFIX_MATCH_BLOCKS.name for key in (*keys.consumes, *keys.consumes_optional))
     )
 
 

@@ -1,0 +1,1 @@
+"""`predicted-latency`: sends a request where it is expected to cost the least time."""

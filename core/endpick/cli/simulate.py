@@ -1,0 +1,177 @@
+"""`endpick simulate`: tries configurations on a trace, in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from endpick.api.plugin import parse_duration
+from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit
+from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
+from endpick.serve.deployment import StartRefused
+from endpick.simulation.compare import DEFAULT, ORACLE, Progress, Scenario, compare, with_regret
+from endpick.simulation.figures import Figures
+from endpick.simulation.report import NoPlotsError, html_report
+from endpick.simulation.settings import PROFILES
+from endpick.simulation.trace import TraceError
+
+VERSION = 1
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    try:
+        seconds = None if value is None else parse_duration(value)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from problem
+    if seconds is not None and seconds <= 0:
+        raise click.BadParameter("it must be longer than 0")
+    return seconds
+
+
+@click.command("simulate", context_settings={"show_default": True})
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's JSON lines, Azure's CSV, or a workload in YAML.")
+@click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers.")
+@click.option(
+    "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
+)
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="a100-8b", help="Speed of the servers.")
+@click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast.")
+@click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s.")
+@click.option("--seed", type=int, default=1, help="The same seed gives the same output.")
+@click.option("--slo-ttft", callback=_seconds, metavar="DURATION", help="Objective for the time to first token.")
+@click.option("--slo-tpot", callback=_seconds, metavar="DURATION", help="Objective for the time per output token.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots here; needs endpick[simulate].")
+@FORMAT_OPTION
+def command(
+    configs: tuple[str, ...],
+    trace: Path,
+    servers: int,
+    kv_blocks: int,
+    profile: str,
+    rate_scale: float,
+    until: float | None,
+    seed: int,
+    slo_ttft: float | None,
+    slo_tpot: float | None,
+    html: Path | None,
+    output: Literal["text", "json"],
+) -> None:
+    """Try configurations on a trace, in virtual time, and compare how long requests take.
+
+    CONFIG is a file; `default` is the built-in configuration, and `oracle` a policy that knows the state of every server. The plugins are
+    the real ones, the model servers are simulated: continuous batching, chunked prefill, a prefix cache and preemption.
+
+    Requests of a trace with equal timestamps are spread up to the next one. A configuration that falls behind the load is reported as
+    saturated, without times.
+    """
+    for config in configs:
+        if config != ORACLE:
+            plan_or_exit(None if config == DEFAULT else config, as_json=output == "json")
+    scenario = Scenario(
+        trace,
+        servers,
+        kv_blocks,
+        rate_scale,
+        float("inf") if until is None else until,
+        seed,
+        PROFILES[profile],
+        slo_ttft_seconds=slo_ttft,
+        slo_tpot_seconds=slo_tpot,
+    )
+    try:
+        arrivals = len(scenario.load()[0])
+        with _progress(configs, arrivals) as progress:
+            compared = with_regret(compare(configs, [scenario], progress)[0])
+    except TraceError as mistake:
+        raise click.UsageError(f"{trace} cannot be used: {mistake}") from mistake
+    except StartRefused as refusal:
+        click.echo(f"error: {refusal}", err=True)
+        sys.exit(ExitCode.PLUGIN_UNUSABLE)
+    except OSError as error:
+        _fail(f"{trace} cannot be read: {error.strerror or error}")
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing is reported", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
+    figures = [one.figures for one in compared]
+    tables = _tables(figures)
+    title = f"{trace.name}: {arrivals} requests, {servers} servers of {kv_blocks} blocks, seed {seed}"
+    if html is not None:
+        _write(html, lambda: html_report(title, tables, compared))
+    if output == "json":
+        click.echo(json_text({"version": VERSION, "trace": trace.name, "seed": seed, "results": figures}), nl=False)
+    else:
+        tables_text = "\n".join(table(*one) for one in tables)
+        click.echo(f"{title}; times in seconds\n\n{tables_text}{_remarks(figures)}", nl=False)
+
+
+@contextmanager
+def _progress(configs: Sequence[str], arrivals: int) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        tasks = [bars.add_task(config, total=arrivals) for config in configs]
+        yield lambda number, requests: bars.update(tasks[number], completed=requests)
+
+
+def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
+    """Times, and all else."""
+    times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
+    others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET"]
+    return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]
+
+
+def _times(one: Figures) -> list[str]:
+    ttft, tpot, e2e = one["ttft_seconds"], one["tpot_seconds"], one["e2e_seconds"]
+    if ttft is None or e2e is None:
+        return [one["config"], "saturated" if one["saturated"] else "none served", *[""] * 7]
+    first = [f"{seconds:.3f}" for seconds in (ttft["mean"], ttft["p50"], ttft["p90"], ttft["p99"])]
+    whole = [f"{seconds:.2f}" for seconds in (e2e["mean"], e2e["p50"], e2e["p90"])]
+    return [one["config"], *first, "" if tpot is None else f"{tpot['mean']:.4f}", *whole]
+
+
+def _others(one: Figures) -> list[str]:
+    attained, regret = one["slo_attainment"], one["regret"]
+    return [
+        one["config"],
+        f"{one['requests_per_second']:.2f}",
+        f"{one['output_tokens_per_second']:.0f}",
+        f"{one['hit_rate']:.1%}",
+        f"{one['imbalance']:.2f}",
+        str(one["preemptions"]),
+        str(one["failed"]),
+        "" if attained is None else f"{attained:.1%}",
+        "" if regret is None else f"{regret:+.1%}",
+    ]
+
+
+def _without_empty(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    shown = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    return [headers[number] for number in shown], [[row[number] for number in shown] for row in rows]
+
+
+def _remarks(figures: Sequence[Figures]) -> str:
+    lines = [f"{one['config']}: {count} requests {problem}\n" for one in figures for problem, count in one["problems"].items()]
+    lines += [f"{one['config']}: not simulated: {', '.join(one['not_simulated'])}\n" for one in figures if one["not_simulated"]]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _write(file: Path, report: Callable[[], str]) -> None:
+    try:
+        file.write_text(report(), encoding="utf-8")
+    except NoPlotsError:
+        _fail("plots need matplotlib\nhelp: pip install 'endpick[simulate]'")
+    except OSError as error:
+        _fail(f"{file} cannot be written: {error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    click.echo(f"error: {message}", err=True)
+    sys.exit(ExitCode.FAILED)

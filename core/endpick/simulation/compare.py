@@ -1,0 +1,194 @@
+"""Runs several configurations on the same trace, each in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.queues import Queue
+from pathlib import Path
+from queue import Empty
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endpick.config import load_config
+from endpick.host.discovery import discover
+from endpick.host.planning.plan import Plan
+from endpick.host.planning.planner import make_plan
+from endpick.simulation.figures import Figures, figures_of, tpot, ttft
+from endpick.simulation.pool import PoolSettings
+from endpick.simulation.run import RunResult, run
+from endpick.simulation.settings import EngineSettings, Timing
+from endpick.simulation.trace import TraceError, TraceRequest, read_trace, spread
+from endpick.simulation.workload import read_workload
+
+ORACLE = "oracle"  # in place of a configuration
+DEFAULT = "default"  # the built-in configuration
+_POLL_SECONDS = 0.2
+_HASH_SEED = "PYTHONHASHSEED"
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of a run and how many of its requests have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A trace and the servers for it.
+
+    Attributes:
+        kv_blocks: Of each server, of the trace's block size.
+        until_seconds: Requests that arrive later are left out, after scaling.
+    """
+
+    trace: Path
+    servers: int = 8
+    kv_blocks: int = 4000
+    rate_scale: float = 1.0
+    until_seconds: float = float("inf")
+    seed: int = 1
+    timing: Timing = field(default_factory=Timing)
+    max_num_seqs: int = 64
+    max_loras: int = 4
+    slo_ttft_seconds: float | None = None
+    slo_tpot_seconds: float | None = None
+
+    def load(self) -> tuple[list[TraceRequest], PoolSettings]:
+        """The requests and the pool. Raises OSError, TraceError."""
+        pool = PoolSettings(self.servers, EngineSettings())
+        if self.trace.suffix in {".yaml", ".yml"}:
+            workload = read_workload(self.trace.read_text(encoding="utf-8"))
+            requests = workload.requests(self.seed)
+            pool = replace(pool, speeds=workload.speeds, failures=workload.failure_list(self.servers))
+        else:
+            requests = spread(read_trace(self.trace), self.seed)
+        scaled = (replace(request, at=request.at / self.rate_scale) for request in requests)
+        chosen = [request for request in scaled if request.at < self.until_seconds]
+        if not chosen:
+            raise TraceError("no request arrives in the time that is simulated")
+        size = chosen[0].block_tokens
+        engine = EngineSettings(
+            max_num_seqs=self.max_num_seqs,
+            kv_blocks=self.kv_blocks,
+            block_size=size,
+            max_model_len=self.kv_blocks * size,
+            max_loras=self.max_loras if any(request.adapter for request in chosen) else 0,
+            timing=self.timing,
+        )
+        return chosen, replace(pool, engine=engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One configuration's figures, and its served requests: arrival, time to first token, per further token, and in total."""
+
+    figures: Figures
+    samples: NDArray[np.float64]
+
+
+def plan_of(config: str) -> Plan | None:
+    """The plan of a configuration that was checked before; None for the oracle."""
+    if config == ORACLE:
+        return None
+    plan = make_plan(load_config(None if config == DEFAULT else config), discover()).plan
+    assert plan is not None, f"{config} changed since it was checked"
+    return plan
+
+
+def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | None = None) -> Compared:
+    """Run one configuration. Raises OSError, TraceError, StartRefused."""
+    requests, pool = scenario.load()
+    result = run(plan_of(config), requests, pool, scenario.seed, progress)
+    return Compared(figures_of(config, result, scenario.slo_ttft_seconds, scenario.slo_tpot_seconds), _samples(result))
+
+
+def compare(
+    configs: Sequence[str], scenarios: Sequence[Scenario], progress: Progress | None = None, processes: int | None = None
+) -> list[list[Compared]]:
+    """For each scenario the outcome of each configuration, in order; uses all cores unless `processes` says how many.
+
+    Raises as `simulate`.
+    """
+    jobs = [(config, scenario) for scenario in scenarios for config in configs]
+    context = multiprocessing.get_context("spawn")
+    reports: Queue[tuple[int, int]] = context.Queue()
+    workers = min(processes or os.cpu_count() or 1, len(jobs))
+    with _fixed_hash_seed(), ProcessPoolExecutor(workers, context, _begin_worker, (reports,)) as pool:
+        try:
+            running = {pool.submit(_run_job, number, *job): number for number, job in enumerate(jobs)}
+            outcomes: dict[int, Compared] = {}
+            while len(outcomes) < len(jobs):
+                done, _ = wait([future for future, number in running.items() if number not in outcomes], _POLL_SECONDS, FIRST_COMPLETED)
+                outcomes |= {running[future]: future.result() for future in done}
+                with suppress(Empty):
+                    while progress is not None:
+                        progress(*reports.get_nowait())
+        except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+    rows = [outcomes[number] for number in range(len(jobs))]
+    return [rows[start : start + len(configs)] for start in range(0, len(rows), len(configs))]
+
+
+def with_regret(compared: Sequence[Compared]) -> list[Compared]:
+    """With the regret of each row, if one of them is the oracle."""
+    best = next((one.figures["ttft_seconds"] for one in compared if one.figures["config"] == ORACLE), None)
+    if best is None:
+        return list(compared)
+    rows = []
+    for one in compared:
+        times = one.figures["ttft_seconds"]
+        regret = None if times is None else round(times["mean"] / best["mean"] - 1, 6)
+        rows.append(Compared({**one.figures, "regret": regret}, one.samples))
+    return rows
+
+
+@contextmanager
+def _fixed_hash_seed() -> Iterator[None]:
+    """For child processes: plugins may iterate over sets of names."""
+    before = os.environ.get(_HASH_SEED)
+    os.environ[_HASH_SEED] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_HASH_SEED]
+        else:
+            os.environ[_HASH_SEED] = before
+
+
+_reports: Queue[tuple[int, int]] | None = None
+
+
+def _begin_worker(reports: Queue[tuple[int, int]]) -> None:
+    global _reports  # noqa: PLW0603 - of the worker process
+    _reports = reports
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
+    logging.disable(logging.WARNING)
+
+
+def _run_job(number: int, config: str, scenario: Scenario) -> Compared:
+    reports = _reports
+    assert reports is not None
+    return simulate(config, scenario, lambda requests: reports.put((number, requests)))
+
+
+def _samples(result: RunResult) -> NDArray[np.float64]:
+    served = [one for one in result.observed if one.finished_at is not None]
+    rows = [
+        (
+            one.arrived_at,
+            ttft(one),
+            tpot(one) if one.request.output_tokens > 1 else np.nan,
+            (one.finished_at or 0.0) - one.arrived_at,
+        )
+        for one in served
+    ]
+    return np.array(rows, float).reshape(-1, 4)

@@ -1,0 +1,113 @@
+"""What a run of the simulation comes to, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from endpick.simulation.run import Observed, RunResult
+
+_SATURATED_SHARE = 0.25
+_SATURATED_SECONDS = 60.0
+_DIGITS = 6
+
+
+class Percentiles(TypedDict):
+    """Seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Figures(TypedDict):
+    """One configuration's row. Times are None if the load cannot be served, or no request was.
+
+    Attributes:
+        hit_rate: Share of the prompt tokens that were cached.
+        imbalance: Tokens that the busiest server computed, divided by the mean.
+        slo_attainment: Share of all requests within the objectives; None without any.
+        regret: Mean time to first token divided by the oracle's, minus 1; None without the oracle.
+    """
+
+    config: str
+    requests: int
+    failed: int
+    problems: dict[str, int]
+    saturated: bool
+    ttft_seconds: Percentiles | None
+    tpot_seconds: Percentiles | None
+    e2e_seconds: Percentiles | None
+    requests_per_second: float
+    output_tokens_per_second: float
+    hit_rate: float
+    imbalance: float
+    preemptions: int
+    slo_attainment: float | None
+    regret: float | None
+    not_simulated: list[str]
+
+
+def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Figures:
+    """Summarise a run. Objectives are in seconds."""
+    served = [one for one in result.observed if one.finished_at is not None]
+    problems: dict[str, int] = {}
+    for one in result.observed:
+        if one.problem:
+            problems[one.problem] = problems.get(one.problem, 0) + 1
+    saturated = _is_saturated(result)
+    seconds = max(result.seconds, 1e-9)
+    tokens = np.array(result.tokens_by_server, float)
+    within = [one for one in served if _is_within(one, slo_ttft, slo_tpot)]
+    has_objective = slo_ttft is not None or slo_tpot is not None
+    return Figures(
+        config=config,
+        requests=len(result.observed),
+        failed=len(result.observed) - len(served),
+        problems=dict(sorted(problems.items())),
+        saturated=saturated,
+        ttft_seconds=None if saturated else percentiles([ttft(one) for one in served]),
+        tpot_seconds=None if saturated else percentiles([tpot(one) for one in served if one.request.output_tokens > 1]),
+        e2e_seconds=None if saturated else percentiles([(one.finished_at or 0.0) - one.arrived_at for one in served]),
+        requests_per_second=round(len(served) / seconds, _DIGITS),
+        output_tokens_per_second=round(sum(one.request.output_tokens for one in served) / seconds, _DIGITS),
+        hit_rate=round(result.hit_tokens / max(result.queried_tokens, 1), _DIGITS),
+        imbalance=round(float(tokens.max() / max(tokens.mean(), 1.0)), _DIGITS),
+        preemptions=result.preemptions,
+        slo_attainment=round(len(within) / len(result.observed), _DIGITS) if has_objective else None,
+        regret=None,
+        not_simulated=list(result.not_simulated),
+    )
+
+
+def ttft(one: Observed) -> float:
+    """Seconds to the first token of a served request."""
+    return (one.first_token_at or 0.0) - one.arrived_at
+
+
+def tpot(one: Observed) -> float:
+    """Seconds per further token of a served request with at least two."""
+    return ((one.finished_at or 0.0) - (one.first_token_at or 0.0)) / (one.request.output_tokens - 1)
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """None without values."""
+    if not values:
+        return None
+    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+    rounded = [round(value, _DIGITS) for value in (float(np.mean(values)), p50, p90, p99)]
+    return Percentiles(mean=rounded[0], p50=rounded[1], p90=rounded[2], p99=rounded[3])
+
+
+def _is_saturated(result: RunResult) -> bool:
+    """True if the servers fell behind: a quarter had no first token when the last request arrived, and it took a minute to catch up."""
+    last_arrival = result.observed[-1].arrived_at if result.observed else 0.0
+    last_token = max((one.first_token_at or 0.0 for one in result.observed), default=0.0)
+    return result.unserved_at_end > _SATURATED_SHARE * len(result.observed) and last_token - last_arrival > _SATURATED_SECONDS
+
+
+def _is_within(one: Observed, slo_ttft: float | None, slo_tpot: float | None) -> bool:
+    return (slo_ttft is None or ttft(one) <= slo_ttft) and (slo_tpot is None or one.request.output_tokens < 2 or tpot(one) <= slo_tpot)
