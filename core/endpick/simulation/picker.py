@@ -6,12 +6,13 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import DataSource
+from endpick.api import DataCollector, DataSource
 from endpick.api.access import Access
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.keys import (
@@ -26,6 +27,7 @@ from endpick.api.keys import (
 from endpick.api.metrics import MetricsPage
 from endpick.api.plugin import PluginContext
 from endpick.api.request import DirectResponse
+from endpick.data.collection import CollectionLoop, CollectionSettings
 from endpick.data.polling import PayloadDispatcher
 from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, instance_logger, scope_of
@@ -53,7 +55,7 @@ MODEL: Final = "sim-model"
 SCRAPE_SECONDS: Final = 0.05  # between scrapes, as `endpick serve` by default
 _METRICS_SOURCE: Final = "metrics-data-source"
 _READ_DIRECTLY: Final = frozenset({"core-metrics-extractor", "endpoint-health"})  # others get a page
-_NOT_RUN: Final = frozenset({DataSource, EndpointDiscovery})
+_COLLECTING: Final = frozenset({DataSource, DataCollector})
 
 
 class SimulatedPicker:
@@ -78,7 +80,7 @@ class SimulatedPicker:
         built = build_plan(plan, context_for)
         if isinstance(built, tuple):
             raise StartRefused(*built)
-        self.instances: list[Instance] = [one for one in built.values() if not _NOT_RUN & set(one.kinds)]
+        self._instances = [one for one in built.values() if not _asks_others(one)]
         access, memory = Access(on_violation=telemetry.undeclared_access), Memory()
         self._gate = FlowGate(self.table, access, clock, memory, lambda: FlowControlMetrics(CollectorRegistry(), "", 100, lambda: None))
         self._director = Director(
@@ -92,11 +94,14 @@ class SimulatedPicker:
             rules=self.table.rules,
             gate=self._gate,
         )
-        bindings = compile_collection(plan, built).bindings
-        self.not_simulated = tuple(sorted(one.source.name for one in bindings if one.source.type != _METRICS_SOURCE))
+        collection = compile_collection(plan, built)
+        bindings = [one for one in collection.bindings if not _asks_others(one.source)]
+        self._collection = CollectionLoop(self.table, replace(collection, bindings=tuple(bindings)), CollectionSettings(), telemetry)
+        left_out = [one for one in collection.bindings if _asks_others(one.source)]
+        self.not_simulated = tuple(sorted(one.source.name for one in left_out if one.source.type != _METRICS_SOURCE))
         self._dispatchers = [
             PayloadDispatcher(one, self.table, telemetry)
-            for one in bindings
+            for one in left_out
             if one.source.type == _METRICS_SOURCE and not {each.type for each in one.collectors} <= _READ_DIRECTLY
         ]
         self._pages = [SimulatedMetricsPage(MODEL, server.engine.settings, server.metrics) for server in servers]
@@ -109,13 +114,15 @@ class SimulatedPicker:
         self.table.write_numbers(CACHE_BLOCK_SIZE, np.array([float(one.block_size) for one in settings]))
         self.table.write_numbers(CACHE_NUM_BLOCKS, np.array([float(one.kv_blocks) for one in settings]))
         self.scrape()
-        await start_instances(self.instances)
+        await start_instances(self._instances)
+        self._collection.start()
 
     async def stop(self) -> None:
         """Stop the plugins."""
         await self._gate.shut_down()
         await asyncio.gather(*self._waiting)
-        await stop_instances(self.instances)
+        await self._collection.stop()
+        await stop_instances(self._instances)
 
     def scrape(self) -> None:
         """Read the metrics of all servers that are not down."""
@@ -141,6 +148,12 @@ class SimulatedPicker:
             task = self._loop.create_task(_wait(decision, decided))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
+
+
+def _asks_others(instance: Instance) -> bool:
+    """True for discoveries and for sources; one that also takes part in requests knows what it reports by itself."""
+    kinds = set(instance.kinds)
+    return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _COLLECTING)
 
 
 async def _wait(decision: Awaitable[Decision], decided: Callable[[Decision], None]) -> None:

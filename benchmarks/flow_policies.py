@@ -1,4 +1,4 @@
-"""What each built-in policy of flow control costs: `python -m benchmarks.policies`.
+"""What each built-in policy of flow control costs: `python -m benchmarks.flow_policies`.
 
 Prints microseconds of one CPU for each request, the median of several rounds, while requests wait in so many flows, one in each.
 *choose* is the answer alone; *come and go* is a request that begins to wait in a flow of its own, one that is chosen, and all that the
