@@ -351,3 +351,48 @@ class TryOutput(DecisionOutput):
     """Output of `endpick try`."""
 
     headers: dict[str, str] = Field(description="Added to the request for the model server.")
+
+
+class _Measured(BaseModel):
+    """Names as in the reports of load generators."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SimulatedTimes(_Measured):
+    """Seconds over all served requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class SimulatedConfig(_Measured):
+    """One configuration of `endpick simulate`. Times are null if it could not serve the load."""
+
+    config: str
+    requests: int
+    failed: int
+    problems: dict[str, int] = Field(description="Failed requests by cause.")
+    saturated: bool = Field(description="It fell behind the load.")
+    ttft_seconds: SimulatedTimes | None = Field(description="Time to first token.")
+    tpot_seconds: SimulatedTimes | None = Field(description="Time per output token after the first.")
+    e2e_seconds: SimulatedTimes | None = Field(description="Time to the last token.")
+    requests_per_second: float
+    output_tokens_per_second: float
+    hit_rate: float = Field(description="Share of the prompt tokens that were cached.")
+    imbalance: float = Field(description="Tokens that the busiest server computed, divided by the mean.")
+    preemptions: int
+    slo_attainment: float | None = Field(description="Share of all requests within the objectives; null without any.")
+    regret: float | None = Field(description="Mean time to first token divided by the oracle's, minus 1; null without the oracle.")
+    not_simulated: list[str] = Field(description="Data sources that did not run.")
+
+
+class SimulateOutput(_Measured):
+    """Output of `endpick simulate`."""
+
+    version: Literal[1]
+    trace: str
+    seed: int
+    results: list[SimulatedConfig]

@@ -199,7 +199,8 @@ class Engine:
         seconds = timing.step_seconds(prefill_tokens=prefill_tokens, sequences=len(chunks), adapter_loads=loads)
         if timing.jitter:
             seconds *= 1 + timing.jitter * (2 * self._random.random() - 1)
-        repeats = 1 if self._every_token or timing.jitter else self._repeats_of(chunks, now)
+        is_alone = self._every_token or timing.jitter or self._preemptions != preemptions
+        repeats = 1 if is_alone else self._repeats_of(chunks, now)
         return _Step(now, seconds, chunks, repeats)
 
     def _repeats_of(self, chunks: list[tuple[Sequence, int]], now: float) -> int:
@@ -210,6 +211,8 @@ class Engine:
         for sequence, tokens in chunks:
             if tokens > 1 or not sequence.generated:
                 return 1
+            if self._waiting and sequence.published < len(sequence.request.block_hashes):
+                return 1  # a waiting request may soon share its blocks
             repeats = min(repeats, sequence.request.output_tokens - sequence.generated)
         if len(chunks) < len(self._running):
             return 1

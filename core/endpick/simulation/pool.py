@@ -53,15 +53,19 @@ class PooledServer:
         self._loop = loop
         self._followed: dict[str, Followed] = {}
         self._due: float | None = None
-        self._now = 0.0
+        self._now = 0.0  # of the engine, which is behind by the stalls
+        self._stalled_seconds = 0.0
 
     def fail(self, failure: Failure) -> None:
         """Schedule a trouble and its end."""
 
         def begin() -> None:
+            self._advance()
             self.trouble = failure.kind
 
         def end() -> None:
+            if failure.kind is Trouble.STALL:
+                self._stalled_seconds += failure.for_seconds
             self.trouble = None
             self._run_at(self.engine.next_event_time())
 
@@ -80,24 +84,25 @@ class PooledServer:
         return self.engine.metrics(self._advance())
 
     def _advance(self) -> float:
-        now = self._now = max(self._now, self._loop.time())
         if self.trouble is not Trouble.STALL:
-            for event in self.engine.advance(now):
+            self._now = max(self._now, self._loop.time() - self._stalled_seconds)
+            for event in self.engine.advance(self._now):
                 self._tell(event)
-        return now
+        return self._now
 
     def _tell(self, event: Token | Finished) -> None:
+        at = event.time + self._stalled_seconds
         if isinstance(event, Token):
-            self._followed[event.request_id].first_token(event.time)
+            self._followed[event.request_id].first_token(at)
         else:
-            self._followed.pop(event.request_id).finished(event.time, event.usage)
+            self._followed.pop(event.request_id).finished(at, event.usage)
 
     def _run_at(self, due: float | None) -> None:
         if due is None or self.trouble is Trouble.STALL:
             self._due = None
         elif self._due is None or due < self._due:
             self._due = due
-            self._loop.at(due, lambda: self._ring(due))
+            self._loop.at(due + self._stalled_seconds, lambda: self._ring(due))
 
     def _ring(self, due: float) -> None:
         if due != self._due:

@@ -146,3 +146,17 @@ def test_events_do_not_depend_on_the_number_of_advances(data: st.DataObject):
             events += advance_in_steps(often, arrival.time + data.draw(st.sampled_from([0.0, 0.25, 0.49])))
     events += advance_in_steps(often, 1e9)
     assert once.advance(1e9) == events
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_steps_at_once_give_the_same_times(data: st.DataObject):
+    shape = data.draw(engine_settings())
+    shape = replace(shape, timing=replace(shape.timing, jitter=0.0))
+    arrivals = data.draw(loads(shape, patient=True))
+    one_by_one, _ = play(Engine(shape), arrivals)
+    at_once, _ = play(Engine(shape, every_token=False), arrivals)
+    notable = [event for event in one_by_one if isinstance(event, Finished) or event.index == 0]
+    assert [replace(event, time=round(event.time, 6)) for event in at_once] == [
+        replace(event, time=round(event.time, 6)) for event in notable
+    ]

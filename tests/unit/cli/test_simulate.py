@@ -1,0 +1,78 @@
+"""`endpick simulate`: its output is complete, repeatable, and says what was wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from endpick.cli.main import main
+from endpick.cli.outputs import SimulateOutput
+from endpick.diagnostics import ExitCode
+
+WORKLOAD = """
+duration: 20s
+traffic: [{rate: 4, questionTokens: 200, outputTokens: 20, tenants: 2, prefixTokens: 640}]
+"""
+CONFIG = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: random-picker}]\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "load.yaml").write_text(WORKLOAD)
+    (tmp_path / "random.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def simulate(*arguments: str):
+    return CliRunner().invoke(main, ["simulate", *arguments, "--servers", "2", "--kv-blocks", "500"])
+
+
+def test_two_configurations_and_the_oracle_as_json():
+    once = simulate("default", "random.yaml", "oracle", "--trace", "load.yaml", "--slo-ttft", "1s", "--format", "json")
+    assert once.exit_code == 0, once.output
+    output = SimulateOutput.model_validate(json.loads(once.stdout))
+    default, drawn, oracle = output.results
+    assert [one.config for one in output.results] == ["default", "random.yaml", "oracle"]
+    assert default.requests == drawn.requests == oracle.requests > 40
+    assert default.ttft_seconds is not None
+    assert default.ttft_seconds.p50 <= default.ttft_seconds.p90 <= default.ttft_seconds.p99
+    assert drawn.regret is not None
+    assert oracle.regret == 0.0
+    assert default.slo_attainment == 1.0
+    again = simulate("default", "random.yaml", "oracle", "--trace", "load.yaml", "--slo-ttft", "1s", "--format", "json")
+    assert again.stdout == once.stdout
+
+
+def test_tables_fit_the_terminal_and_the_report_has_plots(folder):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'endpick[simulate]'")
+    result = simulate("default", "--trace", "load.yaml", "--html", "report.html")
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines()[1:])
+    assert "TTFT MEAN" in result.stdout
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 3
+    assert "<script" not in page
+    assert "http://www.w3.org" in page  # of SVG; nothing is fetched
+    assert simulate("default", "--trace", "load.yaml", "--html", "again.html").exit_code == 0
+    assert (folder / "again.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["default", "--trace", "missing.jsonl"], ExitCode.FAILED, "missing.jsonl cannot be read: No such file or directory"),
+        (["default", "--trace", "random.yaml"], ExitCode.USAGE, "random.yaml cannot be used: duration: Field required"),
+        (["load.yaml", "--trace", "load.yaml"], ExitCode.CONFIG_INVALID, "E0201"),
+        (["default", "--trace", "load.yaml", "--until", "soon"], ExitCode.USAGE, "'soon' is not a duration"),
+        (["default", "--trace", "load.yaml", "--until", "1ns"], ExitCode.USAGE, "no request arrives in the time that is simulated"),
+        (["default", "--trace", "load.yaml", "--rate-scale", "0"], ExitCode.USAGE, "--rate-scale"),
+        (["default", "--trace", "load.yaml", "--html", "missing/report.html"], ExitCode.FAILED, "missing/report.html cannot be written"),
+    ],
+)
+def test_mistakes_are_explained(arguments, code, message):
+    result = simulate(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
