@@ -113,6 +113,24 @@ class LatencyModel:
         self._queues[slot].clear()
         self._free.append(slot)
 
+    def dump(self, now: float, most: int) -> dict[str, object]:
+        """The pool's speeds, and each endpoint's speeds, backlog and load, for people."""
+        endpoints = {
+            name: {
+                "prefillTokensPerSecond": round(1 / self._rate(slot)),
+                "backlogSeconds": round(max(float(self._clock[slot]) - now, 0.0), 3),
+                "open": int(self._open[slot]),
+                "openOfOthers": int(self._others_open[slot]),
+            }
+            for name, slot in sorted(self._slot_of.items())[:most]
+        }
+        return {
+            "prefillTokensPerSecond": round(self._pool_tokens / self._pool_seconds),
+            "secondsPerOutputToken": round(self._pool_output_seconds / self._pool_output_tokens, 5),
+            "meanOutputTokens": round(self._mean_output),
+            "endpoints": endpoints,
+        }
+
     def read_load(self, slots: RowArray, waiting: FloatArray, running: FloatArray, read_at: FloatArray) -> None:
         """Take over what the endpoints reported at `read_at`, unless this picker changed their load since; NaN if they did not."""
         is_new = read_at > self._changed_at[slots]

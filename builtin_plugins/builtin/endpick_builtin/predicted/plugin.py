@@ -27,10 +27,13 @@ from endpick.api import (
     TerminationCause,
     UpstreamHeaders,
 )
+from endpick.api.fast_metrics import Distributions
 from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
+from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.predicted.model import LatencyModel, Prefill
 from endpick_builtin.producers.inflight_load import prompt_tokens
 
+_RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
 
@@ -53,6 +56,8 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._model = LatencyModel()
+        help_text = "Time to first token divided by the prediction, of streamed answers."
+        self._accuracy = Distributions("endpick_first_token_prediction_ratio", help_text, (), _RATIO_BUCKETS, context.registry).labels()
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, np.intp)
 
@@ -111,7 +116,9 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
         sent = state.private.get("sent")
         if isinstance(sent, tuple) and request.streaming and "answers" in state.private:
-            self._model.first_token(sent[0], self.context.clock())
+            now, prefill = self.context.clock(), sent[0]
+            self._model.first_token(prefill, now)
+            self._accuracy.observe((now - prefill.sent_at) / prefill.predicted_seconds)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
         sent = state.private.pop("sent", None)
@@ -125,6 +132,9 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
             self._model.failed(prefill, now, is_fault=False)
         else:
             self._model.ended(prefill, 0 if end.usage is None else end.usage.completion_tokens, now)
+
+    def dump_state(self) -> object:
+        return self._model.dump(self.context.clock(), MAX_DUMPED)
 
     def endpoint_removed(self, name: str) -> None:
         self._model.forget(name)
