@@ -192,7 +192,7 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def requests_in_flight_are_counted(self):
         endpoints = self.model.dump(self.now, 100)["endpoints"]
-        assert sum(one["open"] for one in endpoints.values()) == sum(prefill.slot >= 0 for prefill in self.open)
+        assert sum(one["open"] for one in endpoints.values()) == sum(map(self.model.is_here, self.open))
 
 
 TestAnyHistory = AnyHistory.TestCase

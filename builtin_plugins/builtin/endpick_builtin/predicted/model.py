@@ -37,10 +37,11 @@ _MEAN_STEP: Final = 0.02
 class Prefill:
     """A prompt at an endpoint, from the decision to its first token."""
 
-    __slots__ = ("due", "first_at", "is_queued", "predicted_seconds", "sent_at", "slot", "streams", "tokens")
+    __slots__ = ("due", "first_at", "is_queued", "life", "predicted_seconds", "sent_at", "slot", "streams", "tokens")
 
-    def __init__(self, slot: int, tokens: float, sent_at: float, predicted_seconds: float, streams: bool) -> None:
-        self.slot = slot  # -1 after the endpoint left
+    def __init__(self, slot: int, life: int, tokens: float, sent_at: float, predicted_seconds: float, streams: bool) -> None:
+        self.slot = slot
+        self.life = life  # which of the endpoints that had this slot
         self.tokens = tokens  # that are not cached
         self.sent_at = sent_at
         self.predicted_seconds = predicted_seconds  # to the first token
@@ -56,6 +57,7 @@ class LatencyModel:
     def __init__(self) -> None:
         self._slot_of: dict[str, int] = {}
         self._free: list[int] = []
+        self._lives: list[int] = []
         self._queues: list[deque[Prefill]] = []
         self._pool_seconds, self._pool_tokens = _POOL_START
         self._pool_output_seconds, self._pool_output_tokens = _POOL_OUTPUT_START
@@ -96,6 +98,7 @@ class LatencyModel:
             more = max(size, 16)
             self._bind(np.concatenate([self._state, np.zeros((_FIELDS, more))], axis=1))
             self._queues += [deque() for _ in range(more)]
+            self._lives += [0] * more
             self._free = list(range(size + more - 1, size - 1, -1))
         slot = self._slot_of[name] = self._free.pop()
         self._state[:, slot] = 0.0
@@ -109,8 +112,8 @@ class LatencyModel:
             return
         for prefill in self._queues[slot]:
             self._leave(prefill)
-            prefill.slot = -1
         self._queues[slot].clear()
+        self._lives[slot] += 1
         self._free.append(slot)
 
     def dump(self, now: float, most: int) -> dict[str, object]:
@@ -170,7 +173,7 @@ class LatencyModel:
 
     def sent(self, slot: int, missing: float, predicted_seconds: float, now: float, streams: bool) -> Prefill:
         """A request leaves for an endpoint."""
-        prefill = Prefill(slot, missing, now, predicted_seconds, streams)
+        prefill = Prefill(slot, self._lives[slot], missing, now, predicted_seconds, streams)
         work = missing * self._rate(slot)
         clock = max(float(self._clock[slot]), now) + work + _SENDING_SECONDS
         self._clock[slot] = clock
@@ -185,10 +188,14 @@ class LatencyModel:
         self._mean_work += _MEAN_STEP * (work - self._mean_work)
         return prefill
 
+    def is_here(self, prefill: Prefill) -> bool:
+        """False after its endpoint left or restarted."""
+        return self._lives[prefill.slot] == prefill.life
+
     def first_token(self, prefill: Prefill, now: float) -> None:
         """The first token arrived: correct the clock, and learn the speed."""
         slot = prefill.slot
-        if slot < 0 or not prefill.is_queued:
+        if not self.is_here(prefill) or not prefill.is_queued:
             return
         prefill.first_at = now
         late = now - (prefill.due + float(self._shift[slot]))
@@ -208,7 +215,7 @@ class LatencyModel:
     def ended(self, prefill: Prefill, output_tokens: int, now: float) -> None:
         """The answer is complete; learn the speed of decoding if its tokens were counted."""
         slot = prefill.slot
-        if slot < 0:
+        if not self.is_here(prefill):
             return
         if prefill.is_queued:
             self._dequeue(prefill, 0.0, now)
@@ -228,7 +235,7 @@ class LatencyModel:
     def failed(self, prefill: Prefill, now: float, is_fault: bool) -> None:
         """The request ended without an answer; `is_fault` if that was the endpoint's."""
         slot = prefill.slot
-        if slot < 0:
+        if not self.is_here(prefill):
             return
         if prefill.is_queued:
             self._clock[slot] -= prefill.tokens * self._rate(slot)
