@@ -15,7 +15,7 @@ from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.serve.deployment import StartRefused
-from endpick.simulation.compare import DEFAULT, ORACLE, Progress, Scenario, compare, with_regret
+from endpick.simulation.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
 from endpick.simulation.figures import Figures
 from endpick.simulation.report import NoPlotsError, html_report
 from endpick.simulation.settings import PROFILES
@@ -65,15 +65,16 @@ def command(
 ) -> None:
     """Try configurations on a trace, in virtual time, and compare how long requests take.
 
-    CONFIG is a file; `default` is the built-in configuration, and `oracle` a policy that knows the state of every server. The plugins are
-    the real ones, the model servers are simulated: continuous batching, chunked prefill, a prefix cache and preemption.
+    CONFIG is a file; `default` is what endpick does without one, `llm-d` what llm-d does, and `oracle` a policy that knows the state
+    of every server. The plugins are the real ones, the model servers are simulated: continuous batching, chunked prefill, a prefix
+    cache and preemption.
 
     Requests of a trace with equal timestamps are spread up to the next one. A configuration that falls behind the load is reported as
     saturated, without times.
     """
     for config in configs:
         if config != ORACLE:
-            plan_or_exit(None if config == DEFAULT else config, as_json=output == "json")
+            plan_or_exit(path_of(config), as_json=output == "json")
     scenario = Scenario(
         trace,
         servers,

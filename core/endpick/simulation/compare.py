@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
@@ -30,7 +31,7 @@ from endpick.simulation.trace import TraceError, TraceRequest, read_trace, sprea
 from endpick.simulation.workload import read_workload
 
 ORACLE = "oracle"  # in place of a configuration
-DEFAULT = "default"  # the built-in configuration
+BUILT_IN = ("default", "llm-d")  # configurations that come with endpick
 _POLL_SECONDS = 0.2
 _HASH_SEED = "PYTHONHASHSEED"
 
@@ -92,11 +93,16 @@ class Compared:
     samples: NDArray[np.float64]
 
 
+def path_of(config: str) -> str:
+    """The file of a configuration, which may be one of `BUILT_IN`."""
+    return str(files("endpick.config").joinpath(f"{config}.yaml")) if config in BUILT_IN else config
+
+
 def plan_of(config: str) -> Plan | None:
     """The plan of a configuration that was checked before; None for the oracle."""
     if config == ORACLE:
         return None
-    plan = make_plan(load_config(None if config == DEFAULT else config), discover()).plan
+    plan = make_plan(load_config(path_of(config)), discover()).plan
     assert plan is not None, f"{config} changed since it was checked"
     return plan
 

@@ -46,6 +46,8 @@ TESTED_OTHERWISE = {
     "kubernetes-discovery": "follows an API server: test_kubernetes_objects.py",
     "k8s-notification-source": "delivers nothing",
     "dns-discovery": "asks name servers: test_discovery_dns.py",
+    "predicted-latency": "learns from answers: test_predicted_latency_scorer.py and test_predicted_model.py",
+    "shadow-profile-handler": "draws requests: test_shadow_handler.py",
     "predicted-latency-producer": "asks a predictor: test_predicted_latency.py holds questions and answers",
 }
 """Types without vectors, and their tests."""
