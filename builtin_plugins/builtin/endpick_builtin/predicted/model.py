@@ -14,7 +14,7 @@ import numpy as np
 
 from endpick.api import FloatArray, RowArray
 
-_FIELDS: Final = 14
+_FIELDS: Final = 15
 _POOL_START: Final = (4.0, 2e4)  # seconds and tokens of prefill that the pool begins with
 _POOL_OUTPUT_START: Final = (20.0, 1000.0)
 _POOL_WEIGHT: Final = 2e5  # tokens that an endpoint must prefill for its own speed to count as much as the pool's
@@ -63,6 +63,7 @@ class LatencyModel:
         self._pool_output_seconds, self._pool_output_tokens = _POOL_OUTPUT_START
         self._mean_work = 0.1  # seconds of prefill of a request
         self._mean_output = 200.0  # tokens
+        self._penalties_until = -math.inf
         self._hidden = 0  # queued prefills whose first token nobody sees
         self._bind(np.zeros((_FIELDS, 0)))
 
@@ -72,6 +73,7 @@ class LatencyModel:
             self._clock,  # time at which everything sent is prefilled
             self._shift,  # of the dues in the queue
             self._head_due,  # when the next first token is due; inf without any
+            self._queued,  # prompts of this picker without a first token
             self._open,  # requests of this picker that have not ended
             self._others_open,  # requests that others sent
             self._others_waiting,
@@ -139,9 +141,7 @@ class LatencyModel:
         is_new = read_at > self._changed_at[slots]
         if np.count_nonzero(is_new):
             slots, waiting, running = slots[is_new], np.fmax(waiting[is_new], 0.0), np.fmax(running[is_new], 0.0)
-            np.nan_to_num(waiting, copy=False)
-            np.nan_to_num(running, copy=False)
-            behind = np.array([max(0, len(self._queues[slot]) - 1) for slot in slots.tolist()], float)
+            behind = np.maximum(self._queued[slots] - 1.0, 0.0)
             self._others_waiting[slots] = np.maximum(waiting - behind, 0.0)
             self._others_open[slots] = np.maximum(waiting + running - self._open[slots], 0.0)
 
@@ -167,9 +167,11 @@ class LatencyModel:
         ahead = np.maximum(self._clock[slots] + late - now, 0.0) + self._others_waiting[slots] * self._mean_work
         delayed = own * (1.0 + _DELAY_OF_OPEN * (self._open[slots] + self._others_open[slots]))
         decode = _DECODE_SHARE * self._mean_output * output_rate
-        penalty = self._penalty[slots] * np.exp2((self._penalty_at[slots] - now) / _PENALTY_HALF_LIFE_SECONDS)
         first = ahead + own
-        return first + delayed + decode + penalty, first
+        costs = first + delayed + decode
+        if now < self._penalties_until:
+            costs += self._penalty[slots] * np.exp2((self._penalty_at[slots] - now) / _PENALTY_HALF_LIFE_SECONDS)
+        return costs, first
 
     def sent(self, slot: int, missing: float, predicted_seconds: float, now: float, streams: bool) -> Prefill:
         """A request leaves for an endpoint."""
@@ -180,6 +182,7 @@ class LatencyModel:
         prefill.due = clock - float(self._shift[slot])
         queue = self._queues[slot]
         queue.append(prefill)
+        self._queued[slot] += 1.0
         if len(queue) == 1:
             self._head_due[slot] = clock
         self._open[slot] += 1.0
@@ -245,6 +248,7 @@ class LatencyModel:
         if is_fault:
             left = float(self._penalty[slot]) * 2.0 ** ((float(self._penalty_at[slot]) - now) / _PENALTY_HALF_LIFE_SECONDS)
             self._penalty[slot], self._penalty_at[slot] = min(2.0 * left + 1.0, _WORST_PENALTY), now
+            self._penalties_until = now + 20 * _PENALTY_HALF_LIFE_SECONDS
 
     def _rate(self, slot: int) -> float:
         speed = self._pool_seconds / self._pool_tokens
@@ -258,6 +262,7 @@ class LatencyModel:
         else:
             queue.remove(prefill)
         self._leave(prefill)
+        self._queued[slot] -= 1.0
         self._changed_at[slot] = now
         if queue:
             self._clock[slot] += late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from endpick_builtin.predicted.model import LatencyModel, Prefill
 from endpick_builtin.producers.inflight_load import prompt_tokens
 
 _RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+_READ_SECONDS: Final = 0.01
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
 
@@ -58,6 +60,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         self._model = LatencyModel()
         help_text = "Time to first token divided by the prediction, of streamed answers."
         self._accuracy = Distributions("endpick_first_token_prediction_ratio", help_text, (), _RATIO_BUCKETS, context.registry).labels()
+        self._read_at = -math.inf
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, np.intp)
 
@@ -66,11 +69,13 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         members = endpoints.pool_members
         if members is not self._pool:
             self._slot_of_member, self._pool = model.slots([endpoint.name for endpoint in members]), members
+            self._read_at = -math.inf
         slots = endpoints.gather(self._slot_of_member)
-        waiting = endpoints[WAITING_QUEUE_SIZE]
-        read_at = now - endpoints.age(WAITING_QUEUE_SIZE)
-        model.read_load(slots, waiting, endpoints[RUNNING_REQUESTS_SIZE], read_at)
-        model.finish_hidden(slots, waiting, now)
+        if now - self._read_at > _READ_SECONDS or slots is not self._slot_of_member:
+            self._read_at = now
+            waiting = endpoints[WAITING_QUEUE_SIZE]
+            model.read_load(slots, waiting, endpoints[RUNNING_REQUESTS_SIZE], now - endpoints.age(WAITING_QUEUE_SIZE))
+            model.finish_hidden(slots, waiting, now)
         missing = self._missing_tokens(request, endpoints, state)
         costs, first = model.costs(slots, missing, now)
         state.private["asked"] = endpoints, missing, first
@@ -84,7 +89,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         if blocks is None:
             return np.full(len(endpoints), float(tokens))
         size = blocks.block_size_tokens
-        matched = np.nan_to_num(state.column(PREFIX_MATCH_BLOCKS, endpoints)) * size
+        matched = np.fmax(state.column(PREFIX_MATCH_BLOCKS, endpoints), 0.0) * size
         most = (max(tokens, 1) - 1) // size * size  # the last token is always computed
         missing: FloatArray = tokens - np.minimum(matched, most)
         return missing
