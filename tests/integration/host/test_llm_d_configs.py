@@ -18,6 +18,7 @@ from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
 from endpick.serve.deployment import build_plan, compile_collection, compile_plan, declared_keys
+from endpick.simulation.compare import path_of
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
@@ -71,8 +72,8 @@ def test_sample_plans_and_builds(path: Path) -> None:
     assert isinstance(build_plan(plan, lambda _: PluginContext()), dict)
 
 
-def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
-    outcome = make_plan(load_config(), discover())
+def test_llm_ds_default_compiles_to_llm_ds_pipeline() -> None:
+    outcome = make_plan(load_config(path_of("llm-d")), discover())
     assert outcome.plan is not None
     plan = outcome.plan
 
@@ -96,6 +97,13 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [
         ("metrics-data-source", ["core-metrics-extractor", "endpoint-health"])
     ]
+
+
+def test_without_a_configuration_the_predicted_latency_decides() -> None:
+    plan = make_plan(load_config(), discover()).plan
+    assert plan is not None
+    assert [(scorer.instance, scorer.weight) for scorer in plan.profiles[0].scorers] == [("predicted-latency", 1.0)]
+    assert plan.on_request[DataProducer] == ("approx-prefix-cache-producer",)
 
 
 @pytest.mark.parametrize(

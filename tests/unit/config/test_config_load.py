@@ -28,17 +28,13 @@ def test_a_configuration_of_llm_d_loads(path: Path) -> None:
     assert loaded.config.scheduling_profiles
 
 
-def test_without_a_file_the_default_of_llm_d_is_loaded() -> None:
+def test_without_a_file_the_default_is_loaded() -> None:
     loaded = load_config()
 
     assert loaded.diagnostics == ()
     assert loaded.config is not None
     (profile,) = loaded.config.scheduling_profiles
-    assert {entry.plugin_ref: entry.weight for entry in profile.plugins} == {
-        "queue-scorer": 2,
-        "kv-cache-utilization-scorer": 2,
-        "prefix-cache-scorer": 3,
-    }
+    assert [entry.plugin_ref for entry in profile.plugins] == ["predicted-latency"]
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
