@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -34,30 +36,69 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
     return seconds
 
 
+@dataclass(frozen=True, slots=True)
+class ScenarioOptions:
+    """The options of `scenario_options`."""
+
+    trace: Path
+    servers: int
+    kv_blocks: int
+    profile: str
+    rate_scale: float
+    until: float | None
+    seed: int
+
+    def scenario(self, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Scenario:
+        """What is simulated."""
+        return Scenario(
+            self.trace,
+            self.servers,
+            self.kv_blocks,
+            self.rate_scale,
+            float("inf") if self.until is None else self.until,
+            self.seed,
+            PROFILES[self.profile],
+            slo_ttft_seconds=slo_ttft,
+            slo_tpot_seconds=slo_tpot,
+        )
+
+
+_OPTIONS = (
+    click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's JSON lines, Azure's CSV, or a YAML workload."),
+    click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers."),
+    click.option(
+        "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
+    ),
+    click.option("--profile", type=click.Choice(list(PROFILES)), default="a100-8b", help="Speed of the servers."),
+    click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast."),
+    click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s."),
+    click.option("--seed", type=int, default=1, help="The same seed gives the same output."),
+)
+
+
+def scenario_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that describe what is simulated, and passes them as `simulated`."""
+    names = [one.name for one in fields(ScenarioOptions)]
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - what click parsed
+        command(simulated=ScenarioOptions(**{name: given.pop(name) for name in names}), **given)
+
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called
+
+
 @click.command("simulate", context_settings={"show_default": True})
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's JSON lines, Azure's CSV, or a workload in YAML.")
-@click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers.")
-@click.option(
-    "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
-)
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="a100-8b", help="Speed of the servers.")
-@click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast.")
-@click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s.")
-@click.option("--seed", type=int, default=1, help="The same seed gives the same output.")
+@scenario_options
 @click.option("--slo-ttft", callback=_seconds, metavar="DURATION", help="Objective for the time to first token.")
 @click.option("--slo-tpot", callback=_seconds, metavar="DURATION", help="Objective for the time per output token.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots here; needs endpick[simulate].")
 @FORMAT_OPTION
 def command(
     configs: tuple[str, ...],
-    trace: Path,
-    servers: int,
-    kv_blocks: int,
-    profile: str,
-    rate_scale: float,
-    until: float | None,
-    seed: int,
+    simulated: ScenarioOptions,
     slo_ttft: float | None,
     slo_tpot: float | None,
     html: Path | None,
@@ -75,51 +116,49 @@ def command(
     for config in configs:
         if config != ORACLE:
             plan_or_exit(path_of(config), as_json=output == "json")
-    scenario = Scenario(
-        trace,
-        servers,
-        kv_blocks,
-        rate_scale,
-        float("inf") if until is None else until,
-        seed,
-        PROFILES[profile],
-        slo_ttft_seconds=slo_ttft,
-        slo_tpot_seconds=slo_tpot,
-    )
-    try:
+    trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
+    with explained_failures(trace):
         arrivals = len(scenario.load()[0])
-        with _progress(configs, arrivals) as progress:
+        with progress_bars(configs, arrivals) as progress:
             compared = with_regret(compare(configs, [scenario], progress)[0])
-    except TraceError as mistake:
-        raise click.UsageError(f"{trace} cannot be used: {mistake}") from mistake
-    except StartRefused as refusal:
-        click.echo(f"error: {refusal}", err=True)
-        sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    except OSError as error:
-        _fail(f"{trace} cannot be read: {error.strerror or error}")
-    except KeyboardInterrupt:
-        click.echo("interrupted: nothing is reported", err=True)
-        sys.exit(ExitCode.INTERRUPTED)
     figures = [one.figures for one in compared]
     tables = _tables(figures)
-    title = f"{trace.name}: {arrivals} requests, {servers} servers of {kv_blocks} blocks, seed {seed}"
+    title = f"{trace.name}: {arrivals} requests, {scenario.servers} servers of {scenario.kv_blocks} blocks, seed {scenario.seed}"
     if html is not None:
         _write(html, lambda: html_report(title, tables, compared))
     if output == "json":
-        click.echo(json_text({"version": VERSION, "trace": trace.name, "seed": seed, "results": figures}), nl=False)
+        click.echo(json_text({"version": VERSION, "trace": trace.name, "seed": scenario.seed, "results": figures}), nl=False)
     else:
         tables_text = "\n".join(table(*one) for one in tables)
         click.echo(f"{title}; times in seconds\n\n{tables_text}{_remarks(figures)}", nl=False)
 
 
 @contextmanager
-def _progress(configs: Sequence[str], arrivals: int) -> Iterator[Progress]:
+def explained_failures(trace: Path) -> Iterator[None]:
+    """Ends the process with a message for what can go wrong in a simulation."""
+    try:
+        yield
+    except TraceError as mistake:
+        raise click.UsageError(f"{trace} cannot be used: {mistake}") from mistake
+    except StartRefused as refusal:
+        click.echo(f"error: {refusal}", err=True)
+        sys.exit(ExitCode.PLUGIN_UNUSABLE)
+    except OSError as error:
+        fail(f"{trace} cannot be read: {error.strerror or error}")
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing is reported", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
+    """A bar for each name on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bars
 
     with Bars(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        tasks = [bars.add_task(config, total=arrivals) for config in configs]
-        yield lambda number, requests: bars.update(tasks[number], completed=requests)
+        tasks = [bars.add_task(name, total=total) for name in names]
+        yield lambda number, done: bars.update(tasks[number], completed=done)
 
 
 def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
@@ -168,11 +207,12 @@ def _write(file: Path, report: Callable[[], str]) -> None:
     try:
         file.write_text(report(), encoding="utf-8")
     except NoPlotsError:
-        _fail("plots need matplotlib\nhelp: pip install 'endpick[simulate]'")
+        fail("plots need matplotlib\nhelp: pip install 'endpick[simulate]'")
     except OSError as error:
-        _fail(f"{file} cannot be written: {error.strerror or error}")
+        fail(f"{file} cannot be written: {error.strerror or error}")
 
 
-def _fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
+    """End the process: the environment refused."""
     click.echo(f"error: {message}", err=True)
     sys.exit(ExitCode.FAILED)

@@ -34,6 +34,7 @@ ORACLE = "oracle"  # in place of a configuration
 BUILT_IN = ("default", "llm-d")  # configurations that come with endpick
 _POLL_SECONDS = 0.2
 _HASH_SEED = "PYTHONHASHSEED"
+_SPAWN = multiprocessing.get_context("spawn")
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of a run and how many of its requests have arrived."""
@@ -46,6 +47,7 @@ class Scenario:
     Attributes:
         kv_blocks: Of each server, of the trace's block size.
         until_seconds: Requests that arrive later are left out, after scaling.
+        part: Of these requests, from which share to which.
     """
 
     trace: Path
@@ -59,6 +61,7 @@ class Scenario:
     max_loras: int = 4
     slo_ttft_seconds: float | None = None
     slo_tpot_seconds: float | None = None
+    part: tuple[float, float] = (0.0, 1.0)
 
     def load(self) -> tuple[list[TraceRequest], PoolSettings]:
         """The requests and the pool. Raises OSError, TraceError."""
@@ -71,6 +74,8 @@ class Scenario:
             requests = spread(read_trace(self.trace), self.seed)
         scaled = (replace(request, at=request.at / self.rate_scale) for request in requests)
         chosen = [request for request in scaled if request.at < self.until_seconds]
+        first, last = (int(share * len(chosen)) for share in self.part)
+        chosen = [replace(request, at=request.at - chosen[first].at) for request in chosen[first:last]]
         if not chosen:
             raise TraceError("no request arrives in the time that is simulated")
         size = chosen[0].block_tokens
@@ -122,23 +127,16 @@ def compare(
     Raises as `simulate`.
     """
     jobs = [(config, scenario) for scenario in scenarios for config in configs]
-    context = multiprocessing.get_context("spawn")
-    reports: Queue[tuple[int, int]] = context.Queue()
-    workers = min(processes or os.cpu_count() or 1, len(jobs))
-    with _fixed_hash_seed(), ProcessPoolExecutor(workers, context, _begin_worker, (reports,)) as pool:
-        try:
-            running = {pool.submit(_run_job, number, *job): number for number, job in enumerate(jobs)}
-            outcomes: dict[int, Compared] = {}
-            while len(outcomes) < len(jobs):
-                done, _ = wait([future for future, number in running.items() if number not in outcomes], _POLL_SECONDS, FIRST_COMPLETED)
-                outcomes |= {running[future]: future.result() for future in done}
-                with suppress(Empty):
-                    while progress is not None:
-                        progress(*reports.get_nowait())
-        except BaseException:
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
+    reports: Queue[tuple[int, int]] = _SPAWN.Queue()
+    with worker_pool(min(processes or os.cpu_count() or 1, len(jobs)), reports) as pool:
+        running = {pool.submit(_run_job, number, *job): number for number, job in enumerate(jobs)}
+        outcomes: dict[int, Compared] = {}
+        while len(outcomes) < len(jobs):
+            done, _ = wait([future for future, number in running.items() if number not in outcomes], _POLL_SECONDS, FIRST_COMPLETED)
+            outcomes |= {running[future]: future.result() for future in done}
+            with suppress(Empty):
+                while progress is not None:
+                    progress(*reports.get_nowait())
     rows = [outcomes[number] for number in range(len(jobs))]
     return [rows[start : start + len(configs)] for start in range(0, len(rows), len(configs))]
 
@@ -157,12 +155,18 @@ def with_regret(compared: Sequence[Compared]) -> list[Compared]:
 
 
 @contextmanager
-def _fixed_hash_seed() -> Iterator[None]:
-    """For child processes: plugins may iterate over sets of names."""
+def worker_pool(workers: int | None = None, reports: Queue[tuple[int, int]] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Processes for simulations, one for each core by default; they end with the block, also if it raises."""
     before = os.environ.get(_HASH_SEED)
-    os.environ[_HASH_SEED] = "0"
+    os.environ[_HASH_SEED] = "0"  # plugins may iterate over sets of names
     try:
-        yield
+        with ProcessPoolExecutor(workers, _SPAWN, _begin_worker, (reports,)) as pool:
+            try:
+                yield pool
+            except BaseException:
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
     finally:
         if before is None:
             del os.environ[_HASH_SEED]
@@ -173,7 +177,7 @@ def _fixed_hash_seed() -> Iterator[None]:
 _reports: Queue[tuple[int, int]] | None = None
 
 
-def _begin_worker(reports: Queue[tuple[int, int]]) -> None:
+def _begin_worker(reports: Queue[tuple[int, int]] | None) -> None:
     global _reports  # noqa: PLW0603 - of the worker process
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
