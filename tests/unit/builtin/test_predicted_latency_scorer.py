@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from endpick.api import WAITING_QUEUE_SIZE
@@ -15,12 +17,28 @@ TOKEN = b'data: {"choices": [{"text": "a"}]}\n\n'
 USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 40}}\n\n'
 
 
+STAGES = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+  - {type: predicted-latency}
+  - {type: prefill-filter}
+  - {type: decode-filter}
+  - {type: always-disagg-pd-decider}
+  - type: disagg-profile-handler
+    parameters: {deciders: {prefill: always-disagg-pd-decider}}
+schedulingProfiles:
+  - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: predicted-latency}]}
+  - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: predicted-latency}]}
+"""
+
+
 class Picker:
     """A host whose answers a test gives."""
 
-    def __init__(self, endpoints: int = 3):
-        self.host = host_of(CONFIG)
-        self.host.put(endpoints)
+    def __init__(self, endpoints: int = 3, config: str = CONFIG, labels: Sequence[Mapping[str, str]] = ()):
+        self.host = host_of(config)
+        self.host.put(endpoints, labels)
         self.plugin = self.host.instances["predicted-latency"].plugin
 
     def send(self, prompt: str, *, stream: bool = True) -> Routed:
@@ -129,4 +147,23 @@ def test_the_queue_that_others_fill_counts():
     made = Picker()
     made.host.put({WAITING_QUEUE_SIZE: [5.0, 5.0, 0.0]})
     assert made.send("a" * 400).destinations == ("10.0.0.3:8000",)
+    made.host.close()
+
+
+def test_one_stage_prefills_and_the_other_decodes():
+    roles = [{"llm-d.ai/role": role} for role in ("prefill", "prefill", "decode")]
+    made = Picker(config=STAGES, labels=roles)
+    sent = made.send("a" * 40_000)
+    (decoding,) = sent.destinations
+    prefilling = sent.set_headers["x-prefiller-host-port"]
+    assert made.state(prefilling)["backlogSeconds"] == pytest.approx(2.005)
+    assert made.state(decoding) == {"prefillTokensPerSecond": 5000, "backlogSeconds": 0.005, "open": 1, "openOfOthers": 0}
+    assert made.send("b" * 40_000).set_headers["x-prefiller-host-port"] != prefilling
+    made.host.clock.now += 2.0
+    sent.exchange.response_headers(STREAM, decoding, "")
+    sent.exchange.response_chunk(TOKEN, False)
+    assert made.state(prefilling)["backlogSeconds"] == 0.0
+    sent.exchange.response_chunk(USAGE, True)
+    sent.exchange.finish(CloseCause.END)
+    assert (made.state(prefilling)["open"], made.state(decoding)["open"]) == (0, 1)
     made.host.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from endpick.api import (
     WAITING_QUEUE_SIZE,
     Category,
     CycleState,
+    Endpoint,
     Endpoints,
     FloatArray,
     InferenceRequest,
@@ -33,8 +35,10 @@ from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMP
 from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.predicted.model import LatencyModel, Prefill
 from endpick_builtin.producers.inflight_load import prompt_tokens
+from endpick_builtin.producers.prefix_cache import PREFILL_PROFILE
 
 _RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+_NOTHING: Final[tuple[Endpoint | None, tuple[Prefill, ...]]] = (None, ())
 _READ_SECONDS: Final = 0.01
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
@@ -47,8 +51,9 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     it delays + a tenth of the expected decoding + a penalty after failures. score = least cost / cost.
 
     Speeds are learnt from first tokens and answers, from the pool's at first. Requests of other clients count as the endpoint's metrics
-    show them. Of answers that are not streamed only the end is seen: their prompts count as prefilled once the endpoint's queue is too
-    short for them.
+    show them. With a `prefill` profile, its pick prefills and the primary's decodes. Of answers that are not streamed only the end is
+    seen: their prompts count as prefilled once the endpoint's queue is too short for them. A prompt that the gateway does not send
+    counts as empty.
     """
 
     category = Category.BALANCE
@@ -78,7 +83,9 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
             model.finish_hidden(slots, waiting, now)
         missing = self._missing_tokens(request, endpoints, state)
         costs, first = model.costs(slots, missing, now)
-        state.private["asked"] = endpoints, missing, first
+        asked = state.private.setdefault("asked", [])
+        assert isinstance(asked, list)
+        asked.append((endpoints, missing, first))
         scores: FloatArray = costs.min() / costs
         return scores
 
@@ -95,48 +102,55 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         return missing
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        picked = result.runs[result.primary].picked
-        asked = state.private.pop("asked", None)
-        if picked is None or not isinstance(asked, tuple):
-            return
-        endpoints, missing, first = asked
-        endpoint = picked.members[0]
-        position = endpoints.position(endpoint.name)
-        if position is None:
-            return
-        seconds = float(first[position])
-        slot = int(endpoints.gather(self._slot_of_member)[position])
-        state.private["sent"] = self._model.sent(slot, float(missing[position]), seconds, self.context.clock(), request.streaming), endpoint
-        state.annotate("predicted_first_token_seconds", round(seconds, 4))
+        asked = state.private.pop("asked", ())
+        assert isinstance(asked, Sequence)
+        prefill = result.runs.get(PREFILL_PROFILE)
+        prefills = prefill is not None and prefill.picked is not None and result.primary != PREFILL_PROFILE
+        sent = []
+        for profile in (PREFILL_PROFILE, result.primary) if prefills else (result.primary,):
+            picked = result.runs[profile].picked
+            for endpoints, missing, first in reversed(asked):
+                position = None if picked is None else endpoints.position(picked.members[0].name)
+                if position is not None:
+                    slot = int(endpoints.gather(self._slot_of_member)[position])
+                    tokens = 0.0 if prefills and profile == result.primary else float(missing[position])
+                    now, seconds = self.context.clock(), float(first[position])
+                    sent.append(self._model.sent(slot, tokens, seconds, now, request.streaming))
+                    break
+        if sent:
+            picked = result.runs[result.primary].picked
+            assert picked is not None
+            state.private["sent"] = picked.members[0], tuple(sent)
+            state.annotate("predicted_first_token_seconds", round(sent[0].predicted_seconds, 4))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         scratch = state.private
-        sent = scratch.get("sent")
-        if isinstance(sent, tuple) and head.endpoint is not None and head.endpoint.name != sent[1].name:
-            self._model.failed(sent[0], self.context.clock(), is_fault=True)  # the gateway had to try another
+        endpoint, sent = _sent(state)
+        if endpoint is not None and head.endpoint is not None and head.endpoint.name != endpoint.name:
+            for prefill in sent:  # the gateway had to try another
+                self._model.failed(prefill, self.context.clock(), is_fault=True)
             del scratch["sent"]
         elif head.status < _FIRST_ERROR:
             scratch["answers"] = True
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
-        sent = state.private.get("sent")
-        if isinstance(sent, tuple) and request.streaming and "answers" in state.private:
-            now, prefill = self.context.clock(), sent[0]
-            self._model.first_token(prefill, now)
-            self._accuracy.observe((now - prefill.sent_at) / prefill.predicted_seconds)
+        _, sent = _sent(state)
+        if sent and request.streaming and "answers" in state.private:
+            now = self.context.clock()
+            self._accuracy.observe((now - sent[0].sent_at) / sent[0].predicted_seconds)
+            for prefill in sent:
+                self._model.first_token(prefill, now)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        sent = state.private.pop("sent", None)
-        if not isinstance(sent, tuple):
-            return
-        prefill: Prefill = sent[0]
+        _, sent = _sent(state)
+        state.private.pop("sent", None)
         now = self.context.clock()
-        if end.gateway_error or end.status >= _FIRST_SERVER_ERROR or end.cause is TerminationCause.ERROR:
-            self._model.failed(prefill, now, is_fault=True)
-        elif end.status >= _FIRST_ERROR or (end.cause is not TerminationCause.NATURAL and prefill.is_queued):
-            self._model.failed(prefill, now, is_fault=False)
-        else:
-            self._model.ended(prefill, 0 if end.usage is None else end.usage.completion_tokens, now)
+        is_fault = bool(end.gateway_error) or end.status >= _FIRST_SERVER_ERROR or end.cause is TerminationCause.ERROR
+        for prefill in sent:
+            if is_fault or end.status >= _FIRST_ERROR or (end.cause is not TerminationCause.NATURAL and prefill.is_queued):
+                self._model.failed(prefill, now, is_fault)
+            else:
+                self._model.ended(prefill, 0 if end.usage is None else end.usage.completion_tokens, now)
 
     def dump_state(self) -> object:
         return self._model.dump(self.context.clock(), MAX_DUMPED)
@@ -144,3 +158,8 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     def endpoint_removed(self, name: str) -> None:
         self._model.forget(name)
         self._pool = None
+
+
+def _sent(state: ScoringState) -> tuple[Endpoint | None, tuple[Prefill, ...]]:
+    """The endpoint that answers, and the request at it and at the one that prefills for it."""
+    return state.private.get("sent", _NOTHING)  # type: ignore[return-value] # only `before_request` writes it
