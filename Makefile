@@ -20,7 +20,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control 
 COMPILED_LONG_TESTS := tests/integration/transport/test_h2spec.py $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py)
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check real real-kube compiled wheels release-check bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check real real-gateway real-kube compiled wheels release-check bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -48,6 +48,9 @@ real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, an
 	-$(BIN)/python tests/real/install_vllm.py "$(VLLM)"
 	-$(BIN)/python tests/real/install_predictor.py "$(PREDICTOR_VENV)" "$(LATENCY_PREDICTOR)"
 	ENDPICK_VLLM="$(VLLM)" ENDPICK_LATENCY_PREDICTOR="$(LATENCY_PREDICTOR)" ENDPICK_PREDICTOR_VENV="$(PREDICTOR_VENV)" timeout 1800 $(BIN)/python -m pytest -s -p no:randomly tests/real
+
+real-gateway: .venv/.installed .venv-envoy/.installed ## Route through a real Envoy Gateway without Kubernetes: make real-gateway ENVOY_GATEWAY=/path/to/envoy-gateway.
+	ENVOY_GATEWAY="$(ENVOY_GATEWAY)" $(BIN)/python -m pytest -s -p no:randomly tests/integration/envoy_gateway
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
