@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -43,3 +45,16 @@ def test_only_the_publishing_job_may_write():
     assert all(workflow["permissions"] == {"contents": "read"} for workflow in workflows.values())
     jobs = {name: job for workflow in workflows.values() for name, job in workflow["jobs"].items() if "permissions" in job}
     assert {name: job["permissions"] for name, job in jobs.items()} == {"publish": {"id-token": "write", "attestations": "write"}}
+
+
+@pytest.mark.long
+def test_release_check_refuses_an_sdist_that_lacks_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    release_check = importlib.import_module("release_check")
+    project = shutil.copytree(ROOT / "builtin_plugins" / "kv_events", tmp_path / "project")
+    files = release_check.build_and_compare(project, tmp_path / "complete")
+    assert [file.name.endswith((".whl", ".tar.gz")) for file in files] == [True, True]
+    with (project / "pyproject.toml").open("a") as metadata:
+        metadata.write('[tool.hatch.build.targets.sdist]\nexclude = ["endpick_kv_events/plugins.py"]\n')
+    with pytest.raises(SystemExit, match=r"different wheels: .*endpick_kv_events/plugins\.py"):
+        release_check.build_and_compare(project, tmp_path / "incomplete")
