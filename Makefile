@@ -20,7 +20,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control 
 COMPILED_LONG_TESTS := tests/integration/transport/test_h2spec.py $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py)
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check real real-kube compiled wheels bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check real real-gateway real-kube compiled wheels release-check bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,6 +49,9 @@ real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, an
 	-$(BIN)/python tests/real/install_predictor.py "$(PREDICTOR_VENV)" "$(LATENCY_PREDICTOR)"
 	ENDPICK_VLLM="$(VLLM)" ENDPICK_LATENCY_PREDICTOR="$(LATENCY_PREDICTOR)" ENDPICK_PREDICTOR_VENV="$(PREDICTOR_VENV)" timeout 1800 $(BIN)/python -m pytest -s -p no:randomly tests/real
 
+real-gateway: .venv/.installed .venv-envoy/.installed ## Route through a real Envoy Gateway without Kubernetes: make real-gateway ENVOY_GATEWAY=/path/to/envoy-gateway.
+	ENVOY_GATEWAY="$(ENVOY_GATEWAY)" $(BIN)/python -m pytest -s -p no:randomly tests/integration/envoy_gateway
+
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
 	.venv-compiled/bin/python -m pytest -n auto -m "not long" $(COMPILED_TESTS)
@@ -57,6 +60,10 @@ compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed 
 wheels: .venv/.installed ## Build compiled wheels into dist, for each Python on the path or those in PYTHONS; needs a C compiler.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
 	$(BIN)/python tools/make_wheels.py $(PYTHONS)
+
+release-check: .venv/.installed ## Build sdists and compiled wheels into dist, for the same Pythons, and try each in a bare environment.
+	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
+	$(BIN)/python tools/release_check.py $(PYTHONS)
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
@@ -96,7 +103,7 @@ pins: ## Renew constraints.txt: what a fresh environment gets without it.
 clean: ## Remove the virtual environments, what was built, and caches.
 	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-predictor .venv-vllm .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-.venv/.installed: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
+.venv/.installed: pyproject.toml constraints.txt core/endpick/__init__.py $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip $(PIP_INSTALL) --upgrade pip

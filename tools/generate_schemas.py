@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from endpick import __version__
 from endpick.cli.schema import config_schema, output_schemas, parameter_schemas, schema_text
 from endpick.host.discovery import Candidate
 
@@ -57,7 +58,7 @@ def builtin_candidates() -> tuple[Candidate, ...]:
 def _offered_in(file: Path) -> Iterator[Candidate]:
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
     for plugin_type, target in project["entry-points"]["endpick.plugins.v1"].items():
-        yield Candidate(plugin_type, 1, project["name"], project["version"], target, str(file))
+        yield Candidate(plugin_type, 1, project["name"], __version__, target, str(file))
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ def usable_pythons() -> Iterator[str]:
         yield python
 
 
-def build(python: str, folder: Path) -> Path:
-    """A compiled wheel of this checkout for one Python; returns where it is."""
+def build(python: str, folder: Path, source: Path = ROOT) -> Path:
+    """A compiled wheel of this checkout, or of an sdist, for one Python; returns where it is."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         subprocess.run([python, "-m", "venv", work / "venv"], check=True)
         pip = [work / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--constraint", _CONSTRAINTS, "--upgrade", "pip"], check=True)
-        command = [*pip, "wheel", "--build-constraint", _CONSTRAINTS, "--no-deps", "--wheel-dir", work, ROOT]
+        command = [*pip, "wheel", "--build-constraint", _CONSTRAINTS, "--no-deps", "--wheel-dir", work, source]
         subprocess.run(command, env=os.environ | {"ENDPICK_COMPILE": "1"}, check=True)
         (plain,) = work.glob("endpick-*.whl")
         return tagged(plain, folder)

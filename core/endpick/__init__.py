@@ -1,3 +1,3 @@
 """endpick: an endpoint picker for LLM inference gateways whose routing logic is pip-installed."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -89,7 +89,7 @@ def test_every_document_can_be_read(project):
 def test_endpick_range_is_this_version_to_the_next_major(project):
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
 
-    assert "endpick>=0.1,<1" in metadata["dependencies"]
+    assert "endpick>=0.2,<1" in metadata["dependencies"]
 
 
 def test_example_configuration_names_its_schema(project):

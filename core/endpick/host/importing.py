@@ -24,7 +24,7 @@ _origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
 
 @contextmanager
 def attributed(origin: str) -> Iterator[None]:
-    """Attribute log records to `origin`, such as `queue-scorer (endpick 0.1.0)`."""
+    """Attribute log records to `origin`, such as `queue-scorer (endpick 0.2.0)`."""
     token = _origin.set(origin)
     try:
         yield

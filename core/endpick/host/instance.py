@@ -53,7 +53,7 @@ class Instance:
 
     @property
     def origin(self) -> str:
-        """Name for logs and diagnostics: `queue (queue-scorer, endpick 0.1.0)`."""
+        """Name for logs and diagnostics: `queue (queue-scorer, endpick 0.2.0)`."""
         return f"{self.name} ({self.type}, {self.distribution} {self.version})"
 
 

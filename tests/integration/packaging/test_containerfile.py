@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from endpick import __version__
 from integration.plugins.serving import serving
 
 pytestmark = pytest.mark.timeout(1800)
@@ -116,6 +118,15 @@ async def test_image_serves_as_a_user_without_write_access(folder):
 def test_its_request_path_is_compiled(folder):
     doctor = subprocess.run(in_namespace(folder, "/opt/endpick/bin/endpick doctor"), capture_output=True, text=True, check=True)
     assert "request path compiled" in doctor.stdout
+
+
+@pytest.mark.long
+def test_bill_of_materials_lists_what_is_installed(folder):
+    listed = subprocess.run(in_namespace(folder, "/opt/endpick/bin/pip list --format=json"), capture_output=True, text=True, check=True)
+    components = json.loads((folder / "opt" / "endpick" / "sbom.cdx.json").read_text())["components"]
+    installed = {(each["name"], each["version"]) for each in json.loads(listed.stdout)}
+    assert ("endpick", __version__) in installed
+    assert installed <= {(each["name"], each["version"]) for each in components}
 
 
 def test_the_stages_are_the_ones_that_the_test_knows():

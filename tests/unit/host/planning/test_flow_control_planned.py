@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
+from endpick import __version__
 from endpick.api import ResponseObserver
 from endpick.cli.plan import plan as plan_command
 from endpick.config import load_config
@@ -265,7 +266,7 @@ def test_section_without_the_gate_gets_one_warning():
 
 def compare(name: str, result: Result) -> None:
     """Against the golden file; ENDPICK_UPDATE_GOLDEN=1 writes it anew."""
-    text = render_text(result.outcome.diagnostics, {"config.yaml": result.text})
+    text = render_text(result.outcome.diagnostics, {"config.yaml": result.text}).replace(f"endpick {__version__}", "endpick VERSION")
     golden = GOLDEN / f"{name}.txt"
     if os.environ.get("ENDPICK_UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
