@@ -98,6 +98,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("endpoint-target-ports", "Ports of each selected Pod, separated by commas.", multiple=True),
         _option("kubeconfig", "Kubeconfig file. Default: $KUBECONFIG, else the service account.", default=""),
         _boolean("ha-enable-leader-election", "Elect one serving replica with a Lease; the others are not ready."),
+        _option("ha-leader-label", "Label key=value of the leader's Pod, for a Service; the other replicas are ready, too.", default=""),
     ),
     "Endpoints": (
         _boolean("disable-endpoint-subset-filter", "Ignore the gateway's subset hint."),

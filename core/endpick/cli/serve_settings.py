@@ -30,6 +30,7 @@ class PoolOptions(TypedDict):
     endpoint_target_ports: tuple[str, ...]
     kubeconfig: str
     ha_enable_leader_election: bool
+    ha_leader_label: str
 
 
 class ServeOptions(PoolOptions):
@@ -240,6 +241,7 @@ def pool_of(options: PoolOptions) -> PoolSettings:
             target_ports(options["endpoint_target_ports"]),
             options["kubeconfig"],
             options["ha_enable_leader_election"],
+            options["ha_leader_label"],
         )
     except PoolSettingsError as problem:
         raise click.UsageError(str(problem)) from problem

@@ -11,6 +11,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 inferencepool: {{ include "endpick.name" . }}
 {{- end }}
 
+{{/*
+The Service selects it. The leader sets it on its own Pod; a single replica has it from the start.
+*/}}
+{{- define "endpick.leader" -}}
+endpick.dev/leader: {{ include "endpick.name" . }}
+{{- end }}
+
 {{- define "endpick.image" -}}
 {{- $image := .image -}}
 {{- if kindIs "map" $image -}}

@@ -1,0 +1,145 @@
+"""The chart on a real control plane: install, upgrade, rollout, scale and failover; skipped without binaries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from integration.kubernetes.real_api_server import path_of
+from integration.kubernetes.real_cluster import NAMESPACE, Cluster, Container, cluster, tool, weighted
+from integration.kubernetes.rendering import CHART
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+SERVICE = "chat-epp"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/epp-{NAMESPACE}-chat.llm-d.ai"
+ROLLOUT = ("kubectl", "rollout", "restart", "--namespace", NAMESPACE, f"deployment/{SERVICE}")
+FINISHED = ("kubectl", "rollout", "status", "--namespace", NAMESPACE, f"deployment/{SERVICE}", "--timeout=60s")
+
+
+class Release:
+    """The chart `chat` with its values in a file."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.helm, self.values, self.cluster = tool("HELM", "helm"), folder / "values.json", cluster
+
+    async def deploy(self, weight: int, *options: str) -> None:
+        """Install or upgrade, and wait until the Deployment is available."""
+        self.values.write_text(weighted(weight))
+        command = (self.helm, "upgrade", "--install", "chat", str(CHART), "--namespace", NAMESPACE, "--values", str(self.values))
+        await self.cluster.run(*command, "--wait", "--timeout=60s", *options)
+
+    async def leader(self) -> Container:
+        """Wait until the Service routes to the holder of the lease and to no other Pod."""
+        async with asyncio.timeout(60):
+            while True:
+                lease = await self.cluster.real.call("GET", LEASE, ok=False)
+                holder = lease.get("spec", {}).get("holderIdentity", "").rpartition("_")[0]
+                if holder and await self.cluster.serving(SERVICE) == [holder]:
+                    return self.cluster.node.containers[holder]
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def released(folder: Path, *options: str) -> AsyncIterator[tuple[Cluster, Release]]:
+    tool("KUBECTL", "kubectl")
+    async with cluster(folder) as running:
+        server = {"metadata": {"name": "vllm-0", "labels": {"app": "vllm"}}, "spec": {"containers": [{"name": "vllm", "image": "none"}]}}
+        await running.real.call("POST", path_of("pods", namespace=NAMESPACE), server)
+        status = {"podIP": "10.1.0.7", "podIPs": [{"ip": "10.1.0.7"}], "conditions": [{"type": "Ready", "status": "True"}]}
+        path = path_of("pods", "vllm-0/status", NAMESPACE)
+        await running.real.call("PATCH", path, {"status": status}, "application/merge-patch+json")
+        release = Release(folder, running)
+        began = time.perf_counter()
+        await release.deploy(1, *options)
+        print(f"  helm install --wait: {time.perf_counter() - began:.1f} s")
+        yield running, release
+
+
+@dataclass
+class Outage:
+    """The longest time in which the Service routed to no Pod."""
+
+    seconds: float = 0.0
+
+
+@asynccontextmanager
+async def watching(running: Cluster, what: str) -> AsyncIterator[Outage]:
+    longest = Outage()
+
+    async def sample() -> None:
+        served_at = time.perf_counter()
+        while True:
+            if await running.serving(SERVICE):
+                served_at = time.perf_counter()
+            else:
+                longest.seconds = max(longest.seconds, time.perf_counter() - served_at)
+            await asyncio.sleep(0.01)
+
+    began, sampling = time.perf_counter(), asyncio.create_task(sample())
+    try:
+        yield longest
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+    print(f"  {what}: {time.perf_counter() - began:.1f} s, without an endpoint for {longest.seconds:.2f} s")
+
+
+async def test_one_replica_is_installed_reloaded_and_rolled_out(tmp_path):
+    async with released(tmp_path) as (running, release):
+        (first,) = running.pods()
+        await running.routes_to(SERVICE, first.pod)
+        assert await first.ask() == ("10.1.0.7:8000", 0)
+        await release.deploy(5)
+        async with asyncio.timeout(30):
+            while "configuration replaced" not in first.log():  # noqa: ASYNC110 - written by another process
+                await asyncio.sleep(0.05)
+        assert list(running.pods()) == [first], "an upgrade with another weight starts no Pod"
+        assert await first.ask() == ("10.1.0.7:8000", 0)
+
+        async with watching(running, "rollout of one replica") as outage:
+            await running.run(*ROLLOUT)
+            await running.run(*FINISHED)
+            (second,) = running.pods()
+            await running.routes_to(SERVICE, second.pod)
+        assert not outage.seconds, "a rollout of one replica leaves the Service without an endpoint"
+        assert await second.ask() == ("10.1.0.7:8000", 0)
+
+
+async def test_two_replicas_roll_out_and_fail_over(tmp_path):
+    async with released(tmp_path) as (running, release):
+        async with watching(running, "scaling from one to two") as outage:
+            await release.deploy(1, "--set=router.epp.replicas=2")
+            leader = await release.leader()
+        assert not outage.seconds, "scaling to two leaves the Service without an endpoint"
+        (follower,) = [one for one in running.pods() if one is not leader]
+        assert follower.ready
+        assert await follower.ask() == ("10.1.0.7:8000", 0), "it knows the pool already"
+
+        async with watching(running, "rollout of two replicas"):
+            await running.run(*ROLLOUT)
+            await running.run(*FINISHED)
+            leader = await release.leader()
+        assert await leader.ask() == ("10.1.0.7:8000", 0)
+
+        began = time.perf_counter()
+        await running.real.call("DELETE", path_of("pods", leader.pod, NAMESPACE))
+        successor = await release.leader()
+        print(f"  the leader's Pod was deleted: the Service routes to the other after {time.perf_counter() - began:.2f} s")
+        assert successor is not leader
+        await running.run(*FINISHED)
+
+        began = time.perf_counter()
+        successor.process.kill()
+        last = await release.leader()
+        while last is successor:  # until its Pod is found unready
+            last = await release.leader()
+        print(f"  the leader was killed: the Service routes to the other after {time.perf_counter() - began:.1f} s")
+        assert last.ready
+        assert await last.ask() == ("10.1.0.7:8000", 0)
