@@ -25,6 +25,7 @@ VARIABLES = {
     "$router": "router",
     "$epp": "router.epp",
     "$metrics": "router.epp.metricsDataSource",
+    "$policy": "router.epp.networkPolicy",
     "$pool": "router.inferencePool",
     "$monitoring": "router.monitoring",
     "$route": "httpRoute",
@@ -66,6 +67,13 @@ CASES = {
                 "affinity": {"nodeAffinity": {}},
                 "tolerations": [{"operator": "Exists"}],
                 "podAnnotations": {"a": "b"},
+                "nodeSelector": {"zone": "a"},
+                "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+                "imagePullSecrets": [{"name": "registry"}],
+                "strategy": {"type": "Recreate"},
+                "minReadySeconds": 5,
+                "podDisruptionBudget": {"minAvailable": 1},
+                "networkPolicy": {"enabled": True, "gateways": [{"podSelector": {"matchLabels": {"app": "envoy"}}}]},
             },
             "extraServicePorts": [{"name": "x", "port": 1234}],
             "monitoring": {
@@ -150,6 +158,7 @@ def test_chart_without_a_pool_selects_pods_by_label():
     assert (pool_of(options).selector, pool_of(options).target_ports) == ("app=vllm", (1, 2))
     rules = only(items, "Role")["rules"]
     assert [rule["resources"] for rule in rules] == [["pods"], ["leases"], ["leases"]]
+    assert rules[0]["verbs"] == ["list", "watch", "patch"]
     assert rules[-1]["resourceNames"] == [lease_name("models", "", "chat-epp-5d9c7b-x2x4z")]
 
 
@@ -170,7 +179,11 @@ def test_endpick_accepts_the_rendered_chart(case):
     assert (options["pool_name"], options["pool_namespace"], options["grpc_port"]) == ("chat", "models", port)
 
     labels = pod["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= labels
+    leads = {"endpick.dev/leader": "chat-epp"}
+    assert service["spec"]["selector"] == {"inferencepool": "chat-epp", **leads}
+    assert (leads.items() <= labels) != options["ha_enable_leader_election"], "of several Pods, the leader puts it on its own"
+    assert options["ha_leader_label"] == ("endpick.dev/leader=chat-epp" if options["ha_enable_leader_election"] else "")
+    assert not leads.items() & deployment["spec"]["selector"]["matchLabels"].items()
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels
     reference = pool["spec"].get("endpointPickerRef") or pool["spec"]["extensionRef"]
     assert reference["name"] == service["metadata"]["name"] == "chat-epp"
@@ -189,6 +202,7 @@ def test_endpick_accepts_the_rendered_chart(case):
     role = only(items, "Role")
     verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"] if resource != "leases"}
     assert set(verbs) == {"pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"}
+    assert verbs.pop("pods") == ["list", "watch", *(["patch"] if options["ha_enable_leader_election"] else [])]
     assert all(each == ["list", "watch"] for each in verbs.values())
     leases = [(rule["verbs"], rule.get("resourceNames")) for rule in role["rules"] if "leases" in rule["resources"]]
     named = [lease_name("models", "chat", "")]
@@ -206,6 +220,17 @@ def test_all_options_render():
     assert json.loads(dashboard)["uid"] == "endpick"
     (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert {"name": "A", "value": "b"} in container["env"]
+    deployment = only(items, "Deployment")["spec"]
+    assert (deployment["strategy"], deployment["minReadySeconds"]) == ({"type": "Recreate"}, 5)
+    pod = deployment["template"]["spec"]
+    assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"zone": "a"}, [{"name": "registry"}])
+    assert pod["topologySpreadConstraints"][0]["maxSkew"] == 1
+    budget, policy = only(items, "PodDisruptionBudget")["spec"], only(items, "NetworkPolicy")["spec"]
+    assert budget == {"minAvailable": 1, "selector": deployment["selector"]}
+    assert policy["podSelector"] == deployment["selector"]
+    assert [each["ports"] for each in policy["ingress"]] == [[{"port": "grpc"}], [{"port": "metrics"}]]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"app": "envoy"}}}]
+    assert "from" not in policy["ingress"][1], "everyone"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +249,30 @@ def test_unsupported_value_is_refused_with_a_reason(values, reason):
         helm_template(merged(NEEDED, values))
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (picker(replica=2), "/router/epp': additional properties 'replica' not allowed"),
+        (picker(replicas="2"), "/router/epp/replicas': got string, want integer"),
+        (picker(flags={"drain-timeout": 30}), "/router/epp/flags/drain-timeout'"),
+        (picker(flags={"drain-timeout": "30 s"}), "/router/epp/flags/drain-timeout'"),
+        (picker(podDisruptionBudget={"minAvailable": "half"}), "does not match pattern"),
+        ({"router": {"monitoring": {"interval": "fast"}}}, "/router/monitoring/interval'"),
+        ({"httpRoute": {"requestTimeout": "5 minutes"}}, "/httpRoute/requestTimeout'"),
+        ({"inferenceExtension": {"replica": 2}}, "additional properties 'replica' not allowed"),
+        ({"routers": {}}, "additional properties 'routers' not allowed"),
+    ],
+)
+def test_schema_refuses_typos_and_wrong_types(values, reason):
+    with pytest.raises(RefusedError, match=re.escape(reason)):
+        helm_template(merged(NEEDED, values))
+
+
+def test_schema_takes_durations_of_each_kind():
+    flags = {"drain-timeout": 0, "finish-timeout": "1m30s", "refresh-metrics-interval": "1.5ms"}
+    assert helm_template(merged(NEEDED, merged(picker(flags=flags), {"global": {"imageRegistry": "r"}})))
+
+
 @pytest.mark.parametrize(("folder", "replicas"), [(KUSTOMIZE, 1), (HIGHLY_AVAILABLE, 2)], ids=["one replica", "two replicas"])
 def test_endpick_accepts_the_kustomization(folder, replicas):
     items = kustomized(folder)
@@ -236,6 +285,10 @@ def test_endpick_accepts_the_kustomization(folder, replicas):
     assert options["pool_name"] == only(items, "InferencePool")["metadata"]["name"]
     roles = [item["metadata"]["name"] for item in items if item["kind"] == "Role"]
     assert len(roles) == replicas
+    key, value = "endpick.dev/leader", "endpick"
+    assert only(items, "Service")["spec"]["selector"][key] == value
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert (labels.get(key, ""), options["ha_leader_label"]) == ((value, "") if replicas == 1 else ("", f"{key}={value}"))
 
 
 def test_image_takes_the_arguments_of_llm_d():
