@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry, MetricsAccess
 from endpick_kubernetes.election import Election
 from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
 from endpick_kubernetes.leader_label import LeaderLabel
+from endpick_kubernetes.metrics_access import MetricsReaders
 from endpick_kubernetes.parameters import (
     POOL_VERSIONS,
     DatedRewrites,
@@ -258,6 +259,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         super().__init__(name, parameters, context)
         registry = context.registry
         self._obstacles: dict[str, str] = {}
+        self._metrics_readers: MetricsReaders | None = None
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by outcome.", ("collection", "outcome"), registry=registry
         )
@@ -278,11 +280,19 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         if self.parameters.leader_label and not os.environ.get("POD_NAME"):
             raise ConfigurationError("`leaderLabel` (--ha-leader-label) needs the name of this Pod in $POD_NAME")
 
+    async def metrics_access(self, token: str) -> MetricsAccess:
+        if not token:
+            return MetricsAccess.UNKNOWN
+        if self._metrics_readers is None:
+            raise ConnectionError("the API server is not connected")
+        return await self._metrics_readers.access(token)
+
     async def run(self, registry: EndpointRegistry) -> None:
         parameters, context = self.parameters, self.context
         client, server = await asyncio.to_thread(connect, parameters.kubeconfig)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or client.namespace
         context.logger.info("connecting to the API server", extra={"server": server, "namespace": namespace})
+        self._metrics_readers = MetricsReaders(client)
         connection = Connection(
             client,
             namespace,
@@ -300,4 +310,5 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
             else:
                 await PoolFollower(parameters, connection, registry, registry.ready).run()
         finally:
+            self._metrics_readers = None
             await client.close()

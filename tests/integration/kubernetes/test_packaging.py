@@ -28,6 +28,7 @@ VARIABLES = {
     "$policy": "router.epp.networkPolicy",
     "$pool": "router.inferencePool",
     "$monitoring": "router.monitoring",
+    "$prometheus": "router.monitoring.prometheus",
     "$route": "httpRoute",
     "$rule": "provider.istio.destinationRule",
 }
@@ -138,6 +139,13 @@ def test_value_of_llm_d_is_taken_refused_or_idle(path):
         assert any(one == what.expected or (isinstance(one, str) and str(what.expected) in one) for one in found), found
 
 
+def test_metrics_without_auth_need_no_cluster_role():
+    for prometheus in ({"enabled": False}, {"enabled": True, "auth": {"enabled": False}}):
+        items = helm_template(merged(NEEDED, {"router": {"monitoring": {"prometheus": prometheus}}}))
+        assert "--metrics-endpoint-auth=false" in at(items, "Deployment", ARGUMENTS)
+        assert not {"Secret", "ClusterRole", "ClusterRoleBinding"} & {item["kind"] for item in items}
+
+
 def test_an_upgrade_with_another_weight_reloads():
     """Without new Pods: the picker keeps what it has learnt, and the kubelet renews the file within a minute."""
     assert "--watch-config" in at(helm_template(NEEDED), "Deployment", ARGUMENTS)
@@ -216,6 +224,12 @@ def test_all_options_render():
     assert only(items, "InferenceObjective")["spec"]["priority"] == -1
     (group,) = only(items, "PrometheusRule")["spec"]["groups"]
     assert all(rule["annotations"]["runbook_url"].startswith("https://docs.acme.example/how-to/runbooks/") for rule in group["rules"])
+    (scraped,) = only(items, "ServiceMonitor")["spec"]["endpoints"]
+    secret = only(items, "Secret")
+    assert scraped["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+    reader = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    bound = {item["roleRef"]["name"]: item["subjects"][0]["name"] for item in items if item["kind"] == "ClusterRoleBinding"}
+    assert bound == {only(items, "ClusterRole")["metadata"]["name"]: reader, "system:auth-delegator": "chat-epp"}
     (dashboard,) = [item["data"]["endpick.json"] for item in items if "grafana_dashboard" in item["metadata"].get("labels", {})]
     assert json.loads(dashboard)["uid"] == "endpick"
     (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]

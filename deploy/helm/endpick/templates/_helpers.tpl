@@ -32,6 +32,16 @@ endpick.dev/leader: {{ include "endpick.name" . }}
 epp-{{ .Release.Namespace }}-{{ $router.inferencePool.create | ternary .Release.Name (include "endpick.name" .) }}.llm-d.ai
 {{- end }}
 
+{{/*
+The Secret with the token of Prometheus; empty if everyone may read metrics.
+*/}}
+{{- define "endpick.metricsSecret" -}}
+{{- $prometheus := (include "endpick.values" . | fromYaml).router.monitoring.prometheus -}}
+{{- if and $prometheus.enabled $prometheus.auth.enabled -}}
+{{ $prometheus.auth.secretName | default (printf "%s-metrics" (include "endpick.name" .)) }}
+{{- end -}}
+{{- end }}
+
 {{- define "endpick.ports" -}}
 {{- range . }}
 - number: {{ if kindIs "map" . }}{{ .number }}{{ else }}{{ . }}{{ end }}

@@ -42,7 +42,6 @@ The values by llm-d's names of today, as YAML: what was given by those of the fo
 {{- if $router.proxy.enabled }}{{ fail "router.proxy.enabled (sidecar.enabled): this chart runs no Envoy beside endpick; put a gateway before it" }}{{ end -}}
 {{- if $router.tokenizer.enabled }}{{ fail "router.tokenizer.enabled: run vLLM's render server as a Deployment, and name it in token-producer, in pluginsCustomConfig" }}{{ end -}}
 {{- if $router.latencyPredictor.enabled }}{{ fail "router.latencyPredictor.enabled: run the latency predictor yourself, and name it in pluginsCustomConfig" }}{{ end -}}
-{{- if $router.monitoring.prometheus.auth.enabled }}{{ fail "router.monitoring.prometheus.auth.enabled: endpick asks for no token; use --metrics-client-ca-file, or a NetworkPolicy" }}{{ end -}}
 {{- if ne (dig "provider" "name" "" $router.monitoring | default "prometheusoperator") "prometheusoperator" }}{{ fail (printf "router.monitoring.provider.name: prometheusoperator, not %s: make its PodMonitoring yourself" $router.monitoring.provider.name) }}{{ end -}}
 {{- if not (has $values.provider.name (list "none" "istio")) }}{{ fail (printf "provider.name: none or istio, not %s: make its policies yourself" $values.provider.name) }}{{ end -}}
 {{- if not (has $router.modelServers.type (list "vllm" "sglang" "triton-tensorrt-llm" "trtllm-serve" "triton")) }}{{ fail (printf "router.modelServers.type: %s is none that endpick knows" $router.modelServers.type) }}{{ end -}}
