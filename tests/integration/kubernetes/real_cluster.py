@@ -35,6 +35,8 @@ class Container:
     pod: str
     folder: Path
     host: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
     process: asyncio.subprocess.Process
     ready: bool = False
     is_ending: bool = False
@@ -56,6 +58,12 @@ class Container:
         return False
 
 
+async def run(command: tuple[str, ...], environment: dict[str, str], folder: Path) -> asyncio.subprocess.Process:
+    """Start a container's process; it appends to the log of its Pod."""
+    with (folder / "log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(*command, env=environment, cwd=folder, stdout=log, stderr=log)
+
+
 @dataclass
 class Node:
     """Binds every Pod of the namespace, starts its command, and reports it Ready by its gRPC readiness probe."""
@@ -65,6 +73,7 @@ class Node:
     containers: dict[str, Container] = field(default_factory=dict)
     network: int = field(default_factory=lambda: 16 + secrets.randbelow(200))
     count: int = 0
+    restarts: bool = True
 
     async def run(self) -> None:
         while True:
@@ -105,15 +114,10 @@ class Node:
         (volume,) = [one["configMap"]["name"] for one in pod["spec"]["volumes"] if "configMap" in one]
         arguments = [argument.replace("/config/", f"{self.folder / volume}/") for argument in container["args"]]
         host = f"127.{self.network}.0.{self.count}"
-        with (folder / "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(str(BINARIES / container["command"][0]), *container["command"][1:], *arguments, f"--host={host}"),
-                env={**os.environ, **given, "KUBECONFIG": str(self.real.kubeconfig(token).rename(self.real.folder / f"of-{name}"))},
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-            )
-        return Container(name, folder, host, process)
+        command = (str(BINARIES / container["command"][0]), *container["command"][1:], *arguments, f"--host={host}")
+        kubeconfig = self.real.kubeconfig(token).rename(self.real.folder / f"of-{name}")
+        environment = {**os.environ, **given, "KUBECONFIG": str(kubeconfig)}
+        return Container(name, folder, host, command, environment, await run(command, environment, folder))
 
     async def look_after(self, pod: dict, container: Container) -> None:
         if "deletionTimestamp" in pod["metadata"] and not container.is_ending:
@@ -124,6 +128,9 @@ class Node:
         if ended and container.is_ending:
             await self.real.call("DELETE", path_of("pods", container.pod, NAMESPACE) + "?gracePeriodSeconds=0", ok=False)
             return
+        if ended and self.restarts:
+            container.process = await run(container.command, container.environment, container.folder)
+            ended = False
         (spec,) = pod["spec"]["containers"]
         ready = not ended and await container.is_serving(spec["readinessProbe"]["grpc"]["service"])
         if ready != container.ready or not pod.get("status", {}).get("podIP"):

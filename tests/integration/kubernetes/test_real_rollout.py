@@ -35,14 +35,19 @@ class Release:
         command = (self.helm, "upgrade", "--install", "chat", str(CHART), "--namespace", NAMESPACE, "--values", str(self.values))
         await self.cluster.run(*command, "--wait", "--timeout=60s", *options)
 
-    async def leader(self) -> Container:
-        """Wait until the Service routes to the holder of the lease and to no other Pod."""
+    async def holder(self) -> str:
+        """Identity in the lease."""
+        lease = await self.cluster.real.call("GET", LEASE, ok=False)
+        return str(lease.get("spec", {}).get("holderIdentity", ""))
+
+    async def leader(self, after: str = "") -> Container:
+        """Wait until the Service routes to the holder of the lease, another than `after`, and to no other Pod."""
         async with asyncio.timeout(60):
             while True:
-                lease = await self.cluster.real.call("GET", LEASE, ok=False)
-                holder = lease.get("spec", {}).get("holderIdentity", "").rpartition("_")[0]
-                if holder and await self.cluster.serving(SERVICE) == [holder]:
-                    return self.cluster.node.containers[holder]
+                identity = await self.holder()
+                pod = identity.rpartition("_")[0]
+                if identity not in ("", after) and await self.cluster.serving(SERVICE) == [pod]:
+                    return self.cluster.node.containers[pod]
                 await asyncio.sleep(0.01)
 
 
@@ -135,11 +140,19 @@ async def test_two_replicas_roll_out_and_fail_over(tmp_path):
         assert successor is not leader
         await running.run(*FINISHED)
 
-        began = time.perf_counter()
+        began, dead = time.perf_counter(), await release.holder()
         successor.process.kill()
-        last = await release.leader()
-        while last is successor:  # until its Pod is found unready
-            last = await release.leader()
-        print(f"  the leader was killed: the Service routes to the other after {time.perf_counter() - began:.1f} s")
-        assert last.ready
-        assert await last.ask() == ("10.1.0.7:8000", 0)
+        await running.routes_to(SERVICE)
+        await running.routes_to(SERVICE, successor.pod)
+        print(f"  the leader's process was killed: the Service routes to its Pod again after {time.perf_counter() - began:.1f} s")
+        assert await successor.ask() == ("10.1.0.7:8000", 0)
+        last = await release.leader(after=dead)
+
+        running.node.restarts = False
+        began = time.perf_counter()
+        last.process.kill()
+        await running.routes_to(SERVICE)
+        heir = await release.leader()
+        print(f"  the leader's node was lost: the Service routes to the other after {time.perf_counter() - began:.1f} s")
+        assert heir is not last
+        assert await heir.ask() == ("10.1.0.7:8000", 0)
