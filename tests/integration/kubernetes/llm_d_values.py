@@ -96,8 +96,10 @@ LLM_D: dict[str, Taken | Refused | WithoutEffect] = {
     "router.tracing.enabled": Taken(True, "Deployment", ARGUMENTS, "--tracing=true"),
     "router.tracing.otelExporterEndpoint": Taken("http://o:4317", "Deployment", VALUES_OF_VARIABLES, "http://o:4317", TRACED),
     "router.tracing.sampling": Taken({"sampler": "always_on"}, "Deployment", VALUES_OF_VARIABLES, "always_on", TRACED),
-    "router.proxy.enabled": Refused(True, "put a gateway before it"),
-    "router.proxy.mode": WithoutEffect("service", "of a proxy, which is refused"),
+    "router.proxy.enabled": Taken(
+        True, "Service", ("spec", "ports", "*", "name"), "http", {"router": {"proxy": {"image": "registry.example/envoy:1.40"}}}
+    ),
+    "router.proxy.mode": WithoutEffect("service", "of a proxy that is off"),
     "router.tokenizer.enabled": Refused(True, "run vLLM's render server as a Deployment"),
     "router.tokenizer.modelName": WithoutEffect("m", "of a server that is refused"),
     "router.latencyPredictor.enabled": Refused(True, "run the latency predictor yourself"),

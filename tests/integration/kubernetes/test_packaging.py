@@ -121,7 +121,8 @@ def test_templates_use_exactly_the_values():
     unused = {leaf for leaf in known if not any(within(leaf, path) or within(path, leaf) for path in used)}
     assert unused == set(), "no template uses these values"
     strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
-    assert strange == {"router.monitoring.provider.name"}, "templates use unknown values"
+    of_llm_d = {"router.monitoring.provider.name", "router.proxy.mode", "router.proxy.proxyType"}
+    assert strange == of_llm_d, "templates use unknown values"
 
 
 @pytest.mark.parametrize("path", LLM_D)
@@ -137,6 +138,14 @@ def test_value_of_llm_d_is_taken_refused_or_idle(path):
         before = values if what.beside is None else merged(what.beside, values)
         found = at(helm_template(before), what.kind, what.path)
         assert any(one == what.expected or (isinstance(one, str) and str(what.expected) in one) for one in found), found
+
+
+def test_policy_of_a_standalone_release_opens_the_port_of_envoy():
+    values = {"router": {"proxy": {"enabled": True, "image": "e:1"}, "epp": {"networkPolicy": {"enabled": True}}}}
+    items = helm_template(merged(NEEDED, values))
+    assert [each["ports"] for each in only(items, "NetworkPolicy")["spec"]["ingress"]] == [[{"port": "http"}], [{"port": "metrics"}]]
+    with pytest.raises(RefusedError, match=r"9002 with router\.proxy\.enabled"):
+        helm_template(merged(merged(NEEDED, values), picker(extProcPort=9100)))
 
 
 def test_metrics_without_auth_need_no_cluster_role():
@@ -254,7 +263,9 @@ def test_all_options_render():
         (picker(pluginsConfigFile="none.yaml"), "no none.yaml in pluginsCustomConfig"),
         (servers(type="other"), "none that endpick knows"),
         (servers(matchLabels=None), "which Pods are model servers"),
-        ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "put a gateway before it"),
+        ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "name an image of Envoy"),
+        ({"router": {"proxy": {"enabled": True, "image": "e:1", "mode": "service"}}}, "sidecar, not service"),
+        ({"router": {"proxy": {"enabled": True, "image": "e:1", "proxyType": "agentgateway"}}}, "envoy, not agentgateway"),
         ({"inferenceExtension": {"latencyPredictor": {"enabled": True}}}, "run the latency predictor yourself"),
     ],
 )

@@ -42,6 +42,12 @@ The Secret with the token of Prometheus; empty if everyone may read metrics.
 {{- end -}}
 {{- end }}
 
+{{- define "endpick.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
 {{- define "endpick.ports" -}}
 {{- range . }}
 - number: {{ if kindIs "map" . }}{{ .number }}{{ else }}{{ . }}{{ end }}
