@@ -13,8 +13,7 @@ from integration.plugins.serving import serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-CLUSTER = {"ClusterRole": f"{RBAC}/clusterroles", "ClusterRoleBinding": f"{RBAC}/clusterrolebindings"}
+KINDS = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
 async def test_only_the_reader_of_the_chart_reads_metrics(tmp_path):
@@ -22,9 +21,7 @@ async def test_only_the_reader_of_the_chart_reads_metrics(tmp_path):
     items = helm_template(merged(NEEDED, monitored), namespace="default", release="pool")
     async with RealApiServer(tmp_path) as real:
         for item in items:
-            if item["kind"] in CLUSTER:
-                await real.apply(f"{CLUSTER[item['kind']]}/{item['metadata']['name']}", item)
-            elif item["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+            if item["kind"] in KINDS:
                 await apply(real, item)
         for item in manifests("ServiceAccount"):
             await apply(real, item)
