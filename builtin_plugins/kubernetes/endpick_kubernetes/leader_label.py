@@ -23,6 +23,7 @@ class LeaderLabel:
         self._connection = connection
         self._is_due = False
         self._changed = asyncio.Event()
+        self._trouble = ""
 
     def put(self, is_due: bool) -> None:
         """Set whether this Pod has the label."""
@@ -37,10 +38,16 @@ class LeaderLabel:
             try:
                 async with asyncio.timeout(_ATTEMPT_SECONDS):
                     await self._apply()
+                self._trouble = ""
             except Exception as error:  # tried again until it holds
-                self._connection.logger.warning("the label %s of the leader cannot be set, trying again: %s", self._key, _describe(error))
+                self._log_once(_describe(error))
                 self._changed.set()
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _log_once(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._connection.logger.warning("the label %s of the leader cannot be set, trying again: %s", self._key, trouble)
 
     async def _apply(self) -> None:
         if not self._is_due:
@@ -64,4 +71,4 @@ class LeaderLabel:
 def _describe(error: Exception) -> str:
     if status_of(error) == 403:
         return f"{describe(error)}; the Role needs the verbs `list` and `patch` for pods"
-    return describe(error)
+    return describe(error) if str(error) else "no answer in time"
