@@ -59,7 +59,7 @@ async def test_followers_are_ready_and_the_leader_is_labelled(server, tmp_path, 
         assert server.objects[PODS][NAMES[1]]["metadata"]["labels"] == {"app": "epp", KEY: VALUE}
 
 
-async def test_released_lease_is_taken_without_waiting_for_the_next_attempt(server, tmp_path, monkeypatch):
+async def test_released_lease_is_taken_at_once(server, tmp_path, monkeypatch):
     slow = {"retryPeriod": "50s", "renewDeadline": "60s", "leaseDuration": "70s"}
     async with replicas(server, tmp_path, monkeypatch, **slow) as (one, _):
         await eventually(lambda: sum(watch.path == LEASES for watch in server.watches) == 2, lambda: "the lease is not watched")

@@ -29,11 +29,11 @@ class Release:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.helm, self.values, self.cluster = tool("HELM", "helm"), folder / "values.json", cluster
 
-    async def deploy(self, weight: int, *options: str) -> None:
-        """Install or upgrade, and wait until the Deployment is available."""
+    async def deploy(self, weight: int, *options: str) -> str:
+        """Install or upgrade, and wait until the Deployment is available; the notes of the chart."""
         self.values.write_text(weighted(weight))
         command = (self.helm, "upgrade", "--install", "chat", str(CHART), "--namespace", NAMESPACE, "--values", str(self.values))
-        await self.cluster.run(*command, "--wait", "--timeout=60s", *options)
+        return (await self.cluster.run(*command, "--wait", "--timeout=60s", *options)).partition("NOTES:")[2]
 
     async def holder(self) -> str:
         """Identity in the lease."""
@@ -101,7 +101,7 @@ async def test_one_replica_is_installed_reloaded_and_rolled_out(tmp_path):
         (first,) = running.pods()
         await running.routes_to(SERVICE, first.pod)
         assert await first.ask() == ("10.1.0.7:8000", 0)
-        await release.deploy(5)
+        assert f"kubectl rollout status --namespace {NAMESPACE} deployment/{SERVICE}" in await release.deploy(5)
         async with asyncio.timeout(30):
             while "configuration replaced" not in first.log():  # noqa: ASYNC110 - written by another process
                 await asyncio.sleep(0.05)
@@ -120,8 +120,10 @@ async def test_one_replica_is_installed_reloaded_and_rolled_out(tmp_path):
 async def test_two_replicas_roll_out_and_fail_over(tmp_path):
     async with released(tmp_path) as (running, release):
         async with watching(running, "scaling from one to two") as outage:
-            await release.deploy(1, "--set=router.epp.replicas=2")
+            notes = await release.deploy(1, "--set=router.epp.replicas=2")
             leader = await release.leader()
+        (show_leader,) = [line.partition("#")[0].split() for line in notes.splitlines() if "--selector" in line]
+        assert leader.pod in await running.run(*show_leader)
         assert not outage.seconds, "scaling to two leaves the Service without an endpoint"
         (follower,) = [one for one in running.pods() if one is not leader]
         assert follower.ready
