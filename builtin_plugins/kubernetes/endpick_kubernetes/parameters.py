@@ -192,8 +192,21 @@ class KubernetesDiscoveryParameters(Parameters):
     ] = 5.0
     leader_election: Annotated[
         bool,
-        Field(alias="leaderElection", description="Elect one replica by a Lease. The others stand by and report NOT_SERVING."),
+        Field(
+            alias="leaderElection",
+            description="Elect one replica by a Lease. The others stand by and, without `leaderLabel`, report NOT_SERVING.",
+        ),
     ] = False
+    leader_label: Annotated[
+        str,
+        Field(
+            alias="leaderLabel",
+            pattern=r"^([^=]+=[^=]+)?$",
+            description="Label that the leader puts on its Pod ($POD_NAME) and takes off others, as `key=value`. A Service can then select "
+            "the leader, so the others report SERVING.",
+            examples=["endpick.dev/leader=my-epp"],
+        ),
+    ] = ""
     populate_followers: Annotated[
         bool,
         Field(
@@ -233,6 +246,8 @@ class KubernetesDiscoveryParameters(Parameters):
             return "`endpointSelector` needs `endpointTargetPorts` (--endpoint-target-ports): 1 to 8 ports"
         if self.pool_name and self.pool_group not in POOL_VERSIONS:
             return f"`poolGroup` is {' or '.join(POOL_VERSIONS)}, not '{self.pool_group}'"
+        if self.leader_label and not self.leader_election:
+            return "`leaderLabel` (--ha-leader-label) needs `leaderElection` (--ha-enable-leader-election)"
         if not self.retry_period < self.renew_deadline < self.lease_duration:
             return "`retryPeriod` must be shorter than `renewDeadline`, and that than `leaseDuration`, or two replicas could lead"
         return ""

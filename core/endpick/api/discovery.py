@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from endpick.api.endpoint import Endpoint
@@ -55,6 +56,14 @@ class EndpointRegistry(Protocol):
         """Wait until the process shuts down."""
 
 
+class MetricsAccess(StrEnum):
+    """Answer to a client of `/metrics`."""
+
+    GRANTED = "granted"
+    UNKNOWN = "unknown"  # no token, or one that nobody has
+    FORBIDDEN = "forbidden"
+
+
 class EndpointDiscovery(Plugin[P]):
     """Finds the endpoints of the pool. A configuration has one."""
 
@@ -67,6 +76,13 @@ class EndpointDiscovery(Plugin[P]):
     def not_ready_because(self) -> str:
         """Why `registry.ready()` was not called yet, for the error when start-up times out; empty if unknown."""
         return ""
+
+    async def metrics_access(self, token: str) -> MetricsAccess:
+        """Whether the owner of a bearer token, empty for none, may read `/metrics`. Called for each scrape with `--metrics-endpoint-auth`.
+
+        Default: everyone may.
+        """
+        return MetricsAccess.GRANTED
 
     @abstractmethod
     async def run(self, registry: EndpointRegistry) -> None:

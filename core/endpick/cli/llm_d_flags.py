@@ -252,7 +252,9 @@ FLAGS = (
     LlmDFlag("health-checking", "bool", "false", note="always on; NOT_SERVING while endpick is not ready, when llm-d reports SERVING"),
     LlmDFlag("metrics-cert-dir", "string"),
     LlmDFlag("metrics-client-ca-file", "string"),
-    LlmDFlag("metrics-endpoint-auth", "bool", "true", Effect.NONE, "clients of /metrics need no token", ("false",)),
+    LlmDFlag(
+        "metrics-endpoint-auth", "bool", "true", Effect.KUBERNETES, "off by default; only kubernetes-discovery asks for a token", ("false",)
+    ),
     LlmDFlag("metrics-port", "int", "9090"),
     LlmDFlag("metrics-staleness-threshold", "duration", "2s"),
     LlmDFlag(

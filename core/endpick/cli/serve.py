@@ -88,6 +88,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("tls-cipher-suites", "TLS 1.2 cipher suites by IANA name, separated by commas.", multiple=True),
         _option("metrics-cert-dir", "Folder with tls.crt and tls.key for the metrics port.", type=_FILE),
         _option("metrics-client-ca-file", "Require client certificates on the metrics port signed by this CA.", type=_FILE),
+        _boolean("metrics-endpoint-auth", "Ask Kubernetes for each client of /metrics, by its token."),
         _option("admin-token-file", "Bearer token for the admin API on the metrics port. Default: only loopback clients.", type=_FILE),
     ),
     "Kubernetes": (
@@ -98,6 +99,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("endpoint-target-ports", "Ports of each selected Pod, separated by commas.", multiple=True),
         _option("kubeconfig", "Kubeconfig file. Default: $KUBECONFIG, else the service account.", default=""),
         _boolean("ha-enable-leader-election", "Elect one serving replica with a Lease; the others are not ready."),
+        _option("ha-leader-label", "Label key=value of the leader's Pod, for a Service; the other replicas are ready, too.", default=""),
     ),
     "Endpoints": (
         _boolean("disable-endpoint-subset-filter", "Ignore the gateway's subset hint."),

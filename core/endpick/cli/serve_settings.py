@@ -30,6 +30,7 @@ class PoolOptions(TypedDict):
     endpoint_target_ports: tuple[str, ...]
     kubeconfig: str
     ha_enable_leader_election: bool
+    ha_leader_label: str
 
 
 class ServeOptions(PoolOptions):
@@ -60,6 +61,7 @@ class ServeOptions(PoolOptions):
     tls_cipher_suites: tuple[str, ...]
     metrics_cert_dir: Path | None
     metrics_client_ca_file: Path | None
+    metrics_endpoint_auth: bool
     admin_token_file: Path | None
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
@@ -157,6 +159,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         metrics_host=host,
         metrics_port=options["metrics_port"],
         metrics_tls=_metrics_tls(options),
+        metrics_auth=options["metrics_endpoint_auth"],
         admin_token_file=options["admin_token_file"],
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         unready_without_endpoints=options["unready_without_endpoints"],
@@ -240,6 +243,7 @@ def pool_of(options: PoolOptions) -> PoolSettings:
             target_ports(options["endpoint_target_ports"]),
             options["kubeconfig"],
             options["ha_enable_leader_election"],
+            options["ha_leader_label"],
         )
     except PoolSettingsError as problem:
         raise click.UsageError(str(problem)) from problem

@@ -123,7 +123,7 @@ class DiscoveryTask:
         if not isinstance(instance.plugin, EndpointDiscovery):
             raise TypeError(f"{instance.origin} is not an endpoint discovery")
         self.instance = instance
-        self._plugin: EndpointDiscovery[Parameters] = instance.plugin
+        self.plugin: EndpointDiscovery[Parameters] = instance.plugin
         self._table = table
         self._registry = Registry(table)
         self._telemetry = telemetry
@@ -149,7 +149,7 @@ class DiscoveryTask:
         if self._table.is_ready.is_set():
             return
         if not self._task.done():
-            reason = self._plugin.not_ready_because
+            reason = self.plugin.not_ready_because
             raise TimeoutError(f"reported no endpoints within {timeout_seconds:g} s{reason and f': {reason}'}")
         self._task.result()
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
@@ -168,7 +168,7 @@ class DiscoveryTask:
         while True:
             started = loop.time()
             try:
-                return await self._plugin.run(self._registry)
+                return await self.plugin.run(self._registry)
             except ConfigurationError as error:
                 if not self._table.is_ready.is_set():
                     raise

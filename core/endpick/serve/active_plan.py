@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endpick.api.access import Access
+from endpick.api.discovery import MetricsAccess
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Plugin
 from endpick.data.collection import CollectionLoop, CollectionSettings
@@ -73,6 +74,12 @@ class ActivePlan:
     def instances(self) -> Iterable[Instance]:
         """The current instances; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
+
+    async def metrics_access(self, token: str) -> MetricsAccess:
+        """Asks the discovery. Raises ConnectionError before there is one."""
+        if self._discovery is None:
+            raise ConnectionError("discovery has not started")
+        return await self._discovery.plugin.metrics_access(token)
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
         """Discover the endpoints and collect their data. Raises StartRefused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from aiohttp import web
@@ -14,6 +14,7 @@ from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from endpick.api.discovery import MetricsAccess
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
@@ -145,6 +146,7 @@ _SHUTDOWN_SECONDS = 1.0
 _REFRESH_SECONDS = 1.0
 
 Report = Callable[[], tuple[bool, str]]
+Access = Callable[[str], Awaitable[MetricsAccess]]
 
 
 class AdminServer:
@@ -159,12 +161,17 @@ class AdminServer:
         port: int,
         tls: TlsSettings | None = None,
         api: AdminAPI | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`."""
+        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`.
+
+        `access` decides by the bearer token, empty for none, who may read the metrics; None is everyone.
+        """
         self._gather = gather
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._report = report
+        self._access = access
         self._address = ListenSettings(host, port, tls)
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
@@ -202,6 +209,8 @@ class AdminServer:
             certificate.refresh(counters)
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        if self._access is not None:
+            await _authorize(request, self._access)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         self._gather()
         # In a thread: a page of 1 MB takes 50 ms.
@@ -213,3 +222,17 @@ class AdminServer:
     async def _healthz(self, _request: web.Request) -> web.Response:
         ready, text = self._report()
         return web.Response(text=text, status=200 if ready else 503)
+
+
+async def _authorize(request: web.Request, access: Access) -> None:
+    """Raises HTTPException unless the bearer token may read metrics."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    try:
+        answer = await access(token.strip() if scheme.lower() == "bearer" else "")
+    except PLUGIN_ERRORS as error:
+        _log.warning("a client of /metrics is refused, for its token cannot be checked: %s", describe_error(error))
+        raise web.HTTPServiceUnavailable from error
+    if answer is MetricsAccess.UNKNOWN:
+        raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+    if answer is not MetricsAccess.GRANTED:
+        raise web.HTTPForbidden

@@ -124,6 +124,7 @@ class _Process:
             settings.metrics_port,
             settings.metrics_tls,
             self._admin_api(),
+            self._current.metrics_access if settings.metrics_auth else None,
         )
         metrics_port = await _start(self._stack, admin)
         health = open_server("h2", settings.health, health_methods(self._board))

@@ -35,6 +35,7 @@ class ServeSettings:
     metrics_host: str = ""
     metrics_port: int = 9090
     metrics_tls: TlsSettings | None = None
+    metrics_auth: bool = False  # the discovery decides who may read /metrics
     admin_token_file: Path | None = None
     metrics_staleness_seconds: float = 2.0  # pool gauges leave out older values
     unready_without_endpoints: bool = False

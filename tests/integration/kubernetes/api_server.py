@@ -122,11 +122,22 @@ class ApiServer:
         instead = self.instead(request)
         if instead is not None:
             return instead
+        if request.method == "PATCH":
+            return self._label(request.path.rpartition("/")[2], (await request.json())["metadata"]["labels"])
         if request.method != "GET":
             return self._write(await request.json(), create=request.method == "POST")
         if request.path not in self.objects:
             return status(404, "NotFound")
         return await self._watch(request) if "watch" in request.query else self._list(request)
+
+    def _label(self, name: str, changes: dict[str, str | None]) -> web.Response:
+        """Merge labels into those of a Pod; None removes one."""
+        if name not in self.objects[PODS]:
+            return status(404, "NotFound")
+        known = self.objects[PODS][name]
+        labels = {key: value for key, value in {**known["metadata"].get("labels", {}), **changes}.items() if value is not None}
+        self.put(PODS, name, **{**known, "metadata": {"labels": labels}})
+        return web.json_response(self.objects[PODS][name])
 
     def _write(self, item: dict, *, create: bool) -> web.Response:
         """Create or replace a lease; 409 if its version has changed."""

@@ -108,7 +108,7 @@ class RealApiServer:
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"default={peer}",
         }
-        self._run("etcd", [self.etcd_binary, "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())])
+        self.run("etcd", [self.etcd_binary, "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())])
 
     async def start(self, name: str = "apiserver", port: int | None = None) -> float:
         """Start the API server, or another one of the same storage on another port; returns how many seconds it took to be ready."""
@@ -131,7 +131,7 @@ class RealApiServer:
             "service-account-signing-key-file": self.key,
         }
         began = time.monotonic()
-        self._run(name, [self.kube, *(f"--{name}={value}" for name, value in options.items())])
+        self.run(name, [self.kube, *(f"--{name}={value}" for name, value in options.items())])
         while True:
             try:
                 async with self.client.get(f"https://127.0.0.1:{port}/readyz") as response:
@@ -149,7 +149,7 @@ class RealApiServer:
         process.kill() if crash else process.terminate()
         await asyncio.to_thread(process.wait)
 
-    def _run(self, name: str, command: list[str]) -> None:
+    def run(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -12,16 +12,23 @@ from integration.kubernetes.real_api_server import RealApiServer, path_of
 DEPLOY = Path(__file__).parents[3] / "deploy"
 KUSTOMIZE = DEPLOY / "kustomize"
 HIGHLY_AVAILABLE = DEPLOY / "kustomize-ha"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/default/configmaps",
     "Service": "/api/v1/namespaces/default/services",
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+    "Role": f"{RBAC}/namespaces/default/roles",
+    "RoleBinding": f"{RBAC}/namespaces/default/rolebindings",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
     "InferencePool": path_of("inferencepools"),
     "InferenceObjective": path_of("inferenceobjectives"),
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
+    "Secret": "/api/v1/namespaces/default/secrets",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
 }
+CHART_ONLY = {"InferenceObjective", "NetworkPolicy", "Secret", "ClusterRole", "ClusterRoleBinding"}
 
 
 def documents(text: str) -> list[dict]:

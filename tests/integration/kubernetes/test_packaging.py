@@ -25,8 +25,10 @@ VARIABLES = {
     "$router": "router",
     "$epp": "router.epp",
     "$metrics": "router.epp.metricsDataSource",
+    "$policy": "router.epp.networkPolicy",
     "$pool": "router.inferencePool",
     "$monitoring": "router.monitoring",
+    "$prometheus": "router.monitoring.prometheus",
     "$route": "httpRoute",
     "$rule": "provider.istio.destinationRule",
 }
@@ -66,6 +68,13 @@ CASES = {
                 "affinity": {"nodeAffinity": {}},
                 "tolerations": [{"operator": "Exists"}],
                 "podAnnotations": {"a": "b"},
+                "nodeSelector": {"zone": "a"},
+                "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+                "imagePullSecrets": [{"name": "registry"}],
+                "strategy": {"type": "Recreate"},
+                "minReadySeconds": 5,
+                "podDisruptionBudget": {"minAvailable": 1},
+                "networkPolicy": {"enabled": True, "gateways": [{"podSelector": {"matchLabels": {"app": "envoy"}}}]},
             },
             "extraServicePorts": [{"name": "x", "port": 1234}],
             "monitoring": {
@@ -112,7 +121,8 @@ def test_templates_use_exactly_the_values():
     unused = {leaf for leaf in known if not any(within(leaf, path) or within(path, leaf) for path in used)}
     assert unused == set(), "no template uses these values"
     strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
-    assert strange == {"router.monitoring.provider.name"}, "templates use unknown values"
+    of_llm_d = {"router.monitoring.provider.name", "router.proxy.mode", "router.proxy.proxyType"}
+    assert strange == of_llm_d, "templates use unknown values"
 
 
 @pytest.mark.parametrize("path", LLM_D)
@@ -128,6 +138,21 @@ def test_value_of_llm_d_is_taken_refused_or_idle(path):
         before = values if what.beside is None else merged(what.beside, values)
         found = at(helm_template(before), what.kind, what.path)
         assert any(one == what.expected or (isinstance(one, str) and str(what.expected) in one) for one in found), found
+
+
+def test_policy_of_a_standalone_release_opens_the_port_of_envoy():
+    values = {"router": {"proxy": {"enabled": True, "image": "e:1"}, "epp": {"networkPolicy": {"enabled": True}}}}
+    items = helm_template(merged(NEEDED, values))
+    assert [each["ports"] for each in only(items, "NetworkPolicy")["spec"]["ingress"]] == [[{"port": "http"}], [{"port": "metrics"}]]
+    with pytest.raises(RefusedError, match=r"9002 with router\.proxy\.enabled"):
+        helm_template(merged(merged(NEEDED, values), picker(extProcPort=9100)))
+
+
+def test_metrics_without_auth_need_no_cluster_role():
+    for prometheus in ({"enabled": False}, {"enabled": True, "auth": {"enabled": False}}):
+        items = helm_template(merged(NEEDED, {"router": {"monitoring": {"prometheus": prometheus}}}))
+        assert "--metrics-endpoint-auth=false" in at(items, "Deployment", ARGUMENTS)
+        assert not {"Secret", "ClusterRole", "ClusterRoleBinding"} & {item["kind"] for item in items}
 
 
 def test_an_upgrade_with_another_weight_reloads():
@@ -150,6 +175,7 @@ def test_chart_without_a_pool_selects_pods_by_label():
     assert (pool_of(options).selector, pool_of(options).target_ports) == ("app=vllm", (1, 2))
     rules = only(items, "Role")["rules"]
     assert [rule["resources"] for rule in rules] == [["pods"], ["leases"], ["leases"]]
+    assert rules[0]["verbs"] == ["list", "watch", "patch"]
     assert rules[-1]["resourceNames"] == [lease_name("models", "", "chat-epp-5d9c7b-x2x4z")]
 
 
@@ -170,7 +196,11 @@ def test_endpick_accepts_the_rendered_chart(case):
     assert (options["pool_name"], options["pool_namespace"], options["grpc_port"]) == ("chat", "models", port)
 
     labels = pod["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= labels
+    leads = {"endpick.dev/leader": "chat-epp"}
+    assert service["spec"]["selector"] == {"inferencepool": "chat-epp", **leads}
+    assert (leads.items() <= labels) != options["ha_enable_leader_election"], "of several Pods, the leader puts it on its own"
+    assert options["ha_leader_label"] == ("endpick.dev/leader=chat-epp" if options["ha_enable_leader_election"] else "")
+    assert not leads.items() & deployment["spec"]["selector"]["matchLabels"].items()
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels
     reference = pool["spec"].get("endpointPickerRef") or pool["spec"]["extensionRef"]
     assert reference["name"] == service["metadata"]["name"] == "chat-epp"
@@ -189,6 +219,7 @@ def test_endpick_accepts_the_rendered_chart(case):
     role = only(items, "Role")
     verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"] if resource != "leases"}
     assert set(verbs) == {"pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"}
+    assert verbs.pop("pods") == ["list", "watch", *(["patch"] if options["ha_enable_leader_election"] else [])]
     assert all(each == ["list", "watch"] for each in verbs.values())
     leases = [(rule["verbs"], rule.get("resourceNames")) for rule in role["rules"] if "leases" in rule["resources"]]
     named = [lease_name("models", "chat", "")]
@@ -202,10 +233,27 @@ def test_all_options_render():
     assert only(items, "InferenceObjective")["spec"]["priority"] == -1
     (group,) = only(items, "PrometheusRule")["spec"]["groups"]
     assert all(rule["annotations"]["runbook_url"].startswith("https://docs.acme.example/how-to/runbooks/") for rule in group["rules"])
+    (scraped,) = only(items, "ServiceMonitor")["spec"]["endpoints"]
+    secret = only(items, "Secret")
+    assert scraped["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+    reader = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    bound = {item["roleRef"]["name"]: item["subjects"][0]["name"] for item in items if item["kind"] == "ClusterRoleBinding"}
+    assert bound == {only(items, "ClusterRole")["metadata"]["name"]: reader, "system:auth-delegator": "chat-epp"}
     (dashboard,) = [item["data"]["endpick.json"] for item in items if "grafana_dashboard" in item["metadata"].get("labels", {})]
     assert json.loads(dashboard)["uid"] == "endpick"
     (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert {"name": "A", "value": "b"} in container["env"]
+    deployment = only(items, "Deployment")["spec"]
+    assert (deployment["strategy"], deployment["minReadySeconds"]) == ({"type": "Recreate"}, 5)
+    pod = deployment["template"]["spec"]
+    assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"zone": "a"}, [{"name": "registry"}])
+    assert pod["topologySpreadConstraints"][0]["maxSkew"] == 1
+    budget, policy = only(items, "PodDisruptionBudget")["spec"], only(items, "NetworkPolicy")["spec"]
+    assert budget == {"minAvailable": 1, "selector": deployment["selector"]}
+    assert policy["podSelector"] == deployment["selector"]
+    assert [each["ports"] for each in policy["ingress"]] == [[{"port": "grpc"}], [{"port": "metrics"}]]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"app": "envoy"}}}]
+    assert "from" not in policy["ingress"][1], "everyone"
 
 
 @pytest.mark.parametrize(
@@ -215,13 +263,39 @@ def test_all_options_render():
         (picker(pluginsConfigFile="none.yaml"), "no none.yaml in pluginsCustomConfig"),
         (servers(type="other"), "none that endpick knows"),
         (servers(matchLabels=None), "which Pods are model servers"),
-        ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "put a gateway before it"),
+        ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "name an image of Envoy"),
+        ({"router": {"proxy": {"enabled": True, "image": "e:1", "mode": "service"}}}, "sidecar, not service"),
+        ({"router": {"proxy": {"enabled": True, "image": "e:1", "proxyType": "agentgateway"}}}, "envoy, not agentgateway"),
         ({"inferenceExtension": {"latencyPredictor": {"enabled": True}}}, "run the latency predictor yourself"),
     ],
 )
 def test_unsupported_value_is_refused_with_a_reason(values, reason):
     with pytest.raises(RefusedError, match=reason):
         helm_template(merged(NEEDED, values))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (picker(replica=2), "/router/epp': additional properties 'replica' not allowed"),
+        (picker(replicas="2"), "/router/epp/replicas': got string, want integer"),
+        (picker(flags={"drain-timeout": 30}), "/router/epp/flags/drain-timeout'"),
+        (picker(flags={"drain-timeout": "30 s"}), "/router/epp/flags/drain-timeout'"),
+        (picker(podDisruptionBudget={"minAvailable": "half"}), "does not match pattern"),
+        ({"router": {"monitoring": {"interval": "fast"}}}, "/router/monitoring/interval'"),
+        ({"httpRoute": {"requestTimeout": "5 minutes"}}, "/httpRoute/requestTimeout'"),
+        ({"inferenceExtension": {"replica": 2}}, "additional properties 'replica' not allowed"),
+        ({"routers": {}}, "additional properties 'routers' not allowed"),
+    ],
+)
+def test_schema_refuses_typos_and_wrong_types(values, reason):
+    with pytest.raises(RefusedError, match=re.escape(reason)):
+        helm_template(merged(NEEDED, values))
+
+
+def test_schema_takes_durations_of_each_kind():
+    flags = {"drain-timeout": 0, "finish-timeout": "1m30s", "refresh-metrics-interval": "1.5ms"}
+    assert helm_template(merged(NEEDED, merged(picker(flags=flags), {"global": {"imageRegistry": "r"}})))
 
 
 @pytest.mark.parametrize(("folder", "replicas"), [(KUSTOMIZE, 1), (HIGHLY_AVAILABLE, 2)], ids=["one replica", "two replicas"])
@@ -236,6 +310,10 @@ def test_endpick_accepts_the_kustomization(folder, replicas):
     assert options["pool_name"] == only(items, "InferencePool")["metadata"]["name"]
     roles = [item["metadata"]["name"] for item in items if item["kind"] == "Role"]
     assert len(roles) == replicas
+    key, value = "endpick.dev/leader", "endpick"
+    assert only(items, "Service")["spec"]["selector"][key] == value
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert (labels.get(key, ""), options["ha_leader_label"]) == ((value, "") if replicas == 1 else ("", f"{key}={value}"))
 
 
 def test_image_takes_the_arguments_of_llm_d():

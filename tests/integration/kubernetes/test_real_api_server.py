@@ -19,7 +19,7 @@ from endpick_kubernetes.follower import connect, resource, status_of
 from endpick_kubernetes.peers import KubernetesPeerDiscovery, PeerParameters
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
-from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
+from integration.kubernetes.real_manifests import CHART_ONLY, COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
 from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
 pytestmark = [
@@ -219,13 +219,21 @@ async def test_service_account_has_no_further_permissions(tmp_path):
 async def test_server_accepts_every_manifest(tmp_path):
     async with RealApiServer(tmp_path) as real:
         accepted = await check_all(real, manifests(folder=HIGHLY_AVAILABLE))
-    assert accepted == set(COLLECTIONS) - {"InferenceObjective"}
+    assert accepted == set(COLLECTIONS) - CHART_ONLY
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_server_accepts_the_rendered_chart(tmp_path, replicas):
-    more = {"router": {"epp": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}}
-    rendered = helm_template(merged(NEEDED, more), namespace="default")
+    epp = {"replicas": replicas, "podDisruptionBudget": {"maxUnavailable": "50%"}, "networkPolicy": {"enabled": True}}
+    more = {
+        "router": {
+            "epp": epp,
+            "inferenceObjectives": [{"name": "batch", "priority": -1}],
+            "monitoring": {"prometheus": {"enabled": True}},
+            "proxy": {"enabled": True, "image": "registry.example/envoy:1.40"},
+        }
+    }
+    rendered = [item for item in helm_template(merged(NEEDED, more), namespace="default") if item["kind"] != "ServiceMonitor"]
     async with RealApiServer(tmp_path) as real:
         assert await check_all(real, rendered) == set(COLLECTIONS)
 

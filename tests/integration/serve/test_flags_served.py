@@ -157,7 +157,7 @@ async def test_tls_version_and_suites_follow_the_flags(folder):
 async def test_flags_without_effect_are_logged(folder):
     async with serving(folder, *FILE, "--metrics-endpoint-auth=true", "--tracing=true") as picker:
         (told,) = await picker.logged("some flags have no effect here")
-        assert "--metrics-endpoint-auth: clients of /metrics need no token" in str(told["flags"])
+        assert "--metrics-endpoint-auth: off by default; only kubernetes-discovery asks for a token" in str(told["flags"])
         assert "llm_d_epp_info" in await page(picker, None)
     async with serving(folder, *FILE, "--metrics-endpoint-auth=false") as picker:
         assert "llm_d_epp_info" in await page(picker, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from endpick.api.discovery import EndpointDiscovery
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
-from endpick.host.planning.builder import PlanBuilder, add_instance, look_up_kind
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, add_instance, look_up_kind
 
 DEFAULT_DISCOVERY = "file-discovery"
 POOL_DISCOVERY = "kubernetes-discovery"
@@ -32,6 +32,7 @@ class PoolSettings:
     target_ports: tuple[int, ...] = ()  # of selected Pods
     kubeconfig: str = ""  # path
     leader_election: bool = False  # through a Lease
+    leader_label: str = ""  # of the leader's Pod
 
     def __post_init__(self) -> None:
         if self.name and self.selector:
@@ -54,6 +55,7 @@ class PoolSettings:
             "endpointTargetPorts": list(self.target_ports),
             "kubeconfig": self.kubeconfig,
             "leaderElection": self.leader_election,
+            "leaderLabel": self.leader_label,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -94,14 +96,8 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
                 help="remove the flag, or the discovery",
             )
         named = look_up_kind(name, path, EndpointDiscovery, builder)
-        is_pool = pool.leader_election and named is not None and named.type == POOL_DISCOVERY
-        if is_pool and named is not None and "leaderElection" not in named.place.block():
-            builder.report(
-                Code.W0204,
-                f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
-                path,
-                help=f"write `leaderElection: true` into the parameters of '{named.name}'",
-            )
+        if named is not None:
+            _report_idle_flags(named, path, pool, builder)
         return None if named is None else named.name
     if builder.loaded.is_damaged(("dataLayer",)):
         return None
@@ -110,6 +106,22 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
     reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
     parameters = {"path": str(builder.endpoints_file.absolute()), "watchFile": True}
     return add_instance(builder, DEFAULT_DISCOVERY, reason, "discovery", parameters).name
+
+
+def _report_idle_flags(named: DraftInstance, path: DocumentPath, pool: PoolSettings, builder: PlanBuilder) -> None:
+    """Warnings for flags about the election that a named discovery does not get."""
+    elects = named.type == POOL_DISCOVERY
+    given = {"--ha-enable-leader-election": ("leaderElection", "true")} if elects and pool.leader_election else {}
+    if pool.leader_label:
+        given["--ha-leader-label"] = ("leaderLabel", pool.leader_label)
+    for flag, (parameter, value) in given.items():
+        if parameter not in named.place.block():
+            builder.report(
+                Code.W0204,
+                f"{flag} has no effect: the configuration names the discovery '{named.name}' without it",
+                path,
+                help=f"write `{parameter}: {value}` into the parameters of '{named.name}'" if elects else "remove the flag",
+            )
 
 
 def discovery_by_flags(loaded: LoadedConfig) -> Diagnostic | None:

@@ -11,6 +11,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 inferencepool: {{ include "endpick.name" . }}
 {{- end }}
 
+{{/*
+The Service selects it. The leader sets it on its own Pod; a single replica has it from the start.
+*/}}
+{{- define "endpick.leader" -}}
+endpick.dev/leader: {{ include "endpick.name" . }}
+{{- end }}
+
 {{- define "endpick.image" -}}
 {{- $image := .image -}}
 {{- if kindIs "map" $image -}}
@@ -23,6 +30,22 @@ inferencepool: {{ include "endpick.name" . }}
 {{- define "endpick.lease" -}}
 {{- $router := (include "endpick.values" . | fromYaml).router -}}
 epp-{{ .Release.Namespace }}-{{ $router.inferencePool.create | ternary .Release.Name (include "endpick.name" .) }}.llm-d.ai
+{{- end }}
+
+{{/*
+The Secret with the token of Prometheus; empty if everyone may read metrics.
+*/}}
+{{- define "endpick.metricsSecret" -}}
+{{- $prometheus := (include "endpick.values" . | fromYaml).router.monitoring.prometheus -}}
+{{- if and $prometheus.enabled $prometheus.auth.enabled -}}
+{{ $prometheus.auth.secretName | default (printf "%s-metrics" (include "endpick.name" .)) }}
+{{- end -}}
+{{- end }}
+
+{{- define "endpick.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "endpick.ports" -}}

@@ -15,7 +15,7 @@ The values by llm-d's names of today, as YAML: what was given by those of the fo
 {{- range $name := list "monitoring" "tracing" "latencyPredictor" -}}
   {{- if hasKey $extension $name -}}{{- $_ := set $router $name (mergeOverwrite (get $router $name) (get $extension $name)) -}}{{- end -}}
 {{- end -}}
-{{- if hasKey $extension "sidecar" -}}{{- $_ := set $router "proxy" $extension.sidecar -}}{{- end -}}
+{{- if hasKey $extension "sidecar" -}}{{- $_ := set $router "proxy" (mergeOverwrite $router.proxy $extension.sidecar) -}}{{- end -}}
 {{- if hasKey $extension "extraServicePorts" -}}{{- $_ := set $router "extraServicePorts" $extension.extraServicePorts -}}{{- end -}}
 {{- if hasKey $extension "failureMode" -}}{{- $_ := set $router.inferencePool "failureMode" $extension.failureMode -}}{{- end -}}
 {{- range $old, $new := dict "targetPorts" "targetPorts" "modelServerType" "type" "modelServerProtocol" "protocol" -}}
@@ -39,10 +39,14 @@ The values by llm-d's names of today, as YAML: what was given by those of the fo
 {{- define "endpick.check" -}}
 {{- $values := include "endpick.values" . | fromYaml -}}
 {{- $router := $values.router -}}
-{{- if $router.proxy.enabled }}{{ fail "router.proxy.enabled (sidecar.enabled): this chart runs no Envoy beside endpick; put a gateway before it" }}{{ end -}}
+{{- if $router.proxy.enabled }}
+{{- if not $router.proxy.image }}{{ fail "router.proxy.image (sidecar.image): name an image of Envoy 1.40 or newer" }}{{ end -}}
+{{- if ne ($router.proxy.mode | default "sidecar") "sidecar" }}{{ fail (printf "router.proxy.mode: sidecar, not %s" $router.proxy.mode) }}{{ end -}}
+{{- if ne ($router.proxy.proxyType | default "envoy") "envoy" }}{{ fail (printf "router.proxy.proxyType: envoy, not %s" $router.proxy.proxyType) }}{{ end -}}
+{{- if ne (int $router.epp.extProcPort) 9002 }}{{ fail "router.epp.extProcPort: 9002 with router.proxy.enabled" }}{{ end -}}
+{{- end -}}
 {{- if $router.tokenizer.enabled }}{{ fail "router.tokenizer.enabled: run vLLM's render server as a Deployment, and name it in token-producer, in pluginsCustomConfig" }}{{ end -}}
 {{- if $router.latencyPredictor.enabled }}{{ fail "router.latencyPredictor.enabled: run the latency predictor yourself, and name it in pluginsCustomConfig" }}{{ end -}}
-{{- if $router.monitoring.prometheus.auth.enabled }}{{ fail "router.monitoring.prometheus.auth.enabled: endpick asks for no token; use --metrics-client-ca-file, or a NetworkPolicy" }}{{ end -}}
 {{- if ne (dig "provider" "name" "" $router.monitoring | default "prometheusoperator") "prometheusoperator" }}{{ fail (printf "router.monitoring.provider.name: prometheusoperator, not %s: make its PodMonitoring yourself" $router.monitoring.provider.name) }}{{ end -}}
 {{- if not (has $values.provider.name (list "none" "istio")) }}{{ fail (printf "provider.name: none or istio, not %s: make its policies yourself" $values.provider.name) }}{{ end -}}
 {{- if not (has $router.modelServers.type (list "vllm" "sglang" "triton-tensorrt-llm" "trtllm-serve" "triton")) }}{{ fail (printf "router.modelServers.type: %s is none that endpick knows" $router.modelServers.type) }}{{ end -}}

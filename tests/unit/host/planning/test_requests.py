@@ -174,6 +174,22 @@ def test_ignored_leader_election_flag_gets_a_warning() -> None:
     assert [code for code, _ in warned] == ["W0204"]
     assert plan(document.format(more=", leaderElection: true"), pool=pool).found == []
     assert plan(document.format(more=""), pool=PoolSettings()).found == []
+    labelled = PoolSettings(leader_election=True, leader_label="a.b/c=d")
+    assert [code for code, _ in plan(document.format(more=", leaderElection: true"), pool=labelled).found] == ["W0204"]
+    assert plan(document.format(more=", leaderElection: true, leaderLabel: a.b/c=e"), pool=labelled).found == []
+
+
+def test_leader_label_of_another_discovery_gets_a_warning() -> None:
+    document = """
+        plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]
+        dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}
+        """
+    pool = PoolSettings(name="vllm", leader_election=True, leader_label="a.b/c=d")
+    assert plan(document, pool=pool).one("W0204").help == "remove the flag"
+    unlabelled = plan(document, pool=PoolSettings(name="vllm", leader_election=True)).found
+    assert "W0204" not in [code for code, _ in unlabelled]
+    parameters = plan("", pool=pool).plan.by_name["kubernetes-discovery"].parameters
+    assert (parameters.leader_election, parameters.leader_label) == (True, "a.b/c=d")
 
 
 def test_named_discovery_wins_over_pool_flags() -> None:
