@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -16,7 +17,13 @@ def main() -> None:
         _handle_early_signals()
     from endpick.cli.main import main as verbs  # noqa: PLC0415 - after the settings above
 
-    verbs()
+    try:
+        verbs()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write("error: the output cannot be written: the disk is full\n")
+        os._exit(5)  # `ExitCode.FAILED`; Python would try to write once more
 
 
 def _handle_early_signals() -> None:

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -181,7 +182,15 @@ def _begin_worker(reports: Queue[tuple[int, int]] | None) -> None:
     global _reports  # noqa: PLW0603 - of the worker process
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.disable(logging.WARNING)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_job(number: int, config: str, scenario: Scenario) -> Compared:

@@ -10,6 +10,7 @@ import numpy as np
 from endpick.simulation.run import Observed, RunResult
 
 _SATURATED_SHARE = 0.25
+_SATURATED_PER_SERVER = 4
 _SATURATED_SECONDS = 60.0
 _DIGITS = 6
 
@@ -103,10 +104,14 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 
 
 def _is_saturated(result: RunResult) -> bool:
-    """True if the servers fell behind: a quarter had no first token when the last request arrived, and it took a minute to catch up."""
+    """True if the servers fell behind.
+
+    At the last arrival a quarter of all requests, and several for each server, had no first token, and it took a minute to catch up.
+    """
     last_arrival = result.observed[-1].arrived_at if result.observed else 0.0
     last_token = max((one.first_token_at or 0.0 for one in result.observed), default=0.0)
-    return result.unserved_at_end > _SATURATED_SHARE * len(result.observed) and last_token - last_arrival > _SATURATED_SECONDS
+    many = max(_SATURATED_SHARE * len(result.observed), _SATURATED_PER_SERVER * len(result.tokens_by_server))
+    return result.unserved_at_end > many and last_token - last_arrival > _SATURATED_SECONDS
 
 
 def _is_within(one: Observed, slo_ttft: float | None, slo_tpot: float | None) -> bool:

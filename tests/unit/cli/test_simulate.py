@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -58,6 +63,39 @@ def test_tables_fit_the_terminal_and_the_report_has_plots(folder):
     assert "http://www.w3.org" in page  # of SVG; nothing is fetched
     assert simulate("default", "--trace", "load.yaml", "--html", "again.html").exit_code == 0
     assert (folder / "again.html").read_text() == page
+
+
+@pytest.fixture
+def long_run(folder):
+    """A simulation that would take minutes, and its two workers."""
+    (folder / "long.yaml").write_text(WORKLOAD.replace("20s", "20000s"))
+    command = [sys.executable, "-m", "endpick", "simulate", "default", "default", "--trace", "long.yaml"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as running:
+        workers: list[Path] = []
+        while len(workers) < 2 and running.poll() is None:
+            children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+            workers = [Path("/proc") / child for child in children if b"spawn_main" in (Path("/proc") / child / "cmdline").read_bytes()]
+        yield running, workers
+        running.kill()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("number", "says"), [(signal.SIGINT, b"interrupted: nothing is reported\n"), (signal.SIGKILL, b"")])
+def test_a_run_that_is_stopped_leaves_no_process(long_run, number, says):
+    running, workers = long_run
+    running.send_signal(number)
+    assert says in running.communicate()[1]
+    assert running.returncode == (ExitCode.INTERRUPTED if says else -signal.SIGKILL)
+    while any(worker.exists() for worker in workers):
+        time.sleep(0.01)
+
+
+def test_a_full_disk_is_named():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "endpick", "simulate", "oracle", "--trace", "load.yaml", "--servers", "1"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr == b"error: the output cannot be written: the disk is full\n"
 
 
 @pytest.mark.parametrize(
