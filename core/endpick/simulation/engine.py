@@ -208,8 +208,8 @@ class Engine:
         if self._waiting and self._waiting[-1].arrival > now:
             return 1
         repeats, blocks, size = self.settings.max_model_len, 0, self.settings.block_size
-        for sequence, tokens in chunks:
-            if tokens > 1 or not sequence.generated:
+        for sequence, _ in chunks:
+            if sequence.pending > 1 or not sequence.generated:
                 return 1
             if self._waiting and sequence.published < len(sequence.request.block_hashes):
                 return 1  # a waiting request may soon share its blocks
