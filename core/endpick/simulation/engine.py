@@ -84,7 +84,11 @@ class Engine:
     def __init__(
         self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None, *, every_token: bool = True
     ) -> None:
-        """`random` is for jitter. Without `every_token`, only first tokens are events, and steps that only decode are computed at once."""
+        """`random` is for jitter.
+
+        Without `every_token`, only first tokens are events, and steps that only decode are computed at once; exact if no request knows the
+        hashes of its answer.
+        """
         self.settings = settings
         self._every_token = every_token
         self._random = random or Random(0)  # noqa: S311 - repeatable by design
@@ -205,20 +209,23 @@ class Engine:
 
     def _repeats_of(self, chunks: list[tuple[Sequence, int]], now: float) -> int:
         """How often the same step follows, if nobody comes or leaves."""
-        if self._waiting and self._waiting[-1].arrival > now:
-            return 1
         repeats, blocks, size = self.settings.max_model_len, 0, self.settings.block_size
+        if self._waiting and (self._waiting[-1].arrival > now or self._may_admit(self._waiting[0], len(chunks))):
+            return 1
         for sequence, _ in chunks:
             if sequence.pending > 1 or not sequence.generated:
                 return 1
-            if self._waiting and sequence.published < len(sequence.request.block_hashes):
-                return 1  # a waiting request may soon share its blocks
             repeats = min(repeats, sequence.request.output_tokens - sequence.generated)
         if len(chunks) < len(self._running):
             return 1
         for sequence, _ in chunks:
             blocks += max(0, -(-(sequence.computed + repeats) // size) - len(sequence.blocks))
         return repeats if blocks <= self._pool.idle else 1
+
+    def _may_admit(self, waiting: Sequence, decoding: int) -> bool:
+        """True if there are blocks for its first chunk as soon as its cached prefix is evicted, which the prefix itself may prevent now."""
+        tokens = min(waiting.pending, self.settings.max_num_batched_tokens - decoding)
+        return len(self._running) < self.settings.max_num_seqs and self._pool.idle >= -(-tokens // self.settings.block_size)
 
     def _cut_step(self, now: float) -> None:
         """End repeated steps with the one that runs now."""
@@ -314,12 +321,13 @@ class Engine:
     def _finish_step(self, step: _Step, events: list[Event]) -> None:
         has_ended = False
         repeats = step.repeats
+        for sequence, _ in step.chunks if repeats > 1 else ():
+            if not sequence.ended:
+                self._extend(sequence, repeats)  # all of them, before one ends and frees its blocks
+                self._generate(sequence, repeats - 1)
         for sequence, tokens in step.chunks:
             if sequence.ended:
                 continue
-            if repeats > 1:
-                self._extend(sequence, repeats)
-                self._generate(sequence, repeats - 1)
             sequence.computed += tokens * repeats
             if sequence.published < len(sequence.request.block_hashes):
                 self._publish_full_blocks(sequence)
