@@ -108,6 +108,8 @@ class PooledServer:
         if due != self._due:
             return  # another is due earlier
         self._due = None
+        if self.trouble is not Trouble.STALL:
+            self._now = max(self._now, due)  # not a rounding error before it
         self._advance()
         self._run_at(self.engine.next_event_time())
 

@@ -103,6 +103,12 @@ def test_a_stalled_server_finishes_later():
     assert one.problem == ""
 
 
+@pytest.mark.parametrize("at", [0.1, 0.3, 0.7])
+def test_a_stall_of_any_length_ends(at):
+    stalls = tuple(Failure(0, Trouble.STALL, at + number, 0.1 + number / 7) for number in range(0, 20, 4))
+    assert all(one.finished_at for one in simulated(requests(100, every=0.07, output=100), LOADED, servers=2, failures=stalls).observed)
+
+
 def test_answers_that_are_not_streamed_count_as_well():
     result = simulated(requests(30, stream=False), HEADER + "plugins: [{type: predicted-latency}]\n")
     assert all(one.finished_at for one in result.observed)
