@@ -152,8 +152,11 @@ def _row(done: Mapping[tuple[str, str, int], Figures], cell: str, others: Sequen
     for metric in (METRICS[2], METRICS[5]):
         ratios = {name: [_ratio(done, cell, name, seed, *metric) for seed in numbers] for name in others}
         served = {name: math.exp(_mean([math.log(one or 1) for one in found])) for name, found in ratios.items() if None not in found}
-        name = min(served, key=served.__getitem__, default="")
-        ratio = served.get(name, math.inf)
+        if not served:
+            best.append("none could serve")
+            continue
+        name = min(served, key=served.__getitem__)
+        ratio = served[name]
         verdict = "" if ratio >= TIE else " (tie)" if ratio > 1 / TIE else " **better**"
         best.append(f"{name} {ratio:.2f}{verdict}")
     return f"| {cell} | " + " | ".join(f"{one:.2f}" for one in own) + f" | {failed} | " + " | ".join(best) + " |"
