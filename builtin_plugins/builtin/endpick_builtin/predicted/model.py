@@ -15,8 +15,10 @@ import numpy as np
 from endpick.api import FloatArray, RowArray
 
 _FIELDS: Final = 15
-_POOL_START: Final = (4.0, 2e4)  # seconds and tokens of prefill that the pool begins with
-_POOL_OUTPUT_START: Final = (20.0, 1000.0)
+_START_SECONDS: Final = 4.0  # of prefill, and so many tokens, that the pool begins with
+_START_TOKENS: Final = 2e4
+_START_OUTPUT_SECONDS: Final = 20.0
+_START_OUTPUT_TOKENS: Final = 1000.0
 _POOL_WEIGHT: Final = 2e5  # tokens that an endpoint must prefill for its own speed to count as much as the pool's
 _POOL_OUTPUT_WEIGHT: Final = 2000.0
 _HALF_LIFE: Final = 1e6  # tokens, of an endpoint's prefill speed; twice as many for the pool's
@@ -59,8 +61,8 @@ class LatencyModel:
         self._free: list[int] = []
         self._lives: list[int] = []
         self._queues: list[deque[Prefill]] = []
-        self._pool_seconds, self._pool_tokens = _POOL_START
-        self._pool_output_seconds, self._pool_output_tokens = _POOL_OUTPUT_START
+        self._pool_seconds, self._pool_tokens = _START_SECONDS, _START_TOKENS
+        self._pool_output_seconds, self._pool_output_tokens = _START_OUTPUT_SECONDS, _START_OUTPUT_TOKENS
         self._mean_work = 0.1  # seconds of prefill of a request
         self._mean_output = 200.0  # tokens
         self._penalties_until = -math.inf

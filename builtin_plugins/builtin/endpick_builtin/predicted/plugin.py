@@ -38,7 +38,6 @@ from endpick_builtin.producers.inflight_load import prompt_tokens
 from endpick_builtin.producers.prefix_cache import PREFILL_PROFILE
 
 _RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
-_NOTHING: Final[tuple[Endpoint | None, tuple[Prefill, ...]]] = (None, ())
 _READ_SECONDS: Final = 0.01
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
@@ -162,4 +161,5 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
 
 def _sent(state: ScoringState) -> tuple[Endpoint | None, tuple[Prefill, ...]]:
     """The endpoint that answers, and the request at it and at the one that prefills for it."""
-    return state.private.get("sent", _NOTHING)  # type: ignore[return-value] # only `before_request` writes it
+    found = state.private.get("sent")
+    return found if isinstance(found, tuple) else (None, ())
