@@ -1,11 +1,10 @@
 """How Sphinx builds these pages: `make docs`."""
 
-import tomllib
-from pathlib import Path
+from endpick import __version__
 
 project = "endpick"
 author = "The endpick authors"
-release = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+release = __version__
 
 extensions = ["myst_parser"]
 exclude_patterns = ["_build"]

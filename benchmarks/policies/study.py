@@ -159,7 +159,13 @@ def _row(done: Mapping[tuple[str, str, int], Figures], cell: str, others: Sequen
         ratio = served[name]
         verdict = "" if ratio >= TIE else " (tie)" if ratio > 1 / TIE else " **better**"
         best.append(f"{name} {ratio:.2f}{verdict}")
-    return f"| {cell} | " + " | ".join(f"{one:.2f}" for one in own) + f" | {failed} | " + " | ".join(best) + " |"
+    return (
+        f"| {cell} | "
+        + " | ".join("saturated" if math.isnan(one) else f"{one:.2f}" for one in own)
+        + f" | {failed} | "
+        + " | ".join(best)
+        + " |"
+    )
 
 
 def _value(figures: Figures, group: str, key: str) -> float:
