@@ -79,6 +79,7 @@ def test_wrong_ranges_are_explained(text, message):
         Document(CONFIG).parameter(text)
 
 
+@pytest.mark.long
 def test_the_outcome_is_repeatable_and_judged_on_other_requests():
     pytest.importorskip("optuna", reason="searching needs optuna: pip install 'endpick[simulate]'")
     once = tune("config.yaml", "--trace", "load.yaml")
