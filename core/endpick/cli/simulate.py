@@ -120,7 +120,7 @@ def command(
     with explained_failures(trace):
         arrivals = len(scenario.load()[0])
         with progress_bars(configs, arrivals) as progress:
-            compared = with_regret(compare(configs, [scenario], progress)[0])
+            compared = with_regret(compare(configs, scenario, progress))
     figures = [one.figures for one in compared]
     tables = _tables(figures)
     title = f"{trace.name}: {arrivals} requests, {scenario.servers} servers of {scenario.kv_blocks} blocks, seed {scenario.seed}"

@@ -34,6 +34,7 @@ from endpick.simulation.workload import read_workload
 ORACLE = "oracle"  # in place of a configuration
 BUILT_IN = ("default", "llm-d")  # configurations that come with endpick
 _POLL_SECONDS = 0.2
+_MAX_LORAS = 4
 _HASH_SEED = "PYTHONHASHSEED"
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -58,8 +59,6 @@ class Scenario:
     until_seconds: float = float("inf")
     seed: int = 1
     timing: Timing = field(default_factory=Timing)
-    max_num_seqs: int = 64
-    max_loras: int = 4
     slo_ttft_seconds: float | None = None
     slo_tpot_seconds: float | None = None
     part: tuple[float, float] = (0.0, 1.0)
@@ -81,11 +80,10 @@ class Scenario:
             raise TraceError("no request arrives in the time that is simulated")
         size = chosen[0].block_tokens
         engine = EngineSettings(
-            max_num_seqs=self.max_num_seqs,
             kv_blocks=self.kv_blocks,
             block_size=size,
             max_model_len=self.kv_blocks * size,
-            max_loras=self.max_loras if any(request.adapter for request in chosen) else 0,
+            max_loras=_MAX_LORAS if any(request.adapter for request in chosen) else 0,
             timing=self.timing,
         )
         return chosen, replace(pool, engine=engine)
@@ -120,26 +118,22 @@ def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | 
     return Compared(figures_of(config, result, scenario.slo_ttft_seconds, scenario.slo_tpot_seconds), _samples(result))
 
 
-def compare(
-    configs: Sequence[str], scenarios: Sequence[Scenario], progress: Progress | None = None, processes: int | None = None
-) -> list[list[Compared]]:
-    """For each scenario the outcome of each configuration, in order; uses all cores unless `processes` says how many.
+def compare(configs: Sequence[str], scenario: Scenario, progress: Progress) -> list[Compared]:
+    """The outcome of each configuration, in order; uses all cores.
 
     Raises as `simulate`.
     """
-    jobs = [(config, scenario) for scenario in scenarios for config in configs]
     reports: Queue[tuple[int, int]] = _SPAWN.Queue()
-    with worker_pool(min(processes or os.cpu_count() or 1, len(jobs)), reports) as pool:
-        running = {pool.submit(_run_job, number, *job): number for number, job in enumerate(jobs)}
+    with worker_pool(min(os.cpu_count() or 1, len(configs)), reports) as pool:
+        running = {pool.submit(_run_job, number, config, scenario): number for number, config in enumerate(configs)}
         outcomes: dict[int, Compared] = {}
-        while len(outcomes) < len(jobs):
+        while len(outcomes) < len(configs):
             done, _ = wait([future for future, number in running.items() if number not in outcomes], _POLL_SECONDS, FIRST_COMPLETED)
             outcomes |= {running[future]: future.result() for future in done}
             with suppress(Empty):
-                while progress is not None:
+                while True:
                     progress(*reports.get_nowait())
-    rows = [outcomes[number] for number in range(len(jobs))]
-    return [rows[start : start + len(configs)] for start in range(0, len(rows), len(configs))]
+    return [outcomes[number] for number in range(len(configs))]
 
 
 def with_regret(compared: Sequence[Compared]) -> list[Compared]:

@@ -151,7 +151,7 @@ class SimulatedPicker:
 
 
 def _asks_others(instance: Instance) -> bool:
-    """True for discoveries and for sources; one that also takes part in requests knows what it reports by itself."""
+    """True for discoveries, and for sources that take no part in requests."""
     kinds = set(instance.kinds)
     return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _COLLECTING)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -141,9 +141,6 @@ def make_servers(settings: PoolSettings, loop: VirtualLoop, seed: int) -> list[P
     for failure in settings.failures:
         servers[failure.server].fail(failure)
     return servers
-
-
-Choose = Callable[[GenerationRequest, Sequence[PooledServer]], PooledServer]
 
 
 def oracle(request: GenerationRequest, servers: Sequence[PooledServer]) -> PooledServer:

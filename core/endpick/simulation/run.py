@@ -167,7 +167,7 @@ class _Run:
 
 
 class _Journey(Followed):
-    """One routed request at its server; tells the picker what it would see of the answer."""
+    """One routed request at its server. Passes on what the picker sees of the answer."""
 
     __slots__ = ("_exchange", "_run", "observed")
 

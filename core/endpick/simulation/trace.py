@@ -40,9 +40,6 @@ class TraceRequest:
     blocks: tuple[int, ...]
     block_tokens: int
     adapter: str | None = None
-    priority: int = 0
-    tenant: str = ""
-    session: str = ""
     stream: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
 

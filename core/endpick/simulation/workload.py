@@ -45,9 +45,8 @@ class Traffic(_Closed):
     ] = 1.0
     burst_period: Annotated[Duration, Field(alias="burstPeriod", gt=0, description="A tenth of each period is a burst.")] = 60.0
     adapters: Annotated[tuple[str, ...], Field(description="LoRA adapters, each for an equal share of the conversations.")] = ()
-    priority: int = 0
     stream: bool = True
-    headers: dict[str, str] = {}
+    headers: Annotated[dict[str, str], Field(description="Of each request; an objective's name gives it a priority.")] = {}
 
 
 class FailureSpec(_Closed):
@@ -108,11 +107,8 @@ class Workload(_Closed):
             answer = _draw(traffic.output_tokens, traffic.variation, random)
             blocks = -(-tokens // size)
             known += [own << 24 | block for block in range(len(known), blocks)]
-            session = f"session-{own}"
-            yield TraceRequest(
-                at, tokens, answer, tuple(known[:blocks]), size, adapter, traffic.priority, f"tenant-{tenant}", session, traffic.stream,
-                {"x-llm-d-inference-fairness-id": f"tenant-{tenant}", "x-session-id": session, **traffic.headers},
-            )  # fmt: skip
+            headers = {"x-llm-d-inference-fairness-id": f"tenant-{tenant}", "x-session-id": f"session-{own}", **traffic.headers}
+            yield TraceRequest(at, tokens, answer, tuple(known[:blocks]), size, adapter, traffic.stream, headers)
             tokens += answer
             at += random.expovariate(1 / traffic.think_time) if traffic.think_time else 0.0
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,24 +70,28 @@ def long_run(folder):
     (folder / "long.yaml").write_text(WORKLOAD.replace("20s", "20000s"))
     command = [sys.executable, "-m", "endpick", "simulate", "default", "default", "--trace", "long.yaml"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as running:
-        workers: list[Path] = []
+        workers: list[int] = []
         while len(workers) < 2 and running.poll() is None:
             children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-            workers = [Path("/proc") / child for child in children if b"spawn_main" in (Path("/proc") / child / "cmdline").read_bytes()]
-        yield running, workers
+            workers = [int(child) for child in children if b"spawn_main" in (Path("/proc") / child / "cmdline").read_bytes()]
+        ends = [os.pidfd_open(worker) for worker in workers]
+        yield running, ends
         running.kill()
+    for end in ends:
+        os.close(end)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("number", "says"), [(signal.SIGINT, b"interrupted: nothing is reported\n"), (signal.SIGKILL, b"")])
 def test_a_run_that_is_stopped_leaves_no_process(long_run, number, says):
-    running, workers = long_run
+    running, ends = long_run
     running.send_signal(number)
     assert says in running.communicate()[1]
     assert running.returncode == (ExitCode.INTERRUPTED if says else -signal.SIGKILL)
-    while any(worker.exists() for worker in workers):
-        time.sleep(0.01)
+    assert len(ends) == 2
+    for end in ends:
+        select.select([end], [], [])  # readable once the process has ended
 
 
 @pytest.mark.long

