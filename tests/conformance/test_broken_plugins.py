@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from conformance.broken import conduct, data, declarations, flow_control, profiles
+from conformance.broken import conduct, data, declarations, flow_control, learnt, profiles
 from conformance.broken.register import BROKEN, DISTRIBUTION, UNDEMANDING, Broken
 from endpick.api import Scorer
 from endpick.host.discovery import Candidate
@@ -24,7 +24,7 @@ def _nothing_stays_open():
 
 def test_every_module_of_broken_plugins_takes_part():
     assert {broken.plugin.__module__ for broken in BROKEN} == {
-        module.__name__ for module in (declarations, profiles, conduct, data, flow_control)
+        module.__name__ for module in (declarations, profiles, conduct, data, flow_control, learnt)
     }
 
 

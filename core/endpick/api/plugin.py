@@ -152,6 +152,7 @@ class PluginContext:
             that clients choose through a `LabelLimit`.
         columns: Writes endpoint data from the request path; None without an endpoint table.
         instances: See `instance`.
+        is_shared: Whether other pickers are told what `LearntState.drain_deltas` returns.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -160,6 +161,7 @@ class PluginContext:
     registry: CollectorRegistry | None = None
     columns: ColumnWriter | None = None
     instances: Mapping[str, Plugin[Any]] = field(default_factory=dict)
+    is_shared: bool = False
 
     def instance(self, name: str, kind: Callable[..., K]) -> K:
         """The instance named by a parameter marked `RefersTo(kind)`. Raises ConfigurationError if none names it."""

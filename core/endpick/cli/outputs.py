@@ -387,6 +387,7 @@ class SimulatedConfig(_Measured):
     slo_attainment: float | None = Field(description="Share of all requests within the objectives; null without any.")
     regret: float | None = Field(description="Mean time to first token divided by the oracle's, minus 1; null without the oracle.")
     not_simulated: list[str] = Field(description="Data sources that did not run.")
+    bytes_exchanged: int = Field(description="What all pickers sent to each other.")
 
 
 class SimulateOutput(_Measured):

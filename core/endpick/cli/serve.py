@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,23 @@ if TYPE_CHECKING:
 
 
 _PORT = click.IntRange(0, 65535)
+_MAX_WORKERS = 128
+
+
+class _Workers(click.ParamType[int]):
+    name = "workers"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """A number, or `auto`."""
+        if value == "auto":
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        number = int(str(value)) if str(value).isdecimal() else 0
+        if not 1 <= number <= _MAX_WORKERS:
+            self.fail(f"'{value}' is no number of workers: write auto, or 1 to {_MAX_WORKERS}", param, ctx)
+        return number
+
+
+WORKERS = _Workers()
 _COUNT = click.IntRange(1)
 _FILE = click.Path(path_type=Path)
 _RATIO = click.FloatRange(0, 1)
@@ -63,6 +80,8 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         FEATURE_GATES_OPTION,
         _boolean("watch-config", "Reload when CONFIG changes. SIGHUP always reloads."),
         _option("endpoints", "File with the endpoints, if CONFIG names no discovery. Watched.", names=("endpoints_file",), type=_FILE),
+        _option("workers", "Processes that serve on the same ports; auto: one for each core.", default="1", metavar="N|auto", type=WORKERS),
+        _option("state-url", "Where pickers share what they learn: valkey://HOST:PORT/DB, valkeys://, unix:// or file://.", default=""),
         _boolean("locked", "Refuse plugins that differ from the lock file."),
         _option("lock-file", "Lock file of `endpick lock`.", default=Path("endpick.lock.json"), type=_FILE),
         _boolean("allow-experimental-plugins", "Do not warn about experimental plugins."),
@@ -239,6 +258,7 @@ class _Planning:
         self._lock_file = options["lock_file"] if options["locked"] else None
         self._endpoints_file = options["endpoints_file"]
         self._allow_experimental = options["allow_experimental_plugins"]
+        self._state_url = options["state_url"]
         self._pool = pool_of(options)
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
@@ -262,6 +282,7 @@ class _Planning:
             endpoints_file=self._endpoints_file,
             allow_experimental=self._allow_experimental,
             pool=self._pool,
+            state_url=self._state_url,
         )
 
 
@@ -277,15 +298,30 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
 def _run(document: _Document, planning: _Planning, settings: ServeSettings, options: ServeOptions) -> int:
     from endpick.serve.main import run
     from endpick.serve.settings import Control
+    from endpick.serve.workers.worker import as_worker, worker_role
 
     given, loaded = click.get_current_context().meta[GIVEN], document.read()
+    role = worker_role()
 
     def serve(plan: Plan) -> None:
         _warn_of_idle_flags(given, plan)
         watchers = () if options["envoy_endpoints"] is None else (_eds_file(options["envoy_endpoints"]),)
-        run(plan, settings, Control(lambda: planning.outcome(document.read()), pool_watchers=watchers))
+        own, handover = (settings, None) if role is None else as_worker(settings, role)
+        run(plan, own, Control(lambda: planning.outcome(document.read()), handover=handover, pool_watchers=watchers))
 
-    return run_plan(loaded, planning.outcome(loaded), serve)
+    def start_workers(plan: Plan) -> None:
+        from endpick.serve.workers.supervisor import supervise
+
+        code = supervise(settings, options["workers"], needs_store=plan.fleet is None)
+        if code:
+            sys.exit(code)
+
+    outcome = planning.outcome(loaded)
+    if role is not None:
+        outcome = replace(
+            outcome, diagnostics=tuple(one for one in outcome.diagnostics if one.is_error)
+        )  # the supervisor has shown the others
+    return run_plan(loaded, outcome, start_workers if role is None and options["workers"] > 1 else serve)
 
 
 def _eds_file(path: Path) -> EdsFile:

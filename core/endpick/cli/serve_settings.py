@@ -43,6 +43,8 @@ class ServeOptions(PoolOptions):
     endpoints_file: Path | None
     legacy_metrics: bool
     watch_config: bool
+    workers: int
+    state_url: str
     locked: bool
     lock_file: Path
     allow_experimental_plugins: bool
@@ -141,6 +143,8 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.transport.limits import Limits
     from endpick.transport.listener import ListenSettings
 
+    if options["workers"] > 1:
+        _check_workers(options)
     host = options["host"]
     path = options["config"] or options["config_file"]
     limits = Limits(
@@ -187,6 +191,13 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     )
     memory = options["max_memory"]
     return settings if memory is None else replace(settings, max_memory_bytes=memory)
+
+
+def _check_workers(options: ServeOptions) -> None:
+    if options["transport"] != "h2":
+        raise click.UsageError("--workers needs --transport h2")
+    if options["ha_enable_leader_election"]:
+        raise click.UsageError("--workers and --ha-enable-leader-election exclude each other: with --state-url, all replicas can serve")
 
 
 def _records(options: ServeOptions) -> RecordSettings:

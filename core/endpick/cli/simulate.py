@@ -19,6 +19,7 @@ from endpick.diagnostics.tables import table
 from endpick.serve.deployment import StartRefused
 from endpick.simulation.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
 from endpick.simulation.figures import Figures
+from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.report import NoPlotsError, html_report
 from endpick.simulation.settings import PROFILES
 from endpick.simulation.trace import TraceError
@@ -36,6 +37,10 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
     return seconds
 
 
+def _sync(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    return None if value in ("0", "0s", "0ms") else _seconds(context, parameter, value)
+
+
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
     """The options of `scenario_options`."""
@@ -47,6 +52,9 @@ class ScenarioOptions:
     rate_scale: float
     until: float | None
     seed: int
+    pickers: int
+    sync: float | None
+    loss: float
 
     def scenario(self, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Scenario:
         """What is simulated."""
@@ -60,6 +68,7 @@ class ScenarioOptions:
             PROFILES[self.profile],
             slo_ttft_seconds=slo_ttft,
             slo_tpot_seconds=slo_tpot,
+            fleet=FleetSettings(self.pickers, self.sync, self.loss),
         )
 
 
@@ -73,6 +82,9 @@ _OPTIONS = (
     click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast."),
     click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s."),
     click.option("--seed", type=int, default=1, help="The same seed gives the same output."),
+    click.option("--pickers", type=click.IntRange(1, 100), default=1, help="Pickers, each with a random share of the requests."),
+    click.option("--sync", callback=_sync, metavar="DURATION", default="20ms", help="How often they exchange what they learn; 0: never."),
+    click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of their messages that is lost."),
 )
 
 
@@ -164,7 +176,7 @@ def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
 def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
     """Times, and all else."""
     times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
-    others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET"]
+    others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET", "SYNC B/REQ"]
     return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]
 
 
@@ -189,6 +201,7 @@ def _others(one: Figures) -> list[str]:
         str(one["failed"]),
         "" if attained is None else f"{attained:.1%}",
         "" if regret is None else f"{regret:+.1%}",
+        f"{one['bytes_exchanged'] / one['requests']:.0f}" if one["bytes_exchanged"] else "",
     ]
 
 

@@ -31,6 +31,7 @@ from endpick.api import (
     Scorer,
 )
 from endpick.api.discovery import EndpointDiscovery, PeerDiscovery
+from endpick.api.fleet import StateStore
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
 
@@ -93,6 +94,7 @@ class ExtensionPoint(enum.StrEnum):
     ENDPOINT_REMOVED = "EndpointRemoved"
     METRICS = "Metrics"
     COLLECTION = "Collection"
+    EXCHANGE = "Exchange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ _ROWS = (
     KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
     KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.endpoints", at_most=1),
     KindFacts(PeerDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.peers", at_most=1),
+    KindFacts(StateStore, Layer.COLLECTION, named_at="dataLayer.crossReplica", at_most=1),
     KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
     KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
     KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),

@@ -150,34 +150,10 @@ Access = Callable[[str], Awaitable[MetricsAccess]]
 
 
 class AdminServer:
-    """Serves metrics and health on one port."""
+    """Serves an application on the metrics port."""
 
-    def __init__(
-        self,
-        collector: Collector,
-        gather: Callable[[], None],
-        report: Report,
-        host: str,
-        port: int,
-        tls: TlsSettings | None = None,
-        api: AdminAPI | None = None,
-        access: Access | None = None,
-    ) -> None:
-        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`.
-
-        `access` decides by the bearer token, empty for none, who may read the metrics; None is everyone.
-        """
-        self._gather = gather
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(collector)
-        self._report = report
-        self._access = access
+    def __init__(self, application: web.Application, host: str, port: int, tls: TlsSettings | None = None) -> None:
         self._address = ListenSettings(host, port, tls)
-        application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/healthz", self._healthz)
-        if api is not None:
-            api.add_to(application)
         self._refreshing: asyncio.Task[None] | None = None
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
@@ -207,6 +183,30 @@ class AdminServer:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
             certificate.refresh(counters)
+
+
+class MetricsPages:
+    """`/metrics` and `/healthz`."""
+
+    def __init__(self, collector: Collector, gather: Callable[[], None], report: Report, access: Access | None = None) -> None:
+        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`.
+
+        `access` decides by the bearer token, empty for none, who may read the metrics; None is everyone.
+        """
+        self._gather = gather
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._report = report
+        self._access = access
+
+    def application(self, api: AdminAPI | None = None) -> web.Application:
+        """These pages, and the admin API."""
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        if api is not None:
+            api.add_to(application)
+        return application
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if self._access is not None:

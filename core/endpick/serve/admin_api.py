@@ -41,7 +41,7 @@ DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
 _WORK_SECONDS: Final = 0.000_2
 _PAUSE_SECONDS: Final = 0.001
-_NO_ACCESS: Final = "admin requests need a loopback address, or the bearer token of --admin-token-file"
+NO_ACCESS: Final = "admin requests need a loopback address, or the bearer token of --admin-token-file"
 
 Answer = Callable[[], object]  # called in a thread; JSON, or `orjson.Fragment`s of it
 
@@ -73,7 +73,7 @@ class AdminAPI:
 
     async def _answer(self, route: Route, request: web.Request) -> web.Response:
         if not self._admits(request):
-            return _refusal(HTTPStatus.FORBIDDEN, _NO_ACCESS)
+            return _refusal(HTTPStatus.FORBIDDEN, NO_ACCESS)
         try:
             async with self._turn:
                 body = await asyncio.to_thread(_built, route.take(self, request))

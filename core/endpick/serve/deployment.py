@@ -16,6 +16,7 @@ from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Para
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
+from endpick.api.fleet import LearntState
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import Plugin
 from endpick.data.collection import Collection
@@ -80,7 +81,8 @@ def carry_over(old: Plan, instances: Mapping[str, Instance], new: Plan) -> dict[
         before = old.by_name.get(planned.name)
         if before is None or before.loaded.plugin is not planned.loaded.plugin or not carried.keys() >= set(planned.refers_to):
             continue
-        if _is_unchanged(before, planned):
+        begins_to_share = issubclass(planned.loaded.plugin, LearntState) and (old.fleet is None) is not (new.fleet is None)
+        if not begins_to_share and _is_unchanged(before, planned):
             scope = scope_of(planned.name, planned.subscriptions, planned.loaded.type)
             carried[planned.name] = replace(
                 instances[planned.name], on_fault=planned.on_fault, subscriptions=planned.subscriptions, scope=scope
@@ -194,7 +196,7 @@ class Deployment:
 async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
     """Build and start a plan; reuses unchanged instances of `previous`. Raises StartRefused after stopping new instances."""
     carried = {} if previous is None else carry_over(previous.plan, previous.instances, plan)
-    built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
+    built = build_plan(plan, lambda planned: _context(planned, runtime, is_shared=plan.fleet is not None), carried, runtime.breaker)
     if isinstance(built, tuple):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.values() if instance.name not in carried)
@@ -207,10 +209,15 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     return Deployment(plan, built, fresh, pipeline)
 
 
-def _context(planned: PlannedInstance, runtime: Runtime) -> PluginContext:
-    logger = instance_logger(planned.loaded, planned.name)
-    columns = runtime.table.writer(scope_of(planned.name, planned.subscriptions))
-    return PluginContext(random.Random(), runtime.services.clock, logger, CollectorRegistry(), columns)  # noqa: S311 - routing needs no secrets
+def _context(planned: PlannedInstance, runtime: Runtime, *, is_shared: bool) -> PluginContext:
+    return PluginContext(
+        random.Random(),  # noqa: S311 - routing needs no secrets
+        runtime.services.clock,
+        instance_logger(planned.loaded, planned.name),
+        CollectorRegistry(),
+        runtime.table.writer(scope_of(planned.name, planned.subscriptions)),
+        is_shared=is_shared,
+    )
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:

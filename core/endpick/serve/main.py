@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from endpick.serve.logs import last_line
 from endpick.serve.process import serve
 from endpick.serve.reload_log import Trigger
 from endpick.serve.settings import Control, Ports, ServeSettings
+from endpick.transport.handover import Handover
 
 _log = logging.getLogger("endpick.serve")
 
@@ -52,8 +54,10 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, control: C
     signal.signal(signal.SIGINT, shutdown.signalled)
     signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.request_reload, Trigger.SIGNAL))
     _report_plan(plan)
+    if control.handover is not None:
+        control.handover.start(lambda: shutdown.signalled(signal.SIGTERM, None))
     try:
-        await serve(plan, settings, control, _started)
+        await serve(plan, settings, control, partial(_started, control.handover))
     except StoppedWhileStarting:
         _log.info("stopped before it served")
     finally:
@@ -119,11 +123,13 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-def _started(ports: Ports) -> None:
+def _started(handover: Handover | None, ports: Ports) -> None:
     gc.collect()
     gc.freeze()  # objects made at start live as long as the process
     gc.set_threshold(10_000, 10, 5)  # a request in flight has about 100 objects; closed connections leave cycles
     gc.enable()
+    if handover is not None:
+        handover.ready(ports.metrics)
     _log.info(
         "serving",
         extra={

@@ -200,6 +200,8 @@ class EndpickMetrics:
         ).labels()
         self.pool_changes = own_counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
         self.pool_left_out = own_counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
+        self.fleet_peers = own_gauge("endpick_fleet_peers", "Other pickers that this one exchanges state with.", ())
+        self.fleet_connected = own_gauge("endpick_fleet_connected", "1 while the state store carries messages.", ())
         self.ready = own_gauge("endpick_ready", "1 if health checks succeed; 0 also on a standby replica without --ha-leader-label.", ())
         self.phase = own_gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
         self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")

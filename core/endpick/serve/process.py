@@ -17,6 +17,8 @@ from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.fleet.exchange import Exchange
+from endpick.fleet.link import FleetLink, new_origin
 from endpick.host.boundary import left_out_now
 from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan
@@ -24,7 +26,7 @@ from endpick.requests.director import Director
 from endpick.requests.memory import Memory, OverloadStage
 from endpick.requests.waiting import FlowGate
 from endpick.serve.active_plan import ActivePlan, Reloader
-from endpick.serve.admin import AdminServer, EventCounts, Exposition, new_host_registry
+from endpick.serve.admin import AdminServer, EventCounts, Exposition, MetricsPages, new_host_registry
 from endpick.serve.admin_api import AdminAPI, Sources
 from endpick.serve.decisions import DecisionRecords, RecordSettings
 from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
@@ -34,16 +36,15 @@ from endpick.serve.lifecycle import Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
+from endpick.serve.ports import started_port
 from endpick.serve.recorder import Recorder, detailed_combinations
 from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
 from endpick.serve.settings import Control, Ports, ServeSettings
 from endpick.serve.tracing import open_tracing
 from endpick.serve.watchdog import OverloadWatch, Watchdog
-from endpick.transport.listener import ListenError
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.server import Server, open_server
 from endpick.transport.services import HealthBoard, health_methods, reflection_methods
-from endpick.transport.tls import TlsError
 
 _log = logging.getLogger("endpick.serve")
 
@@ -99,6 +100,8 @@ class _Process:
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
         self._reloader = Reloader(self._current, self._runtime, plan.hooks, control.replan)
         self._drift = DriftWatch(self._current, settings.config_file, self._metrics)
+        self._exchange = Exchange(new_origin(), clock, self._recorder)
+        self._fleet = FleetLink(self._exchange)
         self._memory = _new_memory(settings.max_memory_bytes)
         self._overload = OverloadWatch(self._memory, self._registry)
         self._board = HealthBoard()
@@ -108,6 +111,10 @@ class _Process:
         control.lifecycle.on_entered(self._phase_entered)
         self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
         self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
+        self._count_events("endpick_fleet_messages", "Messages of other pickers, by what became of them.", self._exchange.events)
+        self._count_events("endpick_fleet_bytes", "Bytes of messages between pickers.", self._fleet.sizes)
+        self._metrics.fleet_peers.set_function(lambda: len(self._exchange.peers))
+        self._metrics.fleet_connected.set_function(lambda: self._fleet.is_connected)
         self._count_events("endpick_decision_records", "Decision records by outcome: recorded, shown or dropped.", self._records.counts)
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
@@ -116,16 +123,10 @@ class _Process:
         settings = self._settings
         exposition = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition
-        admin = AdminServer(
-            page,
-            exposition.gather,
-            self._readiness.report,
-            settings.metrics_host,
-            settings.metrics_port,
-            settings.metrics_tls,
-            self._admin_api(),
-            self._current.metrics_access if settings.metrics_auth else None,
-        )
+        access = self._current.metrics_access if settings.metrics_auth else None
+        pages = MetricsPages(page, exposition.gather, self._readiness.report, access)
+        application = pages.application(self._admin_api())
+        admin = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
         metrics_port = await _start(self._stack, admin)
         health = open_server("h2", settings.health, health_methods(self._board))
         health_port = await _start(self._stack, health)
@@ -160,6 +161,9 @@ class _Process:
         await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
         self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
         self._show_plan()
+        await unless(stop, self._fleet.start(deployment.plan.fleet, deployment.instances))
+        self._stack.push_async_callback(self._fleet.stop)
+        self._current.on_replaced.append(lambda new: self._fleet.change(new.plan.fleet, new.instances))
         await self._drift.check()
 
     async def start_hooks(self) -> None:
@@ -284,7 +288,14 @@ class _Process:
     def _remarks(self) -> tuple[str, ...]:
         generation = self._table.generation
         plugins, endpoints = left_out_now(self._current.instances()), unwell_endpoints(generation)
-        return (*self._overload.remarks(), *plugins, *endpoints, *self._records.remarks(), *self._drift.drift.remarks())
+        return (
+            *self._overload.remarks(),
+            *plugins,
+            *endpoints,
+            *self._fleet.remarks(),
+            *self._records.remarks(),
+            *self._drift.drift.remarks(),
+        )
 
     def _phase_entered(self, entered: Phase) -> None:
         for phase in Phase:
@@ -327,12 +338,6 @@ def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
 
 
 async def _start(stack: AsyncExitStack, server: Server | AdminServer) -> int:
-    try:
-        port = await server.start()
-    except ListenError as error:
-        raise StartRefused(Diagnostic(Code.E0801, str(error), help=error.advice)) from error
-    except TlsError as error:
-        advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
-        raise StartRefused(Diagnostic(Code.E0802, str(error), help=advice)) from error
+    port = await started_port(server)
     stack.push_async_callback(server.stop)
     return port

@@ -18,6 +18,7 @@ from endpick.serve.lifecycle import Gateway, Lifecycle
 from endpick.serve.recorder import MAX_COMBINATIONS
 from endpick.serve.reload_log import Trigger
 from endpick.serve.watchdog import WatchdogSettings, available_bytes
+from endpick.transport.handover import Handover
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenSettings
 from endpick.transport.server import TransportName
@@ -76,6 +77,7 @@ class Control:
 
     replan: Callable[[], PlanOutcome]  # called in a thread
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    handover: Handover | None = None  # of a worker
     gateway: Gateway | None = None  # started and stopped with the picker
     pool_watchers: Sequence[Callable[[Generation], None]] = ()  # called after each change of the pool
     stop: asyncio.Event = field(default_factory=asyncio.Event)

@@ -25,8 +25,9 @@ from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 from endpick.simulation.figures import Figures, figures_of, tpot, ttft
+from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.pool import PoolSettings
-from endpick.simulation.run import RunResult, run
+from endpick.simulation.run import ONE_PICKER, RunResult, run
 from endpick.simulation.settings import EngineSettings, Timing
 from endpick.simulation.trace import TraceError, TraceRequest, read_trace, spread
 from endpick.simulation.workload import read_workload
@@ -62,6 +63,7 @@ class Scenario:
     slo_ttft_seconds: float | None = None
     slo_tpot_seconds: float | None = None
     part: tuple[float, float] = (0.0, 1.0)
+    fleet: FleetSettings = ONE_PICKER
 
     def load(self) -> tuple[list[TraceRequest], PoolSettings]:
         """The requests and the pool. Raises OSError, TraceError."""
@@ -114,7 +116,7 @@ def plan_of(config: str) -> Plan | None:
 def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | None = None) -> Compared:
     """Run one configuration. Raises OSError, TraceError, StartRefused."""
     requests, pool = scenario.load()
-    result = run(plan_of(config), requests, pool, scenario.seed, progress)
+    result = run(plan_of(config), requests, pool, scenario.seed, progress, scenario.fleet)
     return Compared(figures_of(config, result, scenario.slo_ttft_seconds, scenario.slo_tpot_seconds), _samples(result))
 
 

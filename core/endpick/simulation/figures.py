@@ -32,6 +32,7 @@ class Figures(TypedDict):
         imbalance: Tokens that the busiest server computed, divided by the mean.
         slo_attainment: Share of all requests within the objectives; None without any.
         regret: Mean time to first token divided by the oracle's, minus 1; None without the oracle.
+        bytes_exchanged: Sent by all pickers to the others.
     """
 
     config: str
@@ -50,6 +51,7 @@ class Figures(TypedDict):
     slo_attainment: float | None
     regret: float | None
     not_simulated: list[str]
+    bytes_exchanged: int
 
 
 def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Figures:
@@ -81,6 +83,7 @@ def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, sl
         slo_attainment=round(len(within) / len(result.observed), _DIGITS) if has_objective else None,
         regret=None,
         not_simulated=list(result.not_simulated),
+        bytes_exchanged=result.bytes_exchanged,
     )
 
 

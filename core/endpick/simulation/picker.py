@@ -61,7 +61,7 @@ _COLLECTING: Final = frozenset({DataSource, DataCollector})
 class SimulatedPicker:
     """Decides about requests as `endpick serve` would, with what it read from the servers at the last scrape."""
 
-    def __init__(self, plan: Plan, servers: Sequence[PooledServer], loop: VirtualLoop, seed: int) -> None:
+    def __init__(self, plan: Plan, servers: Sequence[PooledServer], loop: VirtualLoop, seed: int, *, is_shared: bool = False) -> None:
         """Build a plan. Raises StartRefused."""
         self._servers = servers
         self._loop = loop
@@ -75,12 +75,12 @@ class SimulatedPicker:
         def context_for(planned: PlannedInstance) -> PluginContext:
             columns = self.table.writer(scope_of(planned.name, planned.subscriptions))
             own = random.Random(draws.random())  # noqa: S311
-            return PluginContext(own, clock, instance_logger(planned.loaded, planned.name), columns=columns)
+            return PluginContext(own, clock, instance_logger(planned.loaded, planned.name), columns=columns, is_shared=is_shared)
 
         built = build_plan(plan, context_for)
         if isinstance(built, tuple):
             raise StartRefused(*built)
-        self._instances = [one for one in built.values() if not _asks_others(one)]
+        self.instances = [one for one in built.values() if not _asks_others(one)]
         access, memory = Access(on_violation=telemetry.undeclared_access), Memory()
         self._gate = FlowGate(self.table, access, clock, memory, lambda: FlowControlMetrics(CollectorRegistry(), "", 100, lambda: None))
         self._director = Director(
@@ -114,7 +114,7 @@ class SimulatedPicker:
         self.table.write_numbers(CACHE_BLOCK_SIZE, np.array([float(one.block_size) for one in settings]))
         self.table.write_numbers(CACHE_NUM_BLOCKS, np.array([float(one.kv_blocks) for one in settings]))
         self.scrape()
-        await start_instances(self._instances)
+        await start_instances(self.instances)
         self._collection.start()
 
     async def stop(self) -> None:
@@ -122,7 +122,7 @@ class SimulatedPicker:
         await self._gate.shut_down()
         await asyncio.gather(*self._waiting)
         await self._collection.stop()
-        await stop_instances(self._instances)
+        await stop_instances(self.instances)
 
     def scrape(self) -> None:
         """Read the metrics of all servers that are not down."""

@@ -11,7 +11,8 @@ import orjson
 from endpick.host.planning.plan import Plan
 from endpick.requests.model import CloseCause, Decision, Exchange, IncomingRequest, Routed
 from endpick.simulation.engine import TokenUsage
-from endpick.simulation.picker import MODEL, SCRAPE_SECONDS, SimulatedPicker
+from endpick.simulation.fleet import FleetSettings, SimulatedFleet
+from endpick.simulation.picker import MODEL
 from endpick.simulation.pool import Followed, PoolSettings, Trouble, generation_of, make_servers, oracle
 from endpick.simulation.trace import TraceRequest, body_of
 from endpick.simulation.virtual_time import VirtualLoop
@@ -52,16 +53,25 @@ class RunResult:
     preemptions: int = 0
     tokens_by_server: list[int] = field(default_factory=list)
     not_simulated: tuple[str, ...] = ()
+    bytes_exchanged: int = 0  # sent by all pickers
+
+
+ONE_PICKER = FleetSettings()
 
 
 def run(
-    plan: Plan | None, requests: Sequence[TraceRequest], settings: PoolSettings, seed: int, progress: Callable[[int], None] | None = None
+    plan: Plan | None,
+    requests: Sequence[TraceRequest],
+    settings: PoolSettings,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+    fleet: FleetSettings = ONE_PICKER,
 ) -> RunResult:
     """Simulate until every request has ended. Without a plan, the oracle decides. Raises StartRefused."""
     loop = VirtualLoop()
     gc.disable()  # the run makes no cycles to speak of, and collections take a tenth of its time
     try:
-        return loop.run_until_complete(_Run(plan, requests, settings, seed, loop, progress or (lambda _: None)).result())
+        return loop.run_until_complete(_Run(plan, requests, settings, seed, loop, progress or (lambda _: None), fleet).result())
     finally:
         gc.enable()
         loop.close()
@@ -76,26 +86,27 @@ class _Run:
         seed: int,
         loop: VirtualLoop,
         progress: Callable[[int], None],
+        fleet: FleetSettings,
     ) -> None:
         self._requests = requests
         self._loop = loop
         self._progress = progress
         self._servers = make_servers(settings, loop, seed)
         self._by_address = {server.endpoint.address: number for number, server in enumerate(self._servers)}
-        self._picker = None if plan is None else SimulatedPicker(plan, self._servers, loop, seed)
+        self._picker = None if plan is None else SimulatedFleet(plan, self._servers, loop, seed, fleet)
         self._result = RunResult()
         self._open = 0
 
     async def result(self) -> RunResult:
         picker, result = self._picker, self._result
         if picker is not None:
-            await picker.start()
-            self._loop.at(self._loop.time() + SCRAPE_SECONDS, self._scrape)
+            await picker.start(self._goes_on)
             result.not_simulated = picker.not_simulated
         self._loop.at(self._requests[0].at, self._arrive)
         await self._loop.run_events()
         if picker is not None:
             await picker.stop()
+            result.bytes_exchanged = picker.bytes_sent
         result.seconds = max((one.finished_at or one.arrived_at for one in result.observed), default=0.0)
         for server in self._servers:
             metrics = server.metrics()
@@ -105,11 +116,8 @@ class _Run:
             result.tokens_by_server.append(metrics.prompt_tokens + metrics.generated_tokens - metrics.prefix_cache_hit_tokens)
         return result
 
-    def _scrape(self) -> None:
-        assert self._picker is not None
-        self._picker.scrape()
-        if self._open or len(self._result.observed) < len(self._requests):
-            self._loop.at(self._loop.time() + SCRAPE_SECONDS, self._scrape)
+    def _goes_on(self) -> bool:
+        return bool(self._open) or len(self._result.observed) < len(self._requests)
 
     def _arrive(self) -> None:
         observed = self._result.observed

@@ -209,7 +209,9 @@ class Bench:
         return value_of(key, random, self.samples)
 
 
-def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
+def make_bench(
+    subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1, is_shared: bool = False
+) -> Bench | Diagnostic:
     """Build the subject as the host does."""
     declared = subscriptions_of(subject.loaded, parameters)
     if isinstance(declared, Diagnostic):
@@ -225,6 +227,7 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
         logger=_quiet_logger(),
         registry=CollectorRegistry(),
         columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
+        is_shared=is_shared,
     )
     context = replace(context, instances=stub_instances(parameters))
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
@@ -260,10 +263,10 @@ def _quiet_logger() -> logging.Logger:
     return logger
 
 
-def benches(subject: PluginUnderTest, *, seed: int = 1) -> Iterator[Bench]:
+def benches(subject: PluginUnderTest, *, seed: int = 1, is_shared: bool = False) -> Iterator[Bench]:
     """A bench for each valid block."""
     for block, parameters in subject.valid_blocks():
-        bench = make_bench(subject, block.origin, parameters, seed=seed)
+        bench = make_bench(subject, block.origin, parameters, seed=seed, is_shared=is_shared)
         if isinstance(bench, Bench):
             yield bench
 

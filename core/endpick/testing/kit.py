@@ -12,8 +12,7 @@ from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.host.discovery import Candidate, discover
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, place, trace_notes
-from endpick.host.kinds import kinds_of
-from endpick.testing.checks import conduct, data_layer, declarations, flow_control, request_path, scheduling
+from endpick.testing.checks import conduct, data_layer, declarations, flow_control, learnt, request_path, scheduling
 from endpick.testing.plugin_under_test import (
     Check,
     Finding,
@@ -28,7 +27,7 @@ from endpick.testing.plugin_under_test import (
 
 FIRST = declarations.loads
 
-_MODULES = (declarations, scheduling, request_path, flow_control, data_layer, conduct)
+_MODULES = (declarations, scheduling, request_path, flow_control, data_layer, learnt, conduct)
 
 
 class CheckStatus(StrEnum):
@@ -81,7 +80,7 @@ def all_checks() -> tuple[Check, ...]:
 
 def checks_for(plugin: type[Plugin[Parameters]]) -> tuple[Check, ...]:
     """The checks for a class."""
-    return tuple(check for check in all_checks() if check.concerns(kinds_of(plugin)))
+    return tuple(check for check in all_checks() if check.concerns(plugin))
 
 
 def conformance(

@@ -151,19 +151,19 @@ class Check:
 
     id: str  # as in `expected_failures` and `pytest -k`
     doc: str
-    kinds: frozenset[Kind]  # empty for all
+    bases: tuple[type, ...]  # kinds, or other classes of the API; empty for all plugins
     question: Question
 
-    def concerns(self, kinds: tuple[Kind, ...]) -> bool:
-        """True if the rule applies to these kinds."""
-        return not self.kinds or not self.kinds.isdisjoint(kinds)
+    def concerns(self, plugin: type) -> bool:
+        """True if the rule applies to this class."""
+        return not self.bases or issubclass(plugin, self.bases)
 
 
-def check(*kinds: Kind) -> Callable[[Question], Check]:
+def check(*bases: type) -> Callable[[Question], Check]:
     """Decorator: the function's name is the id of the check, its docstring the rule."""
 
     def make(question: Question) -> Check:
-        return Check(question.__name__, inspect.getdoc(question) or "", frozenset(kinds), question)
+        return Check(question.__name__, inspect.getdoc(question) or "", bases, question)
 
     return make
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from endpick.transport.handover import Handover, Port
 from endpick.transport.limits import Limits
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
@@ -23,6 +24,8 @@ class ListenSettings:
     tls: TlsSettings | None = None  # None: plain text
     reuse_port: bool = False  # SO_REUSEPORT
     limits: Limits = field(default_factory=Limits)
+    handover: Handover | None = None  # a supervisor accepts the connections
+    role: Port = Port.EXT_PROC
 
 
 PORTS: set[int] = set()  # bound by this process; forked children close their sockets
@@ -102,6 +105,72 @@ def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socke
     return bound
 
 
+class Accepting(Protocol):
+    """Where connections come from."""
+
+    @property
+    def port(self) -> int:
+        """The port that clients know."""
+
+    async def accept(self) -> socket.socket:
+        """The next connection. Raises OSError."""
+
+    def closed(self) -> None:
+        """A connection has ended."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+
+class BoundPort:
+    """A port of this process."""
+
+    def __init__(self, settings: ListenSettings) -> None:
+        """Raises `ListenError`."""
+        self._socket = listening_socket(settings)
+        self.port: int = self._socket.getsockname()[1]
+
+    async def accept(self) -> socket.socket:
+        """See `Accepting`."""
+        accepted, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+        return accepted
+
+    def closed(self) -> None:
+        """See `Accepting`."""
+
+    def close(self) -> None:
+        """See `Accepting`."""
+        self._socket.close()
+
+
+class HandedPort:
+    """A port of the supervisor."""
+
+    def __init__(self, handover: Handover, port: Port) -> None:
+        self._handover = handover
+        self._port = port
+        self.port = handover.port_numbers[port]
+
+    async def accept(self) -> socket.socket:
+        """See `Accepting`."""
+        return await self._handover.accept(self._port)
+
+    def closed(self) -> None:
+        """See `Accepting`."""
+        if self._port is Port.EXT_PROC:
+            self._handover.closed()
+
+    def close(self) -> None:
+        """See `Accepting`."""
+
+
+def accepting(settings: ListenSettings) -> BoundPort | HandedPort:
+    """Where the connections of a port come from. Raises `ListenError`."""
+    if settings.handover is None:
+        return BoundPort(settings)
+    return HandedPort(settings.handover, settings.role)
+
+
 _PAUSE_SECONDS = 1.0
 
 
@@ -119,14 +188,14 @@ class Listener:
 
     def __init__(
         self,
-        bound: socket.socket,
+        accepting: Accepting,
         max_connections: int,
         handshake_seconds: float,
         counters: AcceptCounters,
         new_protocol: Callable[[], Any],
         certificate: CertificateWatch | None = None,
     ) -> None:
-        self._socket = bound
+        self._source = accepting
         self._max_connections = max_connections
         self._handshake_seconds = handshake_seconds
         self._counters = counters
@@ -146,17 +215,18 @@ class Listener:
             self._accepting.cancel()
         for handshake in self._handshakes:
             handshake.cancel()
-        self._socket.close()
+        self._source.close()
 
     def connection_closed(self) -> None:
         """Call when a connection has ended."""
         self._connections -= 1
+        self._source.closed()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(self._socket)
+                accepted = await self._source.accept()
             except ConnectionError:
                 continue
             except OSError:  # no file descriptor left
@@ -167,6 +237,7 @@ class Listener:
             if self._connections >= self._max_connections:
                 self._counters.connections_refused += 1
                 accepted.close()
+                self._source.closed()
                 continue
             self._connections += 1
             handshake = loop.create_task(self._open(accepted))
@@ -186,5 +257,5 @@ class Listener:
                     ssl_handshake_timeout=self._handshake_seconds,
                 )
         except OSError:
-            self._connections -= 1
+            self.connection_closed()
             self._counters.tls_handshake_failures += self._certificate is not None

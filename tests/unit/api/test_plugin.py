@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 import endpick.api.discovery
+import endpick.api.fleet
 import endpick.api.flow_control
 import endpick.api.keys
 from endpick.api import (
@@ -42,7 +43,7 @@ def test_kinds_follow_from_the_bases():
 
 
 def test_every_kind_has_a_class_and_a_row():
-    modules = (endpick.api, endpick.api.discovery, endpick.api.flow_control)
+    modules = (endpick.api, endpick.api.discovery, endpick.api.fleet, endpick.api.flow_control)
     bases = [value for module in modules for value in vars(module).values() if isinstance(value, type) and issubclass(value, Plugin)]
 
     assert {kind for base in bases for kind in kinds_of(base)} == set(KINDS)

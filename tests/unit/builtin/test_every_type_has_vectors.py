@@ -35,6 +35,9 @@ OF_ONE_TYPE = {
 }
 """Files about one type."""
 TESTED_OTHERWISE = {
+    "file-state-store": "keeps a file: tests/integration/fleet/test_stores.py",
+    "redis-state-store": "asks a server: tests/integration/fleet/test_stores.py",
+    "valkey-state-store": "asks a server: tests/integration/fleet/test_stores.py",
     "dcgm-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
     "endpoint-health": "follows requests over time: test_endpoint_health.py and test_endpoint_health_machine.py",
     "metrics-data-source": "fetches pages: test_sources_http.py; its collector has vectors",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.serve.admin import AdminServer
+from endpick.serve.admin import AdminServer, MetricsPages
 from endpick.transport.listener import ListenError
 
 pytestmark = pytest.mark.asyncio
@@ -22,7 +23,8 @@ class Site:
         self.client = client
         self.registry = CollectorRegistry()
         self.ready = True
-        self.server = AdminServer(self.registry, lambda: None, lambda: (self.ready, "text\n"), "127.0.0.1", 0)
+        pages = MetricsPages(self.registry, lambda: None, lambda: (self.ready, "text\n"))
+        self.server = AdminServer(pages.application(), "127.0.0.1", 0)
         self.url = ""
 
     async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, str]:
@@ -77,4 +79,4 @@ async def test_other_paths_are_not_found(site):
 async def test_a_port_in_use_is_refused(site):
     port = int(site.url.rpartition(":")[2])
     with pytest.raises(ListenError, match=f"port {port}"):
-        await AdminServer(CollectorRegistry(), lambda: None, lambda: (True, ""), "127.0.0.1", port).start()
+        await AdminServer(web.Application(), "127.0.0.1", port).start()

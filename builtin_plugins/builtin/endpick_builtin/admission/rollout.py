@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 from typing import Annotated, Self
 
 import numpy as np
@@ -206,7 +207,8 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
     Revisions within `scope` that lack a required role are excluded. The revision header chooses one; without it a revision is drawn,
     weighted by the endpoints of its required roles (`sum`), or of the role with the most endpoints in all complete revisions (`max-role`).
     Without endpoints the request gets 503. While there are several revisions, requests with the same `x-llm-d-revision-decision-id`, or
-    else `x-request-id`, get the same one for three minutes. Responses carry the serving endpoint's revision.
+    else `x-request-id`, get the same one for three minutes, also from other pickers. Responses carry
+    the serving endpoint's revision.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -256,7 +258,8 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         made = revisions.servable(self._decisions.made(decision)) if decision else None
         if made is not None:
             return made
-        [drawn] = self.context.random.choices(range(len(revisions.names)), revisions.weights)
+        draws = Random(decision) if decision else self.context.random  # noqa: S311 - all pickers must draw the same
+        [drawn] = draws.choices(range(len(revisions.names)), revisions.weights)
         if decision:
             self._decisions.make(decision, revisions.names[drawn])
         return drawn

@@ -79,6 +79,11 @@ class Machine:
         self.trial: object | None = None
 
     @property
+    def is_ejected(self) -> bool:
+        """True if it failed, and is not asleep."""
+        return self.state is _EJECTED and self.until != math.inf
+
+    @property
     def is_asleep(self) -> bool:
         """True from `FELL_ASLEEP` until `RETURNED` or `RESTARTED`."""
         return self.state is _EJECTED and self.until == math.inf

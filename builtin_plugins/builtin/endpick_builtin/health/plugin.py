@@ -7,8 +7,9 @@ import math
 from collections import Counter, defaultdict
 from contextlib import suppress
 from statistics import median_low
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, TypeAlias
 
+import msgspec
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -35,6 +36,7 @@ from endpick.api import (
     TerminationCause,
     UpstreamHeaders,
 )
+from endpick.api.fleet import LearntState
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
 from endpick_builtin.health.machine import Event, Times, left_out
 from endpick_builtin.health.records import ErrorReason, HealthMetrics, Record, blamed, is_asleep
@@ -94,11 +96,17 @@ class EndpointHealthParameters(Parameters):
         return self
 
 
+_Verdicts: TypeAlias = list[tuple[str, bool, str]]  # endpoint, whether it failed (else it recovered), and why
+_encode: Final = msgspec.msgpack.encode
+_read_verdicts: Final = msgspec.msgpack.Decoder(_Verdicts).decode
+
+
 class EndpointHealthMonitor(
     CandidateFilter[EndpointHealthParameters],
     PreRequest[EndpointHealthParameters],
     ResponseObserver[EndpointHealthParameters],
     DataCollector[EndpointHealthParameters, MetricsPage],
+    LearntState,
 ):
     """Leaves out endpoints that fail, hang or sleep, and gives slow and silent ones one request at a time.
 
@@ -130,6 +138,7 @@ class EndpointHealthMonitor(
         self._reviewed_at: float | None = None
         self._resumed_at = -math.inf  # after the picker stood still
         self._reviews: asyncio.Task[None] | None = None
+        self._untold: _Verdicts = []
         if context.registry is not None:
             context.registry.register(HealthMetrics(self._records))
 
@@ -195,6 +204,27 @@ class EndpointHealthMonitor(
             self._take(record, Event.FELL_ASLEEP, "asleep, as its metrics page says")
         elif record.machine.is_asleep:
             self._take(record, Event.RETURNED, "awake; one trial request decides")
+
+    def snapshot(self) -> bytes:
+        ejected = [(name, True, record.machine.reason) for name, record in self._unwell.items() if record.machine.is_ejected]
+        return _encode(ejected) if ejected else b""
+
+    def restore(self, snapshot: bytes) -> None:
+        self.apply(snapshot, "")
+
+    def drain_deltas(self) -> bytes:
+        untold, self._untold = self._untold, []
+        return _encode(untold) if untold else b""
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        now = self._clock()
+        seen = f" (seen by picker {origin})" if origin else ""
+        for name, has_failed, reason in _read_verdicts(deltas):
+            record = self._record_of(name)
+            if record is not None:
+                before = record.machine.state
+                if record.machine.take(Event.CONDEMNED if has_failed else Event.SUCCEEDED, now, f"{reason}{seen}" if has_failed else ""):
+                    self._changed(record, before)
 
     def endpoint_removed(self, name: str) -> None:
         self._records.pop(name, None)
@@ -312,6 +342,14 @@ class EndpointHealthMonitor(
             first_token = record.window.median
             record.is_slow = first_token is not None and first_token > max(usual[record.group], _SLOW_FLOOR_SECONDS)
 
+    def _record_of(self, name: str) -> Record | None:
+        """None if the endpoint is not in the pool."""
+        if name in self._records or self.context.columns is None:
+            return self._records.get(name)
+        endpoints = self.context.columns.endpoints()
+        position = endpoints.position(name)
+        return None if position is None else self._new_record(endpoints.members[position])
+
     def _new_record(self, endpoint: Endpoint) -> Record:
         record = self._records[endpoint.name] = Record(endpoint, self._times, self._limits, self._clock())
         return record
@@ -321,6 +359,8 @@ class EndpointHealthMonitor(
         changed = record.machine.take(event, self._clock(), reason)
         if changed:
             self._changed(record, before)
+            if self.context.is_shared and event in (Event.CONDEMNED, Event.SUCCEEDED):
+                self._untold.append((record.endpoint.name, event is Event.CONDEMNED, reason))
         return changed
 
     def _changed(self, record: Record, before: HealthState) -> None:

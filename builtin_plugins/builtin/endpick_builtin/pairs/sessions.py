@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
+import msgspec
 import numpy as np
 from prometheus_client.metrics import Counter, Gauge
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -37,6 +38,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.fleet import LearntState
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick_builtin.recency import Recency, kept_id
 
@@ -232,6 +234,9 @@ class Binding:
     last_seen: float
 
 
+_SAME_SECONDS: Final = 1.0
+
+
 class SessionBindings:
     """Endpoints by session, least recent first."""
 
@@ -259,8 +264,32 @@ class SessionBindings:
         self._bindings.use(key, Binding(endpoint, now))
         return len(self._bindings.trim(self._most))
 
+    def merge(self, bindings: Mapping[str, tuple[str, float]]) -> None:
+        """Add bindings of other pickers: endpoint and age by `kept_id`, the oldest first. The later one counts.
 
-class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters]):
+        Of two at almost the same time, all pickers take the one with the greater name.
+        """
+        now = self._clock()
+        for key, (endpoint, age) in bindings.items():
+            known, theirs = self._bindings.get(key), Binding(endpoint, now - age)
+            if known is not None and known.endpoint != endpoint and abs(known.last_seen - theirs.last_seen) < _SAME_SECONDS:
+                theirs = max(known, theirs, key=lambda binding: binding.endpoint)
+            if known is None or theirs.last_seen >= known.last_seen or theirs.endpoint != known.endpoint:
+                self._bindings.use(key, theirs)
+        self._bindings.trim(self._most)
+
+    def ages(self, keys: Iterable[str] | None = None) -> dict[str, tuple[str, float]]:
+        """Endpoint and age of these sessions, or of all, the oldest first."""
+        now = self._clock()
+        chosen = self._bindings if keys is None else [key for key in keys if key in self._bindings]
+        return {key: (self._bindings[key].endpoint, now - self._bindings[key].last_seen) for key in chosen}
+
+
+_encode: Final = msgspec.msgpack.encode
+_read_bindings: Final = msgspec.msgpack.Decoder(dict[str, tuple[str, float]]).decode
+
+
+class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters], LearntState):
     stability = Stability.EXPERIMENTAL
 
     @classmethod
@@ -277,6 +306,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         self._by_id = parameters.strategy is Strategy.SESSION_ID
         self._sources = tuple((source.header, source.key()) for source in config.sources)
         self._bindings = SessionBindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context.clock)
+        self._untold: dict[str, None] = {}
         bound = Gauge("endpick_session_bindings", "Sessions with a remembered endpoint.", registry=context.registry)
         bound.set_function(lambda: len(self._bindings))
         self._displaced = Counter(
@@ -312,6 +342,21 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             bound = state.private.get("bound", picked)
             assert isinstance(bound, str)
             self._displaced.inc(self._bindings.bind(session, bound))
+            if self.context.is_shared:
+                self._untold[kept_id(session)] = None
+
+    def snapshot(self) -> bytes:
+        return _encode(self._bindings.ages()) if len(self._bindings) else b""
+
+    def restore(self, snapshot: bytes) -> None:
+        self._bindings.merge(_read_bindings(snapshot))
+
+    def drain_deltas(self) -> bytes:
+        untold, self._untold = self._untold, {}
+        return _encode(self._bindings.ages(untold)) if untold else b""
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        self._bindings.merge(_read_bindings(deltas))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str] | None:
         picked = state.private.get("picked")

@@ -109,6 +109,26 @@ class LatencyModel:
         self._head_due[slot] = math.inf
         return slot
 
+    def slot_of(self, name: str) -> int | None:
+        """The slot of an endpoint that has one."""
+        return self._slot_of.get(name)
+
+    def snapshot(self) -> tuple[dict[str, tuple[float, ...]], tuple[float, ...]]:
+        """The speeds of each endpoint, and of the pool."""
+        speeds = np.stack((self._seconds, self._tokens, self._output_seconds, self._output_tokens))
+        pool = (self._pool_seconds, self._pool_tokens, self._pool_output_seconds, self._pool_output_tokens)
+        return {name: tuple(speeds[:, slot].tolist()) for name, slot in self._slot_of.items()}, (*pool, self._mean_work, self._mean_output)
+
+    def restore(self, endpoints: dict[str, tuple[float, ...]], pool: tuple[float, ...]) -> None:
+        """Take over what `snapshot` returned, where it comes from more tokens."""
+        if pool[1] + pool[3] > self._pool_tokens + self._pool_output_tokens:
+            self._pool_seconds, self._pool_tokens, self._pool_output_seconds, self._pool_output_tokens = pool[:4]
+            self._mean_work, self._mean_output = pool[4:]
+        for name, speeds in endpoints.items():
+            slot = self._slot_of.get(name)
+            if slot is not None and speeds[1] + speeds[3] > self._tokens[slot] + self._output_tokens[slot]:
+                self._seconds[slot], self._tokens[slot], self._output_seconds[slot], self._output_tokens[slot] = speeds
+
     def forget(self, name: str) -> None:
         """Drop what was learnt about an endpoint."""
         slot = self._slot_of.pop(name, None)

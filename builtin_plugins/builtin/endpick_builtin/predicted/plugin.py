@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from endpick.api import (
@@ -31,9 +32,11 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Distributions
+from endpick.api.fleet import LearntState
 from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
 from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.predicted.model import LatencyModel, Prefill
+from endpick_builtin.predicted.shared import SharedEvents
 from endpick_builtin.producers.inflight_load import prompt_tokens
 from endpick_builtin.producers.prefix_cache import PREFILL_PROFILE
 
@@ -41,9 +44,11 @@ _RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0
 _READ_SECONDS: Final = 0.01
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
+_encode: Final = msgspec.msgpack.encode
+_decode: Final = msgspec.msgpack.Decoder(tuple[dict[str, tuple[float, ...]], tuple[float, ...]]).decode
 
 
-class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObserver[Parameters]):
+class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObserver[Parameters], LearntState):
     """Prefers the endpoint where a request costs the least time; needs no parameters and no training.
 
     cost = time until everything ahead is prefilled + the prefill of what is not cached there, twice, + 5 % of it for each open answer that
@@ -62,6 +67,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._model = LatencyModel()
+        self._shared = SharedEvents(self._model)
         help_text = "Time to first token divided by the prediction, of streamed answers."
         self._accuracy = Distributions("endpick_first_token_prediction_ratio", help_text, (), _RATIO_BUCKETS, context.registry).labels()
         self._read_at = -math.inf
@@ -72,8 +78,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         now, model = self.context.clock(), self._model
         members = endpoints.pool_members
         if members is not self._pool:
-            self._slot_of_member, self._pool = model.slots([endpoint.name for endpoint in members]), members
-            self._read_at = -math.inf
+            self._follow(members)
         slots = endpoints.gather(self._slot_of_member)
         if now - self._read_at > _READ_SECONDS or slots is not self._slot_of_member:
             self._read_at = now
@@ -114,7 +119,10 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
                     slot = int(endpoints.gather(self._slot_of_member)[position])
                     tokens = 0.0 if prefills and profile == result.primary else float(missing[position])
                     now, seconds = self.context.clock(), float(first[position])
-                    sent.append(self._model.sent(slot, tokens, seconds, now, request.streaming))
+                    prefill_there = self._model.sent(slot, tokens, seconds, now, request.streaming)
+                    sent.append(prefill_there)
+                    if self.context.is_shared:
+                        self._shared.sent(prefill_there, endpoints.members[position].name, now)
                     break
         if sent:
             picked = result.runs[result.primary].picked
@@ -127,7 +135,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         endpoint, sent = _sent(state)
         if endpoint is not None and head.endpoint is not None and head.endpoint.name != endpoint.name:
             for prefill in sent:  # the gateway had to try another
-                self._model.failed(prefill, self.context.clock(), is_fault=True)
+                self._failed(prefill, self.context.clock(), is_fault=True)
             del scratch["sent"]
         elif head.status < _FIRST_ERROR:
             scratch["answers"] = True
@@ -139,6 +147,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
             self._accuracy.observe((now - sent[0].sent_at) / sent[0].predicted_seconds)
             for prefill in sent:
                 self._model.first_token(prefill, now)
+                self._shared.first_token(prefill, now)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
         _, sent = _sent(state)
@@ -147,16 +156,49 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         is_fault = bool(end.gateway_error) or end.status >= _FIRST_SERVER_ERROR or end.cause is TerminationCause.ERROR
         for prefill in sent:
             if is_fault or end.status >= _FIRST_ERROR or (end.cause is not TerminationCause.NATURAL and prefill.is_queued):
-                self._model.failed(prefill, now, is_fault)
+                self._failed(prefill, now, is_fault)
             else:
-                self._model.ended(prefill, 0 if end.usage is None else end.usage.completion_tokens, now)
+                tokens = 0 if end.usage is None else end.usage.completion_tokens
+                self._model.ended(prefill, tokens, now)
+                self._shared.ended(prefill, tokens, now)
 
     def dump_state(self) -> object:
         return self._model.dump(self.context.clock(), MAX_DUMPED)
 
+    def snapshot(self) -> bytes:
+        return _encode(self._model.snapshot())
+
+    def restore(self, snapshot: bytes) -> None:
+        self._follow_pool()
+        self._model.restore(*_decode(snapshot))
+
+    def drain_deltas(self) -> bytes:
+        return self._shared.drain(self.context.clock())
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        self._follow_pool()
+        self._shared.apply(deltas, origin, self.context.clock())
+
+    def origin_gone(self, origin: str) -> None:
+        self._shared.origin_gone(origin, self.context.clock())
+
     def endpoint_removed(self, name: str) -> None:
         self._model.forget(name)
         self._pool = None
+
+    def _failed(self, prefill: Prefill, now: float, is_fault: bool) -> None:
+        self._model.failed(prefill, now, is_fault)
+        self._shared.failed(prefill, now, is_fault)
+
+    def _follow(self, members: tuple[Endpoint, ...]) -> None:
+        self._slot_of_member, self._pool = self._model.slots([endpoint.name for endpoint in members]), members
+        self._read_at = -math.inf
+
+    def _follow_pool(self) -> None:
+        if self.context.columns is not None:
+            members = self.context.columns.endpoints().pool_members
+            if members is not self._pool:
+                self._follow(members)
 
 
 def _sent(state: ScoringState) -> tuple[Endpoint | None, tuple[Prefill, ...]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
+import msgspec
 import numpy as np
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -29,6 +31,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.fleet import LearntState
 from endpick.api.keys import (
     INFLIGHT_REQUESTS,
     INFLIGHT_TOKENS,
@@ -179,11 +182,42 @@ class InflightLoadParameters(Parameters):
     prefix_match_info_producer_name: Annotated[
         str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
     ] = ""
-    sync_cross_replica_state: Annotated[bool, ignored("syncCrossReplicaState", "remove it; each picker counts what it sent itself")] = True
+    sync_cross_replica_state: Annotated[
+        bool, Field(alias="syncCrossReplicaState", description="Tell other pickers the counts, if there is a state store.")
+    ] = True
+
+
+_Loads: TypeAlias = dict[str, tuple[int, int]]  # requests and tokens, by endpoint
+_FULL_SECONDS: Final = 1.0  # between messages with the load of every endpoint, in case one was lost
+_encode: Final = msgspec.msgpack.encode
+_read_loads: Final = msgspec.msgpack.Decoder(tuple[bool, _Loads]).decode
+
+
+class _LoadOfOthers:
+    """What other pickers have in flight."""
+
+    def __init__(self) -> None:
+        self._by_origin: dict[str, _Loads] = {}
+
+    def on(self, name: str) -> tuple[int, int]:
+        loads = [each[name] for each in self._by_origin.values() if name in each]
+        return sum([requests for requests, _ in loads]), sum([tokens for _, tokens in loads])
+
+    def update(self, origin: str, is_all: bool, loads: _Loads) -> Collection[str]:
+        """Returns the endpoints that may have changed."""
+        known = self._by_origin.get(origin, {})
+        self._by_origin[origin] = {name: load for name, load in (loads if is_all else known | loads).items() if load[0]}
+        return known.keys() | loads.keys()
+
+    def drop(self, origin: str) -> Collection[str]:
+        return self._by_origin.pop(origin, {}).keys()
 
 
 class InflightLoadProducer(
-    DataProducer[InflightLoadParameters], PreRequest[InflightLoadParameters], ResponseObserver[InflightLoadParameters]
+    DataProducer[InflightLoadParameters],
+    PreRequest[InflightLoadParameters],
+    ResponseObserver[InflightLoadParameters],
+    LearntState,
 ):
     """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
@@ -211,6 +245,9 @@ class InflightLoadProducer(
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._ledger = _LoadLedger(self._publish)
+        self._others = _LoadOfOthers()
+        self._changed: set[str] = set()  # endpoints, since other pickers were told
+        self._told_all_at = -math.inf
         self._known: object = None
         if context.registry is not None:
             context.registry.register(_InflightGauges(name, self._ledger))
@@ -219,7 +256,7 @@ class InflightLoadProducer(
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
-                self._publish(self._ledger.load_of(endpoint))
+                self._write(self._ledger.load_of(endpoint))
         tokens = prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         uncached = uncached_tokens(tokens, state.get(self._blocks), state.column(self._matches, endpoints))
         state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
@@ -248,6 +285,31 @@ class InflightLoadProducer(
         for charge in _charges(state).values():
             self._ledger.release(charge)
 
+    def snapshot(self) -> bytes:
+        return b""  # nothing but requests in flight
+
+    def restore(self, snapshot: bytes) -> None:
+        """Nothing is kept."""
+
+    def drain_deltas(self) -> bytes:
+        now = self.context.clock()
+        is_all = now - self._told_all_at >= _FULL_SECONDS
+        loads = {load.endpoint.name: (load.requests, load.tokens) for load in self._ledger.loads()}
+        changed, self._changed = self._changed, set()
+        if not changed and not (is_all and loads):
+            return b""
+        if is_all:
+            self._told_all_at = now
+            return _encode((True, loads))
+        return _encode((False, {name: loads.get(name, (0, 0)) for name in changed}))
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        is_all, loads = _read_loads(deltas)
+        self._write_named(self._others.update(origin, is_all, loads))
+
+    def origin_gone(self, origin: str) -> None:
+        self._write_named(self._others.drop(origin))
+
     def dump_state(self) -> object:
         loads = {load.endpoint.name: {"requests": load.requests, "tokens": load.tokens} for load in self._ledger.loads()}
         return {"total": len(loads), "endpoints": dict(islice(sorted(loads.items()), MAX_DUMPED))}
@@ -256,10 +318,22 @@ class InflightLoadProducer(
         self._ledger.forget(name)
 
     def _publish(self, load: _Load) -> None:
+        if self.context.is_shared and self.parameters.sync_cross_replica_state:
+            self._changed.add(load.endpoint.name)
+        self._write(load)
+
+    def _write(self, load: _Load) -> None:
         columns = self.context.columns
         if columns is not None:
-            columns.set(INFLIGHT_REQUESTS, float(load.requests), load.endpoint)
-            columns.set(INFLIGHT_TOKENS, float(load.tokens), load.endpoint)
+            requests, tokens = self._others.on(load.endpoint.name)
+            columns.set(INFLIGHT_REQUESTS, float(load.requests + requests), load.endpoint)
+            columns.set(INFLIGHT_TOKENS, float(load.tokens + tokens), load.endpoint)
+
+    def _write_named(self, names: Collection[str]) -> None:
+        if self.context.columns is not None:
+            for endpoint in self.context.columns.endpoints().pool_members:
+                if endpoint.name in names:
+                    self._write(self._ledger.load_of(endpoint))
 
 
 def _charges(state: CycleState) -> dict[str, _Charge]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
@@ -29,6 +30,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Distributions
+from endpick.api.fleet import LearntState
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
@@ -89,8 +91,19 @@ class _Sent:
         return 0
 
 
+_Deltas: TypeAlias = list[tuple[str, int, list[bytes]]]
+"""Endpoint, its capacity in blocks, and the prompts sent there, in the order in which they were inserted."""
+_Snapshot: TypeAlias = tuple[list[tuple[int, bytes]], list[tuple[str, int, int]]]
+_encode: Final = msgspec.msgpack.encode
+_read_deltas: Final = msgspec.msgpack.Decoder(_Deltas).decode
+_read_snapshot: Final = msgspec.msgpack.Decoder(_Snapshot).decode
+
+
 class ApproxPrefixCacheProducer(
-    DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters], ResponseObserver[ApproxPrefixCacheParameters]
+    DataProducer[ApproxPrefixCacheParameters],
+    PreRequest[ApproxPrefixCacheParameters],
+    ResponseObserver[ApproxPrefixCacheParameters],
+    LearntState,
 ):
     """Counts the leading blocks of the prompt that were sent to each candidate before and should still be cached there.
 
@@ -113,6 +126,7 @@ class ApproxPrefixCacheProducer(
         self._metrics = _PrefixMetrics(context.registry, lambda: self._index.entries)
         self._check = SelfCheck(context.registry) if parameters.self_check else None
         self._usage_reported = False
+        self._sent: _Deltas = []  # what other pickers were not told yet
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
         self._tune(_NO_SIZES)
@@ -122,7 +136,7 @@ class ApproxPrefixCacheProducer(
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         members = endpoints.pool_members
         if members is not self._pool:
-            self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
+            self._follow(members)
         reported = endpoints.derived(CACHE_BLOCK_SIZE, _sizes) if self.parameters.auto_tune else _NO_SIZES
         if reported is not self._reported:
             self._tune(reported)
@@ -177,6 +191,8 @@ class ApproxPrefixCacheProducer(
                 capacity = max(int(min(tokens, _MAX_CACHE_TOKENS)) // size, 1)
             for prompt in reversed(prompts):
                 self._index.insert(endpoint.name, prompt, capacity)
+            if self.context.is_shared:
+                self._sent.append((endpoint.name, capacity, prompts[::-1]))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         if self._usage_reported:
@@ -198,11 +214,37 @@ class ApproxPrefixCacheProducer(
         blocks = sorted(self._index.blocks_by_endpoint().items())
         return {"blockSizeTokens": self._block_size_tokens, "total": self._index.entries, "endpoints": dict(blocks[:MAX_DUMPED])}
 
+    def snapshot(self) -> bytes:
+        return _encode(self._index.snapshot())
+
+    def restore(self, snapshot: bytes) -> None:
+        self._follow_pool()
+        self._index.restore(*_read_snapshot(snapshot))
+
+    def drain_deltas(self) -> bytes:
+        sent, self._sent = self._sent, []
+        return _encode(sent) if sent else b""
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        self._follow_pool()
+        for name, capacity, prompts in _read_deltas(deltas):
+            for prompt in prompts:
+                self._index.insert(name, prompt, capacity)
+
     def endpoint_removed(self, name: str) -> None:
         self._index.remove(name)
         if self._check is not None:
             self._check.forget(name)
         self._pool = None
+
+    def _follow(self, members: tuple[Endpoint, ...]) -> None:
+        self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
+
+    def _follow_pool(self) -> None:
+        if self.context.columns is not None:
+            members = self.context.columns.endpoints().pool_members
+            if members is not self._pool:
+                self._follow(members)
 
     def _tune(self, reported: Sizes) -> None:
         self._reported = reported

@@ -13,6 +13,7 @@ from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES
 
 ALL_SLOTS: Final = -1
 _MANY: Final = 12
+_NO_LIMIT: Final = 1 << 62  # blocks
 
 
 class EndpointSlots:
@@ -263,6 +264,33 @@ class PrefixTree:
             branch, start, left = child, start + common * FINGERPRINT_BYTES, left - common
         return 0
 
+    def snapshot(self) -> tuple[list[tuple[int, bytes]], list[tuple[str, int, int]]]:
+        """All branches, as the parent's number and blocks, and all insertions, oldest first: endpoint, branch, and how much of it is held.
+
+        Number 0 is the root; the first branch is number 1.
+        """
+        numbers: dict[int, int] = {id(self._root): 0}
+        found, branches = [self._root], []
+        for branch in found:
+            for child in branch.children.values():
+                numbers[id(child)] = len(found)
+                found.append(child)
+                branches.append((numbers[id(branch)], child.blocks))
+        names = {slot: name for name, slot in self._slots.slot_of.items()}
+        ends = [(use, slot, end) for slot, holdings in self._holdings.items() for use, end in holdings.ends.items()]
+        ends.sort(key=_use_of)
+        return branches, [(names[slot], numbers[id(end)], end.held(slot)) for _, slot, end in ends]
+
+    def restore(self, branches: list[tuple[int, bytes]], insertions: list[tuple[str, int, int]]) -> None:
+        """Insert what `snapshot` returned, for endpoints that have a slot."""
+        prompts, lengths = [b""], [0]
+        for parent, blocks in branches:
+            prompts.append(prompts[parent] + blocks)
+            lengths.append(len(blocks))
+        for name, number, held in insertions:
+            prompt = prompts[number]
+            self.insert(name, prompt[: len(prompt) - lengths[number] + held * FINGERPRINT_BYTES], _NO_LIMIT)
+
     def remove(self, name: str) -> None:
         slot = self._slots.release(name)
         if slot is not None:
@@ -323,3 +351,7 @@ class PrefixTree:
     def _prune(self, branch: _Branch) -> None:
         if not branch.uses and branch.parent is not None:
             del branch.parent.children[branch.blocks[:FINGERPRINT_BYTES]]
+
+
+def _use_of(end: tuple[int, int, _Branch]) -> int:
+    return end[0]

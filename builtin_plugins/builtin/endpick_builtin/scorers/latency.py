@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -27,6 +30,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick.api.fleet import LearntState
 from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, PrefixBlocks
 from endpick.api.plugin import MAX_DUMPED, ignored
 from endpick_builtin.label_filters import PerPool
@@ -183,40 +187,50 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Order of the endpoints' last uncached prompts."""
+    """Times of the endpoints' last uncached prompts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._count = 0
-        self._counts: Recency[str, int] = Recency()
+        self._latest = -math.inf
+        self._times: Recency[str, float] = Recency()
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """Sequence numbers; 0 without a cold request."""
+        """Times; -inf without a cold request."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
-    def touch(self, picked: Endpoints) -> None:
+    def touch(self, picked: Endpoints, now: float) -> str:
+        """Note a cold request now, and return its endpoint."""
         name = picked.take([0]).members[0].name
-        self._count += 1
-        self._counts.use(name, self._count)
-        self._set(picked, name, self._count)
-        for oldest, _ in self._counts.trim(self._most):
-            self._set(picked, oldest, 0)
+        self._latest = max(now, math.nextafter(self._latest, math.inf))
+        self._times.use(name, self._latest)
+        self._set(picked, name, self._latest)
+        for oldest, _ in self._times.trim(self._most):
+            self._set(picked, oldest, -math.inf)
+        return name
 
-    def names(self) -> list[str]:
-        return list(self._counts)
+    def merge(self, times: Mapping[str, float]) -> None:
+        """Add what was seen elsewhere; the later time counts."""
+        for name, at in sorted(times.items(), key=lambda item: item[1]):
+            if at > self._times.get(name, -math.inf):
+                self._times.use(name, at)
+        self._times.trim(self._most)
+        self._by_endpoint = PerPool(self._of)
+
+    def times(self) -> Mapping[str, float]:
+        return self._times
 
     def forget(self, name: str) -> None:
-        self._counts.pop(name, None)
+        self._times.pop(name, None)
         self._by_endpoint = PerPool(self._of)  # a server that restarted stays in the pool
 
     def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
-        return np.array([self._counts.get(endpoint.name, 0) for endpoint in pool], dtype=np.float64)
+        return np.array([self._times.get(endpoint.name, -math.inf) for endpoint in pool], dtype=np.float64)
 
-    def _set(self, endpoints: Endpoints, name: str, count: int) -> None:
+    def _set(self, endpoints: Endpoints, name: str, at: float) -> None:
         position = endpoints.pool_position(name)
         if position is not None:
-            self._by_endpoint.of(endpoints)[position] = count
+            self._by_endpoint.of(endpoints)[position] = at
 
 
 class NoHitLRUParameters(Parameters):
@@ -238,7 +252,11 @@ class NoHitLRUParameters(Parameters):
     ] = None
 
 
-class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
+_encode: Final = msgspec.msgpack.encode
+_read_ages: Final = msgspec.msgpack.Decoder(dict[str, float]).decode
+
+
+class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters], LearntState):
     """For a prompt that no candidate has cached, prefers the endpoint that got such a prompt least recently.
 
     A request is cold if no candidate is known to have a block of its prompt; others score 0.5. Candidates that never got one rank first, in
@@ -257,6 +275,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._picks = ColdPicks(parameters.lru_size if parameters.lru_size > 0 else DEFAULT_LRU_SIZE)
+        self._untold: set[str] = set()
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         cold = not np.count_nonzero(state.column(self._matches, endpoints) > 0.0)
@@ -272,11 +291,30 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters])
         if state.private.get("cold"):
             for run in result.runs.values():
                 if run.picked is not None:
-                    self._picks.touch(run.picked)
+                    self._untold.add(self._picks.touch(run.picked, self.context.clock()))
+
+    def snapshot(self) -> bytes:
+        return self._ages(self._picks.times())
+
+    def restore(self, snapshot: bytes) -> None:
+        self.apply(snapshot, "")
+
+    def drain_deltas(self) -> bytes:
+        untold, self._untold = self._untold, set()
+        return self._ages(untold)
+
+    def apply(self, deltas: bytes, origin: str) -> None:
+        now = self.context.clock()
+        self._picks.merge({name: now - age for name, age in _read_ages(deltas).items()})
 
     def dump_state(self) -> object:
-        used = self._picks.names()
+        used = list(self._picks.times())
         return {"total": len(used), "leastRecentFirst": used[:MAX_DUMPED]}
 
     def endpoint_removed(self, name: str) -> None:
         self._picks.forget(name)
+
+    def _ages(self, names: Iterable[str]) -> bytes:
+        now, times = self.context.clock(), self._picks.times()
+        ages = {name: now - times[name] for name in names if name in times}
+        return _encode(ages) if ages else b""

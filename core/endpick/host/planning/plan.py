@@ -145,6 +145,15 @@ class PlannedSource:
     active: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """The store through which pickers share what they learn; None for the default interval and time limit."""
+
+    store: str
+    sync_seconds: float | None = None
+    publish_seconds: float | None = None
+
+
 @dataclass(frozen=True)
 class Plan:
     """A resolved configuration with defaults; plugins are instance names in document order."""
@@ -165,6 +174,7 @@ class Plan:
     models: tuple[ModelRewrite, ...] = ()
     flow_control: FlowControlSettings | None = None  # None if the feature gate is off
     propagates_priority: bool = False  # into request bodies
+    fleet: FleetPlan | None = None
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from endpick.api import DataCollector, DataProducer
-from endpick.api.discovery import ModelRewrite, ModelTarget, PeerDiscovery
+from endpick.api.discovery import ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.config.model import EVERY_MODEL, ModelSpec
-from endpick.config.shape import show_path
 from endpick.diagnostics import Code, Diagnostic, did_you_mean, has_errors, sort_diagnostics
 from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover_hook_objects
 from endpick.host.environment import Lock, LockCheck, check_lock
 from endpick.host.hooks import HookRegistry, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, look_up, look_up_kind, report_same_names, spare_idle
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, report_same_names, spare_idle
 from endpick.host.planning.data import PURE_PRODUCERS, Feeding, plan_data, plan_sources
+from endpick.host.planning.fleet import plan_fleet
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
@@ -50,24 +50,6 @@ def load_named_hooks(
     if not references:
         return HookRegistry(), ()
     return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)
-
-
-def plan_replicas(builder: PlanBuilder) -> None:
-    """Resolve what finds other endpoint pickers; note references that have no effect."""
-    layer = builder.config.data_layer
-    peers, syncer = (None, None) if layer is None else (layer.peers_ref, layer.syncer_ref)
-    if peers is not None and peers[0] not in builder.spared:
-        look_up_kind(*peers, PeerDiscovery, builder)
-        peers = None
-    if syncer is not None and syncer[0] not in builder.spared:
-        look_up(*syncer, builder)
-    for _, path in filter(None, (peers, syncer)):
-        builder.report(
-            Code.N0502,
-            f"replicas share no state in this release, so '{show_path(path)}' has no effect",
-            path,
-            help="nothing to repair: each replica uses the state that it has itself",
-        )
 
 
 def warn_unused(builder: PlanBuilder) -> None:
@@ -103,6 +85,7 @@ def make_plan(
     endpoints_file: Path | None = None,
     allow_experimental: bool = False,
     pool: PoolSettings = NO_POOL,
+    state_url: str = "",
 ) -> PlanOutcome:
     """Resolve a configuration into a plan, or report every mistake in document order.
 
@@ -114,6 +97,7 @@ def make_plan(
         endpoints_file: For `file-discovery`, if the document names no discovery.
         allow_experimental: Do not warn of experimental types.
         pool: Pool flags, if the document names no discovery.
+        state_url: Where the state of pickers is, if the document names no store.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -129,7 +113,7 @@ def make_plan(
     builder = PlanBuilder(
         loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file
     )
-    plan = _plan(builder, hooks, pool)
+    plan = _plan(builder, hooks, pool, state_url)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
@@ -167,7 +151,7 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
+def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL, state_url: str = "") -> Plan | None:
     spare_idle(builder)
     define_instances(builder)
     profiles = plan_profiles(builder)
@@ -179,11 +163,11 @@ def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POO
     plan_candidate_filters(builder)
     feeding = plan_sources(builder)
     discovery = plan_discovery(builder, pool)
+    fleet = plan_fleet(builder, state_url, pool)
     graph = plan_data(builder, feeding)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     report_same_names(builder.config.models, "models", Code.E0513, builder)
-    plan_replicas(builder)
     warn_unused(builder)
     if has_errors(builder.diagnostics):
         return None
@@ -199,6 +183,7 @@ def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POO
         detector=detector,
         sources=_sources(feeding, builder, graph),
         discovery=discovery,
+        fleet=fleet,
         on_request=_on_request(builder, graph),
         graph=graph,
         announcements=tuple(builder.announcements),

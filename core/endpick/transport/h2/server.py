@@ -9,7 +9,7 @@ from typing import Final
 
 from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.limits import TransportCounters
-from endpick.transport.listener import Listener, ListenSettings, listening_socket
+from endpick.transport.listener import Listener, ListenSettings, accepting
 from endpick.transport.methods import Methods
 from endpick.transport.tls import CertificateWatch
 
@@ -46,10 +46,9 @@ class H2Server:
         """See `Server.start`."""
         if self._settings.tls is not None:
             self._certificate = CertificateWatch(self._settings.tls)
-        socket = listening_socket(self._settings)
-        port: int = socket.getsockname()[1]
+        source = accepting(self._settings)
         self._listener = Listener(
-            socket,
+            source,
             self.limits.max_connections,
             self.limits.handshake_seconds,
             self.counters,
@@ -58,7 +57,7 @@ class H2Server:
         )
         self._listener.start()
         self._tick_later()
-        return port
+        return source.port
 
     async def drain(self, grace_seconds: float) -> None:
         """See `Server.drain`."""

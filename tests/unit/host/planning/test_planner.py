@@ -138,7 +138,7 @@ def test_instance_meant_by_a_misspelling_is_not_unused() -> None:
     assert result.found == [("E0501", "plain-scorrer")]
 
 
-def test_shared_state_gets_a_note_and_its_references_are_checked() -> None:
+def test_references_to_replicas_are_checked() -> None:
     result = plan("""
         plugins: [{type: event-source}]
         dataLayer:
@@ -146,9 +146,10 @@ def test_shared_state_gets_a_note_and_its_references_are_checked() -> None:
           crossReplica: {syncerPluginRef: event-source}
         """)
 
-    assert result.found == [("E0501", "nobody"), ("N0502", "event-source")]
-    (note,) = result.outcome.diagnostics[1:]
-    assert note.message == "replicas share no state in this release, so 'dataLayer.crossReplica.syncerPluginRef' has no effect"
+    assert result.found == [("E0501", "nobody"), ("N0502", "nobody"), ("E0503", "event-source")]
+    assert result.outcome.diagnostics[1].message == (
+        "pickers reach each other through the state store, so 'dataLayer.discovery.peers.pluginRef' only counts them"
+    )
 
 
 @pytest.mark.parametrize("version", ["llm-d.ai/v1", "endpick/v1alpha1"])
@@ -157,8 +158,9 @@ def test_a_syncer_of_llm_d_need_not_be_installed(version: str) -> None:
 
     known, unknown = (plan(body.format(each), version=version) for each in ("redis-state-store", "redis-state-stores"))
 
-    assert (known.found, known.outcome.plan is not None) == ([("N0502", "store")], True)
-    assert unknown.found == [("E0301", "redis-state-stores"), ("N0502", "store")]
+    assert (known.found, known.outcome.plan is not None) == ([], True)
+    assert known.plan.fleet is None
+    assert unknown.found == [("E0301", "redis-state-stores")]
 
 
 TYPES = sorted(one.type for one in candidates())

@@ -1,0 +1,1 @@
+"""State stores: what carries the learnt state of pickers."""

@@ -1,0 +1,74 @@
+"""What the pickers of a pool tell each other: what their plugins have learnt, and the store that carries it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+from endpick.api.plugin import P, Plugin
+
+
+class LearntState(ABC):
+    """What an instance has learnt from requests, as bytes of its own format. Inherit it beside a kind.
+
+    The host keeps it when parameters change and when the process starts again, and passes changes on to the other pickers of the pool.
+    Name endpoints by `Endpoint.name`, and ignore unknown ones. Clocks of pickers differ, so send ages, not times. No method may block.
+    """
+
+    learnt_format: ClassVar[int] = 1
+    """Raise it with the format: other formats are ignored, so pickers of two releases can serve together."""
+
+    @abstractmethod
+    def snapshot(self) -> bytes:
+        """Everything that another instance needs to decide alike, except for requests in flight; empty if there is nothing."""
+
+    @abstractmethod
+    def restore(self, snapshot: bytes) -> None:
+        """Add a snapshot of an instance with the same name and type to what is known, after `start` and once the pool is known."""
+
+    @abstractmethod
+    def drain_deltas(self) -> bytes:
+        """What this instance learnt itself since the last call; empty if nothing.
+
+        Called every few milliseconds if `PluginContext.is_shared`; else nothing needs to be kept.
+        """
+
+    @abstractmethod
+    def apply(self, deltas: bytes, origin: str) -> None:
+        """Add what the picker `origin` drained.
+
+        Deltas of one origin come in order, but some may be lost or repeated; those of several come in any order. Neither may change the
+        outcome.
+        """
+
+    def origin_gone(self, origin: str) -> None:  # noqa: B027 - optional
+        """Forget the load of a picker that ended, or of which deltas were lost. What it learnt about endpoints stays."""
+
+
+class StateStore(Plugin[P]):
+    """Carries messages and snapshots between pickers. A configuration has at most one.
+
+    Every method raises ConnectionError, with the reason for the operator, while the store cannot be reached; the host tries again.
+    """
+
+    kind: ClassVar[str] = "state-store"
+
+    carries_messages: ClassVar[bool] = True
+    """False if it only keeps snapshots, for a picker that starts again."""
+
+    @abstractmethod
+    async def publish(self, message: bytes) -> None:
+        """Send a message to every picker. It may be lost."""
+
+    @abstractmethod
+    def messages(self) -> AsyncIterator[bytes]:
+        """Messages from now on, also those of this picker. Empty bytes say that a connection was made."""
+
+    @abstractmethod
+    async def save(self, name: str, snapshot: bytes) -> None:
+        """Keep a snapshot under `name` for some minutes."""
+
+    @abstractmethod
+    async def load(self, name: str) -> bytes | None:
+        """The snapshot under `name`, or None."""

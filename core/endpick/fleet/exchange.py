@@ -1,0 +1,261 @@
+"""What a picker tells the others, and what it does with their messages; without sockets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from endpick.api.access import Access
+from endpick.api.fleet import LearntState
+from endpick.host.boundary import Step
+from endpick.host.instance import Instance
+from endpick.host.kinds import ExtensionPoint
+from endpick.host.telemetry import Telemetry, Throttle
+
+_log = logging.getLogger("endpick.fleet")
+
+FORMAT: Final = 1
+HEARTBEAT_SECONDS: Final = 1.0
+EXPIRY_SECONDS: Final = 3.5  # a picker that is silent for so long has ended
+MAX_MESSAGES: Final = 200  # read from one picker in a second
+_WARN_SECONDS: Final = 60.0
+
+
+class MessageKind(StrEnum):
+    """What a message is about."""
+
+    DELTAS = "deltas"  # without any, a sign of life
+    HELLO = "hello"  # a picker begins, or was cut off: it wants a snapshot
+    SAVED = "saved"  # the sender's snapshot is in the store, for `to`
+    BYE = "bye"  # a picker ends
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True):
+    """A message; every format begins with the first two fields."""
+
+    format: int
+    origin: str
+    kind: MessageKind = MessageKind.DELTAS
+    sequence: int = 0
+    to: str = ""
+    deltas: dict[str, bytes] = {}
+
+
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError)  # a text that is not UTF-8 is a ValueError
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+_decode_fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_snapshot = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+class _Part:
+    """One instance that learns, and how to ask it."""
+
+    __slots__ = ("apply", "drain", "gone", "plugin", "restore", "snapshot")
+
+    def __init__(self, instance: Instance, telemetry: Telemetry) -> None:
+        state = instance.plugin
+        assert isinstance(state, LearntState)
+
+        def step(call: Callable[..., object]) -> Step:
+            return Step(call, instance, ExtensionPoint.EXCHANGE, telemetry, settles=True)
+
+        self.plugin = instance.plugin
+        self.snapshot, self.restore, self.drain = step(state.snapshot), step(state.restore), step(state.drain_deltas)
+        self.apply, self.gone = step(state.apply), step(state.origin_gone)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """Another picker."""
+
+    heard_at: float
+    sequence: int
+    second_began_at: float
+    messages: int = 0  # in this second
+
+
+@dataclass(slots=True)
+class FleetCounts:
+    """Messages of others, by what became of them."""
+
+    applied: int = 0
+    lost: int = 0
+    unreadable: int = 0
+    flooded: int = 0
+
+
+class Exchange:
+    """One picker's part in a fleet."""
+
+    def __init__(self, origin: str, clock: Callable[[], float], telemetry: Telemetry) -> None:
+        """`origin` names this picker, and no other one."""
+        self.origin = origin
+        self.counts = FleetCounts()
+        self._clock = clock
+        self._telemetry = telemetry
+        self._access = Access(None, telemetry.undeclared_access)
+        self._warnings = Throttle(clock, _WARN_SECONDS)
+        self._parts: dict[str, _Part] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._sequence = 0
+        self._sent_at = clock()
+
+    def events(self) -> dict[str, int]:
+        """The counts, for a metric."""
+        return asdict(self.counts)
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other pickers that are heard, by name."""
+        return tuple(sorted(self._peers))
+
+    def follow(self, instances: Iterable[Instance]) -> None:
+        """Exchange the state of these instances. Those that replace one with the same name and type get what it has learnt."""
+        before, self._parts = self._parts, {}
+        for instance in instances:
+            if isinstance(instance.plugin, LearntState):
+                key = key_of(instance)
+                part = self._parts[key] = _Part(instance, self._telemetry)
+                old = before.get(key)
+                if old is not None and old.plugin is not instance.plugin:
+                    snapshot = old.snapshot.run(self._access)
+                    if isinstance(snapshot, bytes) and snapshot:
+                        part.restore.run(self._access, snapshot)
+
+    def drain(self) -> bytes | None:
+        """The next message to the others, or None if there is nothing to tell."""
+        deltas: dict[str, bytes] = {}
+        for key, part in self._parts.items():
+            drained = part.drain.run(self._access)
+            if isinstance(drained, bytes) and drained:
+                deltas[key] = drained
+        if not deltas and self._clock() - self._sent_at < HEARTBEAT_SECONDS:
+            return None
+        return self.message(MessageKind.DELTAS, deltas=deltas)
+
+    def message(self, kind: MessageKind, to: str = "", deltas: dict[str, bytes] | None = None) -> bytes:
+        """A message of this picker."""
+        self._sequence += 1
+        self._sent_at = self._clock()
+        return _encode(Message(FORMAT, self.origin, kind, self._sequence, to, deltas or {}))
+
+    def receive(self, data: bytes) -> Message | None:
+        """Apply a message. Returns it if the caller has to do something about its kind."""
+        message = self._read(data)
+        if message is None or message.origin == self.origin:
+            if message is not None and message.sequence > self._sequence:
+                self._warn("twin", "another picker has the name %s of this one, so neither hears the other", self.origin)
+            return None
+        peer = self._peers.get(message.origin)
+        now = self._clock()
+        if message.kind is MessageKind.BYE:
+            self._forget(message.origin)
+            return None
+        if peer is None:
+            peer = self._peers[message.origin] = _Peer(now, message.sequence - 1, now)
+            _log.info("picker %s joined", message.origin)
+        if message.sequence <= peer.sequence:
+            return None  # repeated
+        if message.sequence != peer.sequence + 1:
+            self.counts.lost += message.sequence - peer.sequence - 1
+            self._lose_load(message.origin)
+        peer.heard_at, peer.sequence = now, message.sequence
+        if not self._has_room(peer, now):
+            self.counts.flooded += 1
+            self._warn(message.origin, "picker %s sends more than %d messages a second; the rest is left out", message.origin, MAX_MESSAGES)
+            self._lose_load(message.origin)
+            return None
+        self.counts.applied += 1
+        for key, deltas in message.deltas.items():
+            part = self._parts.get(key)
+            if part is not None:
+                part.apply.run(self._access, deltas, message.origin)
+        return None if message.kind is MessageKind.DELTAS else message
+
+    def answers(self, hello: Message) -> bool:
+        """True if this picker is the one to answer."""
+        return self.origin == min((self.origin, *self._peers), key=lambda name: (name == hello.origin, name))
+
+    def expire(self) -> None:
+        """Forget pickers that are silent."""
+        limit = self._clock() - EXPIRY_SECONDS
+        for origin in [origin for origin, peer in self._peers.items() if peer.heard_at < limit]:
+            self._forget(origin)
+
+    def cut_off(self) -> None:
+        """Forget all others, because their messages do not arrive."""
+        for origin in list(self._peers):
+            self._forget(origin)
+
+    def snapshot(self) -> bytes:
+        """What all instances have learnt."""
+        found = {key: part.snapshot.run(self._access) for key, part in self._parts.items()}
+        return _encode({key: each for key, each in found.items() if isinstance(each, bytes) and each})
+
+    def restore(self, snapshot: bytes) -> int:
+        """Add a snapshot of this or another picker; returns the number of instances that used it."""
+        try:
+            states = _decode_snapshot(snapshot)
+        except _UNREADABLE as error:
+            _log.warning("a snapshot cannot be read, so this picker begins with what it has: %s", error)
+            return 0
+        restored = 0
+        for key, state in states.items():
+            part = self._parts.get(key)
+            if part is not None:
+                part.restore.run(self._access, state)
+                restored += 1
+        return restored
+
+    def _read(self, data: bytes) -> Message | None:
+        try:
+            message = _decode(data)
+        except _UNREADABLE:
+            message = None
+        if message is not None and message.format == FORMAT:
+            return message
+        self.counts.unreadable += 1
+        origin, version = _sender(data)
+        self._warn(origin, "a message of picker %s, format %s, is not understood; this one reads format %d", origin, version, FORMAT)
+        return None
+
+    def _has_room(self, peer: _Peer, now: float) -> bool:
+        if now - peer.second_began_at >= 1.0:
+            peer.second_began_at, peer.messages = now, 0
+        peer.messages += 1
+        return peer.messages <= MAX_MESSAGES
+
+    def _forget(self, origin: str) -> None:
+        if self._peers.pop(origin, None) is not None:
+            _log.info("picker %s left", origin)
+            self._lose_load(origin)
+
+    def _lose_load(self, origin: str) -> None:
+        for part in self._parts.values():
+            part.gone.run(self._access, origin)
+
+    def _warn(self, topic: str, text: str, *arguments: object) -> None:
+        if self._warnings.admit(topic) is not None:
+            _log.warning(text, *arguments)
+
+
+def key_of(instance: Instance) -> str:
+    """What identifies an instance's state in messages."""
+    state = instance.plugin
+    assert isinstance(state, LearntState)
+    return f"{instance.name}/{instance.type}/{state.learnt_format}"
+
+
+def _sender(data: bytes) -> tuple[str, str]:
+    """Name and format of a message that is not understood."""
+    try:
+        version, origin, *_ = _decode_fields(data)
+        return msgspec.msgpack.decode(origin, type=str), str(msgspec.msgpack.decode(version, type=int))
+    except _UNREADABLE:
+        return "unknown", "unknown"

@@ -1,0 +1,203 @@
+"""Connects a picker's exchange with the state store. Decisions never wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Final
+
+from endpick.api.fleet import StateStore
+from endpick.api.plugin import Parameters
+from endpick.fleet.exchange import Exchange, MessageKind
+from endpick.host.failures import PLUGIN_ERRORS, describe_error
+from endpick.host.instance import Instance
+from endpick.host.planning.plan import FleetPlan
+
+_log = logging.getLogger("endpick.fleet")
+
+SYNC_SECONDS: Final = 0.02
+PUBLISH_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 3.0  # of the store, after which it is connected anew
+LAST: Final = "last"  # the snapshot that the next picker begins with
+_START_SECONDS: Final = 1.0  # for the snapshot at start, and at the end
+_RETRY_SECONDS: Final = 0.5
+_NOT_YET: Final = "it is not connected yet"
+
+
+def new_origin() -> str:
+    """A name that no other picker has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class FleetLink:
+    """Sends what the exchange drains, and hands it what others sent."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        """Shares nothing until `start` or `change`."""
+        self._exchange = exchange
+        self._store: StateStore[Parameters] | None = None
+        self._sync_seconds = SYNC_SECONDS
+        self._publish_seconds = PUBLISH_SECONDS
+        self._tasks: list[asyncio.Task[None]] = []
+        self._alone: str | None = _NOT_YET
+        self._is_subscribed = False
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the store carries messages."""
+        return self._alone is None
+
+    def sizes(self) -> dict[str, int]:
+        """Sizes of messages, for a metric."""
+        return {"sent": self.bytes_sent, "received": self.bytes_received}
+
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence for `/healthz` while the store cannot be reached."""
+        if self._store is None or self._alone is None or not self._store.carries_messages:
+            return ()
+        return (f"this picker shares nothing with others: {self._alone}",)
+
+    async def start(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
+        """Begin with the last snapshot, and exchange deltas from now on."""
+        self._exchange.follow(instances.values())
+        self._use(plan, instances)
+        if self._store is not None:
+            await self._within(_START_SECONDS, self._restore(LAST))
+            self._run()
+
+    def change(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
+        """Go on with the instances of a reload, which begin with what the old ones have learnt."""
+        self._exchange.follow(instances.values())
+        before = self._store
+        self._use(plan, instances)
+        if self._store is not before:
+            self._cancel()
+            self._exchange.cut_off()
+            self._alone, self._is_subscribed = _NOT_YET, False
+            self._run()
+
+    async def stop(self) -> None:
+        """Leave a snapshot for the next picker."""
+        tasks = self._cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._store is not None:
+            if self.is_connected:
+                await self._publish(self._exchange.message(MessageKind.BYE))
+            await self._within(_START_SECONDS, self._store.save(LAST, self._exchange.snapshot()))
+
+    def _use(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
+        if plan is None:
+            self._store = None
+            return
+        store = instances[plan.store].plugin
+        assert isinstance(store, StateStore)
+        self._store = store
+        self._sync_seconds = plan.sync_seconds or SYNC_SECONDS
+        self._publish_seconds = plan.publish_seconds or PUBLISH_SECONDS
+
+    def _run(self) -> None:
+        if self._store is not None and self._store.carries_messages:
+            self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive(self._store))]
+
+    def _cancel(self) -> list[asyncio.Task[None]]:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    @property
+    def _stored(self) -> StateStore[Parameters]:
+        assert self._store is not None
+        return self._store
+
+    async def _send(self) -> None:
+        while True:
+            await asyncio.sleep(self._sync_seconds)
+            self._exchange.expire()
+            message = self._exchange.drain()
+            if not self._is_subscribed:
+                continue  # nobody hears it
+            if self._alone is not None:
+                await self._greet()
+            elif message is not None:
+                await self._publish(message)
+
+    async def _receive(self, store: StateStore[Parameters]) -> None:
+        while True:
+            messages = store.messages()
+            try:
+                while True:
+                    async with asyncio.timeout(SILENCE_SECONDS):  # every picker hears at least itself
+                        message = await anext(messages)
+                    self.bytes_received += len(message)
+                    if message:
+                        await self._take(message)
+                    else:
+                        self._is_subscribed = True
+                        await self._greet()
+            except TimeoutError:
+                self._cut_off("the state store sends nothing")
+            except StopAsyncIteration:
+                self._cut_off("the state store ended the connection")
+            except PLUGIN_ERRORS as error:
+                self._cut_off(str(error) if isinstance(error, ConnectionError) else describe_error(error))
+            self._is_subscribed = False
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take(self, data: bytes) -> None:
+        message = self._exchange.receive(data)
+        if message is None:
+            return
+        if message.kind is MessageKind.HELLO and self._exchange.answers(message):
+            saving = self._stored.save(self._exchange.origin, self._exchange.snapshot())
+            if await self._within(_START_SECONDS, saving):
+                await self._publish(self._exchange.message(MessageKind.SAVED, to=message.origin))
+        elif message.kind is MessageKind.SAVED and message.to == self._exchange.origin:
+            await self._within(_START_SECONDS, self._restore(message.origin))
+
+    async def _restore(self, name: str) -> None:
+        snapshot = await self._stored.load(name)
+        if snapshot:
+            count = self._exchange.restore(snapshot)
+            _log.info("restored what was learnt", extra={"instances": count, "bytes": len(snapshot), "from": name})
+
+    async def _greet(self) -> None:
+        """Say that this picker is back, and ask for a snapshot."""
+        if await self._publish(self._exchange.message(MessageKind.HELLO)):
+            if self._alone is not None:
+                _log.info("connected to the state store", extra={"origin": self._exchange.origin})
+            self._alone = None
+        else:
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _publish(self, message: bytes) -> bool:
+        sent = await self._within(self._publish_seconds, self._stored.publish(message))
+        self.bytes_sent += len(message) if sent else 0
+        return sent
+
+    async def _within(self, seconds: float, call: Coroutine[object, object, None]) -> bool:
+        """False if the store did not do it in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await call
+        except TimeoutError:
+            self._cut_off(f"the state store does not answer within {seconds:g} s")
+        except ConnectionError as error:
+            self._cut_off(str(error))
+        except PLUGIN_ERRORS as error:
+            self._cut_off(describe_error(error))
+        else:
+            return True
+        return False
+
+    def _cut_off(self, reason: str) -> None:
+        if self._alone in (None, _NOT_YET):
+            _log.warning("this picker shares nothing with others until the state store is back: %s", reason)
+        self._alone = reason
+        self._exchange.cut_off()

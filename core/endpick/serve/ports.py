@@ -1,0 +1,42 @@
+"""Opens ports, or says why that is not possible."""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+from endpick.diagnostics import Code, Diagnostic
+from endpick.serve.deployment import StartRefused
+from endpick.transport.listener import ListenError, ListenSettings, listening_socket
+from endpick.transport.tls import TlsError
+
+_ABOUT_TLS = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
+
+
+class Startable(Protocol):
+    """A server with one port."""
+
+    async def start(self) -> int:
+        """Serve; returns the port. Raises ListenError, TlsError."""
+
+
+async def started_port(server: Startable) -> int:
+    """Start a server; returns its port. Raises StartRefused."""
+    try:
+        return await server.start()
+    except ListenError as error:
+        raise _refused(error) from error
+    except TlsError as error:
+        raise StartRefused(Diagnostic(Code.E0802, str(error), help=_ABOUT_TLS)) from error
+
+
+def bound_port(settings: ListenSettings) -> socket.socket:
+    """Listen on a port. Raises StartRefused."""
+    try:
+        return listening_socket(settings)
+    except ListenError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: ListenError) -> StartRefused:
+    return StartRefused(Diagnostic(Code.E0801, str(error), help=error.advice))

@@ -1,0 +1,1 @@
+"""`endpick serve --workers`: a supervisor and several pickers on the same ports."""

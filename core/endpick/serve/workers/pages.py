@@ -1,0 +1,162 @@
+"""The metrics port of a supervisor: the pages of all workers as one."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import orjson
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from endpick.serve.admin import AdminServer
+from endpick.serve.admin_api import NO_ACCESS, is_loopback
+from endpick.serve.settings import ServeSettings
+
+_TIMEOUT: Final = ClientTimeout(total=5.0)
+_SUMMED: Final = frozenset({"counter", "histogram", "summary"})
+_SUMMED_GAUGES: Final = frozenset(
+    {
+        "endpick_memory_held_bytes",
+        "endpick_memory_limit_bytes",
+        "llm_d_epp_extproc_streams_inflight",
+        "llm_d_epp_flow_control_queue_bytes",
+        "llm_d_epp_flow_control_queue_size",
+        "llm_d_epp_inflight_requests",
+        "llm_d_epp_inflight_tokens",
+        "llm_d_epp_request_running",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+    }
+)
+_DECISIONS: Final = "/decisions"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a worker answered."""
+
+    worker: int
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        """True if it has what was asked for."""
+        return self.status == web.HTTPOk.status_code
+
+
+class WorkerPages:
+    """Counters of all workers are added up, and so is what they hold; of other gauges the largest counts."""
+
+    def __init__(self, settings: ServeSettings, ports: Callable[[], Mapping[int, int | None]]) -> None:
+        """`ports` are the metrics ports by worker, None for one that does not serve."""
+        self._ports = ports
+        self._token = None if settings.admin_token_file is None else settings.admin_token_file.read_text().strip()
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/{path:.*}", self._admin)
+        self._server = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
+        self._session: ClientSession | None = None
+
+    async def start(self) -> int:
+        """Serve; returns the port. Raises ListenError, TlsError."""
+        self._session = ClientSession(timeout=_TIMEOUT)
+        return await self._server.start()
+
+    async def stop(self) -> None:
+        """Close the port."""
+        await self._server.stop()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        pages = await self._from_all("/metrics", request)
+        refused = next((page for page in pages if not page.is_ok), None)
+        if refused is not None:
+            return web.Response(status=refused.status, headers={"WWW-Authenticate": "Bearer"})
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        body = await asyncio.to_thread(encode, _Registry([page.body.decode() for page in pages]))
+        response = web.Response(body=body, headers={"Content-Type": content_type})
+        response.enable_compression()
+        return response
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        pages = await self._from_all("/healthz", request)
+        ready = any(page.is_ok for page in pages)
+        text = "".join(f"worker {page.worker}: {line}\n" for page in pages for line in page.body.decode().splitlines())
+        return web.Response(text=text or "no worker serves\n", status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _admin(self, request: web.Request) -> web.Response:
+        if not self._admits(request):
+            return web.json_response({"error": NO_ACCESS}, status=HTTPStatus.FORBIDDEN)
+        pages = await self._from_all(request.path, request)
+        if not pages:
+            return web.json_response({"error": "no worker serves"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        if request.path == _DECISIONS and all(page.is_ok for page in pages):
+            return web.Response(body=_joined(pages), content_type="application/json")
+        wanted = request.query.get("worker")
+        page = next((page for page in pages if str(page.worker) == wanted), None) or next((page for page in pages if page.is_ok), pages[0])
+        return web.Response(body=page.body, status=page.status, content_type=page.content_type)
+
+    async def _from_all(self, path: str, request: web.Request) -> list[Page]:
+        asked = [self._from(number, port, path, request) for number, port in sorted(self._ports().items()) if port is not None]
+        return [page for page in await asyncio.gather(*asked) if page is not None]
+
+    async def _from(self, worker: int, port: int, path: str, request: web.Request) -> Page | None:
+        """None if the worker does not answer."""
+        assert self._session is not None
+        headers = {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
+        try:
+            async with self._session.get(f"http://127.0.0.1:{port}{path}", params=request.query, headers=headers) as response:
+                return Page(worker, response.status, response.content_type, await response.read())
+        except (ClientError, TimeoutError):
+            return None
+
+    def _admits(self, request: web.Request) -> bool:
+        if self._token:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+            return hmac.compare_digest(given.encode(), self._token.encode())
+        return is_loopback(request.remote or "")
+
+
+def _joined(pages: Iterable[Page]) -> bytes:
+    """The decisions of all workers, newest first."""
+    found = [each for page in pages for each in orjson.loads(page.body)["decisions"]]
+    return orjson.dumps({"decisions": sorted(found, key=lambda each: str(each["time"]), reverse=True)})
+
+
+class _Registry(CollectorRegistry):
+    """The metrics of several pages."""
+
+    def __init__(self, pages: Iterable[str]) -> None:
+        super().__init__(auto_describe=False)
+        self._pages = tuple(pages)
+
+    def collect(self) -> Iterator[Metric]:
+        """See `CollectorRegistry`."""
+        families: dict[str, Metric] = {}
+        values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+        for page in self._pages:
+            for family in text_string_to_metric_families(page):
+                known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged = values.setdefault(family.name, {})
+                adds = known.type in _SUMMED or family.name in _SUMMED_GAUGES
+                for sample in family.samples:
+                    key = sample.name, tuple(sample.labels.items())
+                    before = merged.get(key)
+                    merged[key] = sample.value if before is None else before + sample.value if adds else max(before, sample.value)
+        for name, family in families.items():
+            for (sample_name, labels), value in values[name].items():
+                family.add_sample(sample_name, dict(labels), value)
+            yield family

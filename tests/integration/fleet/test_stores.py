@@ -1,0 +1,172 @@
+"""State stores and a real Valkey server: pickers that learn, and what becomes of it when the server does not do as it should."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from endpick.api import ConfigurationError, PluginContext
+from endpick.fleet import link as link_module
+from endpick.fleet.link import FleetLink
+from endpick.host.instance import build
+from endpick.host.planning.plan import FleetPlan
+from endpick_builtin.fleet.stores import (
+    FileStateStore,
+    FileStoreParameters,
+    RedisParameters,
+    RedisStateStore,
+    ValkeyParameters,
+    ValkeyStateStore,
+)
+from integration.fleet.valkeys import valkey
+from plugin_classes import load_class
+from unit.fleet.learners import Learner
+
+__all__ = ("valkey",)
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(link_module, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr(link_module, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("endpick.fleet.exchange.HEARTBEAT_SECONDS", 0.1)
+
+
+class Picker(Learner):
+    """A learner that is linked with others."""
+
+    def __init__(self, store):
+        super().__init__(clock=asyncio.get_running_loop().time)
+        self.link = FleetLink(self.exchange)
+        loaded = load_class(type(store), "store").loaded
+        assert loaded is not None
+        self.store = build(loaded, "store", store.parameters, None, PluginContext())
+
+    async def __aenter__(self):
+        learning = self.plugin
+        await self.link.start(FleetPlan("store", 0.01, 0.3), {"store": self.store, "counting": self.instance})
+        assert self.plugin is learning
+        return self
+
+    async def __aexit__(self, *_):
+        await self.link.stop()
+        await self.store.plugin.stop()
+
+    async def knows(self, *words):
+        async with asyncio.timeout(10):
+            while not self.plugin.words.issuperset(words):  # noqa: ASYNC110 - it happens in other tasks
+                await asyncio.sleep(0.01)
+
+
+def store(server, **parameters):
+    return ValkeyStateStore("store", ValkeyParameters(url=server.url, **parameters), PluginContext())
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it happens in other tasks
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def two(server):
+    async with Picker(store(server)) as one, Picker(store(server)) as other:
+        await until(lambda: one.exchange.peers and other.exchange.peers)
+        yield one, other
+
+
+async def test_pickers_of_one_fleet_share(valkey):
+    async with two(valkey) as (one, other), Picker(store(valkey, fleet="another")) as stranger:
+        one.plugin.learn("a")
+        await other.knows("a")
+        assert stranger.exchange.peers == ()
+
+
+async def test_a_late_joiner_gets_what_was_learnt_before(valkey):
+    async with Picker(store(valkey)) as one:
+        await until(lambda: one.link.is_connected)
+        one.plugin.learn("early")
+        async with Picker(store(valkey)) as late:
+            await late.knows("early")
+
+
+async def test_the_last_picker_leaves_its_state_to_the_next(valkey):
+    async with Picker(store(valkey)) as one:
+        one.plugin.learn("kept")
+    async with Picker(store(valkey)) as next_one:
+        assert next_one.plugin.words == {"kept"}, "before it serves"
+
+
+@pytest.mark.parametrize("trouble", ["killed", "paused", "flushed"])
+async def test_trouble_of_the_store_is_told_and_heals(valkey, trouble):
+    async with two(valkey) as (one, other):
+        if trouble == "killed":
+            await asyncio.to_thread(valkey.stop)
+            await until(lambda: one.link.remarks() and other.link.remarks())
+            one.plugin.learn("meanwhile")
+            await asyncio.to_thread(valkey.start)
+        elif trouble == "paused":
+            with valkey.paused():
+                await until(lambda: one.link.remarks() and other.link.remarks())
+                one.plugin.learn("meanwhile")
+        else:
+            valkey.command("FLUSHALL")
+            one.plugin.learn("meanwhile")
+        await other.knows("meanwhile")
+        await until(lambda: not one.link.remarks() and not other.link.remarks())
+        other.plugin.learn("after")
+        await one.knows("after")
+
+
+async def test_a_full_store_still_carries_messages(valkey):
+    async with two(valkey) as (one, other):
+        valkey.command("CONFIG", "SET", "maxmemory", "1")
+        one.plugin.learn("a")
+        await other.knows("a")
+
+
+async def test_a_wrong_password_is_named(valkey, tmp_path, monkeypatch):
+    valkey.command("CONFIG", "SET", "requirepass", "right")
+    monkeypatch.setenv("VALKEY_PASSWORD", "wrong")
+    async with Picker(store(valkey)) as one:
+        await until(lambda: "invalid username-password pair" in "".join(one.link.remarks()))
+    monkeypatch.setenv("OTHER_PASSWORD", "right")
+    async with Picker(store(valkey, passwordEnv="OTHER_PASSWORD")) as one:
+        await until(lambda: one.link.is_connected)
+    (tmp_path / "password").write_text("right\n")
+    async with Picker(store(valkey, passwordFile=tmp_path / "password")) as one:
+        await until(lambda: one.link.is_connected)
+
+
+async def test_nobody_at_the_address_is_named(tmp_path):
+    nowhere = RedisStateStore("store", RedisParameters(address="127.0.0.1:1"), PluginContext())
+    async with Picker(nowhere) as one:
+        await until(lambda: "redis://127.0.0.1:1/0" in "".join(one.link.remarks()))
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"), [("http://localhost", "not 'http://'"), ("valkey://:secret@localhost", "keep the password out of it")]
+)
+async def test_an_unusable_url_is_refused(url, problem):
+    with pytest.raises(ValueError, match=problem):
+        ValkeyParameters(url=url)
+
+
+async def test_a_missing_password_file_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        ValkeyStateStore("store", ValkeyParameters(url="valkey://localhost", passwordFile=tmp_path / "none"), PluginContext())
+
+
+async def test_a_file_keeps_the_state_of_one_picker(tmp_path):
+    kept = FileStateStore("store", FileStoreParameters(path=tmp_path / "state"), PluginContext())
+    async with Picker(kept) as one:
+        assert one.link.remarks() == ()
+        one.plugin.learn("kept")
+    async with Picker(kept) as next_one:
+        assert next_one.plugin.words == {"kept"}
+    (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-3])
+    async with Picker(kept) as last:
+        assert last.plugin.words == set(), "cut short: it begins with nothing, and serves"
