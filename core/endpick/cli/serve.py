@@ -227,9 +227,11 @@ def command(**options: Unpack[ServeOptions]) -> None:
     gc.disable()  # objects made at start stay; `run` enables it again
     from endpick.cli.serve_settings import log_format, log_level, settings_of
     from endpick.serve.logs import configure_logging
+    from endpick.serve.workers.worker import worker_role
 
     settings, planning = settings_of(options), _Planning(options)
-    stop_logging = configure_logging(log_level(options), log_format(options))
+    role = worker_role()
+    stop_logging = configure_logging(log_level(options), log_format(options), worker=None if role is None else role.number)
     try:
         sys.exit(_run(_Document(path, text, options["feature_gates"]), planning, settings, options))
     finally:

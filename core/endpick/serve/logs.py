@@ -56,13 +56,18 @@ class DroppingQueueHandler(QueueHandler):
             _log.warning("%d log lines were dropped because the reader of the log is too slow", dropped)
 
 
-def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> Callable[[], None]:
-    """Send logs and Python's warnings to `stream`, by default stderr. Returns a function that flushes the queue at exit."""
+def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None, worker: int | None = None) -> Callable[[], None]:
+    """Send logs and Python's warnings to `stream`, by default stderr. Returns a function that flushes the queue at exit.
+
+    Lines of a worker carry its number.
+    """
     target = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and target.isatty())
     handler = DroppingQueueHandler()
     handler.setFormatter(TextFormatter() if is_text else JSONFormatter())
     handler.addFilter(Attribution())
+    if worker is not None:
+        handler.addFilter(_numbered(worker))
     listener = QueueListener(handler.lines, logging.StreamHandler(target))
     listener.start()
 
@@ -73,6 +78,14 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     return stop
+
+
+def _numbered(worker: int) -> Callable[[logging.LogRecord], bool]:
+    def number(record: logging.LogRecord) -> bool:
+        record.worker = worker
+        return True
+
+    return number
 
 
 def recent_lines() -> list[str]:

@@ -55,7 +55,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, control: C
     signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.request_reload, Trigger.SIGNAL))
     _report_plan(plan)
     if control.handover is not None:
-        control.handover.start(lambda: shutdown.signalled(signal.SIGTERM, None))
+        control.handover.start(lambda: shutdown.signalled(signal.SIGTERM, None))  # once the supervisor is gone
     try:
         await serve(plan, settings, control, partial(_started, control.handover))
     except StoppedWhileStarting:
@@ -131,7 +131,7 @@ def _started(handover: Handover | None, ports: Ports) -> None:
     if handover is not None:
         handover.ready(ports.metrics)
     _log.info(
-        "serving",
+        "serving" if handover is None else "worker serving",
         extra={
             "ext_proc_port": ports.ext_proc,
             "health_port": ports.health,

@@ -86,7 +86,7 @@ class WorkerPages:
         if refused is not None:
             return web.Response(status=refused.status, headers={"WWW-Authenticate": "Bearer"})
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await asyncio.to_thread(encode, _Registry([page.body.decode() for page in pages]))
+        body = await asyncio.to_thread(encode, MergedPages([page.body.decode() for page in pages]))
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()
         return response
@@ -105,12 +105,14 @@ class WorkerPages:
             return web.json_response({"error": "no worker serves"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
         if request.path == _DECISIONS and all(page.is_ok for page in pages):
             return web.Response(body=_joined(pages), content_type="application/json")
-        wanted = request.query.get("worker")
-        page = next((page for page in pages if str(page.worker) == wanted), None) or next((page for page in pages if page.is_ok), pages[0])
+        page = next((page for page in pages if page.is_ok), pages[0])
         return web.Response(body=page.body, status=page.status, content_type=page.content_type)
 
     async def _from_all(self, path: str, request: web.Request) -> list[Page]:
-        asked = [self._from(number, port, path, request) for number, port in sorted(self._ports().items()) if port is not None]
+        """The pages of all workers, or of the one that the query names."""
+        wanted = request.query.get("worker")
+        ports = {number: port for number, port in sorted(self._ports().items()) if wanted in (None, str(number))}
+        asked = [self._from(number, port, path, request) for number, port in ports.items() if port is not None]
         return [page for page in await asyncio.gather(*asked) if page is not None]
 
     async def _from(self, worker: int, port: int, path: str, request: web.Request) -> Page | None:
@@ -136,7 +138,7 @@ def _joined(pages: Iterable[Page]) -> bytes:
     return orjson.dumps({"decisions": sorted(found, key=lambda each: str(each["time"]), reverse=True)})
 
 
-class _Registry(CollectorRegistry):
+class MergedPages(CollectorRegistry):
     """The metrics of several pages."""
 
     def __init__(self, pages: Iterable[str]) -> None:
