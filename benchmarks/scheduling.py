@@ -166,7 +166,7 @@ def look_up(size: int, blocks: int) -> float:
     index = PrefixTree()
     names = [f"bench/{n}" for n in range(size)]
     index.slots(names)
-    whole = fingerprints(prompt(blocks * 256), 1, 64, None)
+    whole = fingerprints(prompt(blocks * 256), 1, 64, None, 1)
     for position, name in enumerate(names):
         index.insert(name, whole[: blocks * (position + 1) // size * FINGERPRINT_BYTES], 31250)
     return microseconds(lambda: index.match(whole))
@@ -177,7 +177,7 @@ def remember(size: int, blocks: int) -> float:
     index = PrefixTree()
     names = [f"bench/{n}" for n in range(size)]
     index.slots(names)
-    whole = fingerprints(prompt(blocks * 256), 1, 64, None)
+    whole = fingerprints(prompt(blocks * 256), 1, 64, None, 1)
     for name in names:
         index.insert(name, whole, 31250)
     return microseconds(lambda: index.insert(names[-1], whole, 31250))
@@ -195,7 +195,7 @@ def parse(size: int) -> tuple[float, float, float]:
 
     text = prompt(size)
     only = microseconds(lambda: parser.parse("/v1/chat/completions", {}, body))
-    return only, microseconds(render), microseconds(lambda: fingerprints(text, 1, 64, 2048))
+    return only, microseconds(render), microseconds(lambda: fingerprints(text, 1, 64, 2048, 1))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]) -> None:

@@ -139,6 +139,14 @@ class TreeAgainstModel(RuleBasedStateMachine):
         for beginning in after:
             del self.model[name][beginning]
 
+    @rule()
+    def another_tree_takes_a_snapshot(self):
+        other = known(*self.model)
+        other.restore(*self.tree.snapshot())
+        assert other.entries == self.tree.entries
+        for blocks in self.sent:
+            assert matches(other, blocks, self.model) == matches(self.tree, blocks, self.model)
+
     @invariant()
     def agrees_with_the_model(self):
         assert self.tree.entries == sum(map(len, self.model.values()))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES, block_hashes, chain_root, fingerprints
 
 
-def cut(text, tokens=4, root=7, limit=None):
-    found = fingerprints(text, root, tokens, limit)
+def cut(text, tokens=4, root=7, limit=None, seed=0x1234567890ABCDEF):
+    found = fingerprints(text, root, tokens, limit, seed)
     return [found[start : start + FINGERPRINT_BYTES] for start in range(0, len(found), FINGERPRINT_BYTES)]
 
 
@@ -63,3 +63,9 @@ def test_models_and_salts_change_the_first_block():
 def test_many_blocks_have_distinct_fingerprints():
     numbers = b"".join(b"%-16d" % number for number in range(20_000))
     assert len(set(cut(numbers))) == 20_000
+
+
+def test_a_seed_gives_the_same_in_every_process():
+    text = Random(4).randbytes(40 * 16)
+    assert [each.hex() for each in cut(text, seed=1)[::39]] == ["50a162ad799cc960", "2a3d3d97a45c1ada"]
+    assert not set(cut(text, seed=1)) & set(cut(text, seed=2))

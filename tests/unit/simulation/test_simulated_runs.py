@@ -10,8 +10,9 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.simulation.figures import figures_of
+from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.pool import Failure, PoolSettings, Trouble
-from endpick.simulation.run import RunResult, run
+from endpick.simulation.run import ONE_PICKER, RunResult, run
 from endpick.simulation.settings import EngineSettings, Timing
 from endpick.simulation.trace import TraceRequest
 
@@ -51,8 +52,8 @@ def requests(count: int, *, every: float = 0.1, prompt: int = 640, output: int =
     ]
 
 
-def simulated(requests, text: str | None = None, *, servers: int = 3, failures=(), seed: int = 1) -> RunResult:
-    return run(plan(text), requests, PoolSettings(servers, ENGINE, failures=failures), seed)
+def simulated(requests, text: str | None = None, *, servers: int = 3, failures=(), seed: int = 1, fleet=ONE_PICKER) -> RunResult:
+    return run(plan(text), requests, PoolSettings(servers, ENGINE, failures=failures), seed, fleet=fleet)
 
 
 def test_a_lone_request_takes_what_the_engine_says():
@@ -148,3 +149,21 @@ def test_figures_of_a_run():
     assert figures["slo_attainment"] == sum(one <= 0.08 for one in first) / 100
     assert (figures["requests"], figures["failed"], figures["saturated"], figures["regret"]) == (100, 0, False, None)
     assert 1.0 <= figures["imbalance"] < 1.5
+
+
+def test_pickers_that_share_hit_as_often_as_one():
+    again = [replace(one, blocks=tuple(block % 30_000 for block in one.blocks)) for one in requests(90)]
+
+    def hits(fleet: FleetSettings) -> int:
+        return simulated(again, servers=6, fleet=fleet).hit_tokens
+
+    alone = hits(ONE_PICKER)
+    assert hits(FleetSettings(4)) == pytest.approx(alone, rel=0.05)
+    assert hits(FleetSettings(4, loss=0.2)) >= 0.8 * alone
+    assert hits(FleetSettings(4, sync_seconds=None)) < 0.8 * alone
+
+
+def test_pickers_that_share_give_the_same_run_again():
+    first, second = (simulated(requests(40), fleet=FleetSettings(3, loss=0.1)) for _ in range(2))
+    assert first.observed == second.observed
+    assert first.bytes_exchanged == second.bytes_exchanged > 0

@@ -35,7 +35,7 @@ from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, 
 from endpick.api.plugin import MAX_DUMPED
 from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
 from endpick_builtin.producers.prefix_tree import PrefixTree
-from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, chain_root, fingerprints
+from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, chain_root, fingerprints, new_seed
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
 
 PREFILL_PROFILE: Final = "prefill"
@@ -91,9 +91,11 @@ class _Sent:
         return 0
 
 
-_Deltas: TypeAlias = list[tuple[str, int, list[bytes]]]
+_Insertion: TypeAlias = tuple[str, int, list[bytes]]
 """Endpoint, its capacity in blocks, and the prompts sent there, in the order in which they were inserted."""
-_Snapshot: TypeAlias = tuple[list[tuple[int, bytes]], list[tuple[str, int, int]]]
+_Deltas: TypeAlias = tuple[int, int, list[_Insertion]]
+"""Seed of the fingerprints, and the size of the index that has it."""
+_Snapshot: TypeAlias = tuple[int, int, list[tuple[int, bytes]], list[tuple[str, int, int]]]
 _encode: Final = msgspec.msgpack.encode
 _read_deltas: Final = msgspec.msgpack.Decoder(_Deltas).decode
 _read_snapshot: Final = msgspec.msgpack.Decoder(_Snapshot).decode
@@ -126,7 +128,8 @@ class ApproxPrefixCacheProducer(
         self._metrics = _PrefixMetrics(context.registry, lambda: self._index.entries)
         self._check = SelfCheck(context.registry) if parameters.self_check else None
         self._usage_reported = False
-        self._sent: _Deltas = []  # what other pickers were not told yet
+        self._seed = new_seed()
+        self._untold: list[_Insertion] = []
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
         self._tune(_NO_SIZES)
@@ -150,7 +153,7 @@ class ApproxPrefixCacheProducer(
             if left is not None and left <= 0:
                 break
             text = each if isinstance(each, bytes) else each.token_ids[: None if left is None else left * size].tobytes()
-            prompt = fingerprints(text, root, size, left)
+            prompt = fingerprints(text, root, size, left, self._seed)
             blocks = len(prompt) // FINGERPRINT_BYTES
             left = None if left is None else left - max(blocks, least)
             count = self._index.match(prompt)
@@ -192,7 +195,7 @@ class ApproxPrefixCacheProducer(
             for prompt in reversed(prompts):
                 self._index.insert(endpoint.name, prompt, capacity)
             if self.context.is_shared:
-                self._sent.append((endpoint.name, capacity, prompts[::-1]))
+                self._untold.append((endpoint.name, capacity, prompts[::-1]))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         if self._usage_reported:
@@ -215,27 +218,40 @@ class ApproxPrefixCacheProducer(
         return {"blockSizeTokens": self._block_size_tokens, "total": self._index.entries, "endpoints": dict(blocks[:MAX_DUMPED])}
 
     def snapshot(self) -> bytes:
-        return _encode(self._index.snapshot())
+        return _encode((self._seed, self._index.entries, *self._index.snapshot()))
 
     def restore(self, snapshot: bytes) -> None:
-        self._follow_pool()
-        self._index.restore(*_read_snapshot(snapshot))
+        seed, entries, branches, insertions = _read_snapshot(snapshot)
+        if self._agrees(seed, entries):
+            self._follow_pool()
+            self._index.restore(branches, insertions)
 
     def drain_deltas(self) -> bytes:
-        sent, self._sent = self._sent, []
-        return _encode(sent) if sent else b""
+        untold, self._untold = self._untold, []
+        return _encode((self._seed, self._index.entries, untold)) if untold else b""
 
     def apply(self, deltas: bytes, origin: str) -> None:
-        self._follow_pool()
-        for name, capacity, prompts in _read_deltas(deltas):
-            for prompt in prompts:
-                self._index.insert(name, prompt, capacity)
+        seed, entries, insertions = _read_deltas(deltas)
+        if self._agrees(seed, entries):
+            self._follow_pool()
+            for name, capacity, prompts in insertions:
+                for prompt in prompts:
+                    self._index.insert(name, prompt, capacity)
 
     def endpoint_removed(self, name: str) -> None:
         self._index.remove(name)
         if self._check is not None:
             self._check.forget(name)
         self._pool = None
+
+    def _agrees(self, seed: int, entries: int) -> bool:
+        """Whether fingerprints can be compared. Pickers take the seed of the largest index; of equal ones, the smallest seed."""
+        if seed == self._seed:
+            return True
+        if (entries, -seed) < (self._index.entries, -self._seed):
+            return False
+        self._seed, self._index, self._pool, self._untold = seed, PrefixTree(), None, []
+        return True
 
     def _follow(self, members: tuple[Endpoint, ...]) -> None:
         self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
