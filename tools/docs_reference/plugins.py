@@ -73,8 +73,8 @@ def _facts(loaded: LoadedPlugin) -> str:
 
 
 def _parameters(loaded: LoadedPlugin) -> list[str]:
-    equal = (other.type for other in builtin_plugins() if parameter_tables(other) == parameter_tables(loaded))
-    same = min(equal, key=len, default=loaded.type)
+    equal = (other for other in builtin_plugins() if parameter_tables(other) == parameter_tables(loaded))
+    same = min(equal, key=lambda one: (one.plugin.stability is Stability.DEPRECATED, len(one.type))).type
     tables = {one.name: one for one in parameter_tables(loaded)}
     if not tables:
         return ["None."]

@@ -82,7 +82,8 @@ def _is_public(name: str, member: tuple[Definition, str]) -> bool:
     node, doc = member
     if isinstance(node, _FUNCTIONS):
         return bool(doc) and (not name.startswith("_") or name in _SHOWN_DUNDERS)
-    return not name.startswith("_") and isinstance(node, _FIELDS)
+    is_kind = name == "kind" and isinstance(node, ast.AnnAssign) and node.value is not None  # only `endpick.api` sets it
+    return not name.startswith("_") and isinstance(node, _FIELDS) and not is_kind
 
 
 def _declared(node: Definition) -> str:
