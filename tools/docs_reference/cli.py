@@ -103,7 +103,7 @@ def _llm_ds_flags() -> str:
             "### llm-d's flags",
             f"{about} The same as in llm-d: {listed(f'--{name}' for name in same)}.",
             table(("flag", "effect", "differences"), rows),
-            "Flags that llm-d removed are refused: see [what to use instead](../explanation/compatibility.md#what-endpick-does-not-have).",
+            "Flags that llm-d removed are refused; see [their successors](../explanation/compatibility.md#what-endpick-does-not-have).",
         )
     )
 
