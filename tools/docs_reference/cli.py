@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 import textwrap
 
 import click
 
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
-from endpick.cli.llm_d_flags import FLAGS, Effect, removed_flags
+from endpick.cli.llm_d_flags import FLAGS, Effect
 from endpick.cli.main import VERBS, main
 from endpick.diagnostics import ExitCode
+
+_Row = tuple[str, str, str, str]
+_MANY = 5  # options that two verbs share before the page lists them once
+_WITH_POOL = re.compile(r"used by the discovery that reads Kubernetes(; )?")
+"""Repeats the effect `with Kubernetes`."""
 
 _EXITS = {
     ExitCode.OK: "Success, perhaps with warnings.",
@@ -64,25 +71,39 @@ def _verb(name: str, parent: click.Context) -> str:
     assert command is not None
     context = click.Context(command, info_name=name, parent=parent)
     usage = f"```text\nendpick {name} {' '.join(command.collect_usage_pieces(context))}\n```"
-    options = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
-    rows = (_option(option, context) for option in options if "--help" not in option.opts and not option.hidden)
+    rows = _rows(name, parent)
+    earlier = (_earlier(verb, rows, parent) for verb in itertools.takewhile(lambda verb: verb != name, VERBS))
+    verb, shared = next((found for found in earlier if len(found[1]) >= _MANY), ("", []))
+    also = f"Options of [`{verb}`](#endpick-{verb}) that work here, too: {', '.join(row[0] for row in shared)}." if shared else ""
     text = "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
-    shown = table(("option", "value", "default", "meaning"), rows)
-    return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, shown, _llm_ds_flags() if name == "serve" else "")))
+    shown = table(("option", "value", "default", "meaning"), (row for row in rows if row not in shared))
+    return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, shown, also, _llm_ds_flags() if name == "serve" else "")))
+
+
+def _rows(name: str, parent: click.Context) -> list[_Row]:
+    command = main.get_command(parent, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent)
+    options = (parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option))
+    return [_option(option, context) for option in options if "--help" not in option.opts and not option.hidden]
+
+
+def _earlier(verb: str, rows: list[_Row], parent: click.Context) -> tuple[str, list[_Row]]:
+    """An earlier verb, and those of the rows that its table has already."""
+    known = _rows(verb, parent)
+    return verb, [row for row in rows if row in known]
 
 
 def _llm_ds_flags() -> str:
     about = "`serve` accepts every flag of llm-d's endpoint picker, with one dash or two, and warns about those without effect."
     same = [flag.name for flag in FLAGS if flag.effect is Effect.SAME and not flag.note]
-    rows = ((code(f"--{flag.name}"), flag.effect.value, flag.note) for flag in FLAGS if flag.name not in same)
-    removed = ((code(f"--{name}"), instead) for name, instead in removed_flags().items())
+    rows = ((code(f"--{flag.name}"), flag.effect.value, _WITH_POOL.sub("", flag.note)) for flag in FLAGS if flag.name not in same)
     return "\n\n".join(
         (
             "### llm-d's flags",
             f"{about} The same as in llm-d: {listed(f'--{name}' for name in same)}.",
             table(("flag", "effect", "differences"), rows),
-            "Removed in llm-d, and refused by both:",
-            table(("flag", "use instead"), removed),
+            "Flags that llm-d removed are refused; see [their successors](../explanation/compatibility.md#what-endpick-does-not-have).",
         )
     )
 
@@ -92,7 +113,7 @@ def _paragraph(text: str) -> str:
     return f"```text\n{textwrap.dedent(text[2:]).strip()}\n```" if text.startswith("\b\n") else text
 
 
-def _option(option: click.Option, context: click.Context) -> tuple[str, str, str, str]:
+def _option(option: click.Option, context: click.Context) -> _Row:
     names = ", ".join(map(code, (*option.opts, *option.secondary_opts)))
     value = "" if option.is_flag else _value(option, context)
     return names, value, _default(option), option.help or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from docs_reference.builtin import builtin_plugins
@@ -37,7 +38,7 @@ def _section() -> str:
             status,
             table(("kind", "name", "llm-d", "since"), (_missing(row) for row in missing)),
             "Names that llm-d replaced or removed, beside the [former names](#former-names) that endpick still reads:",
-            table(("kind", "name", "instead"), ((row.kind, _name(row), row.successor) for row in moved)),
+            table(("kind", "names", "instead"), _moved(moved)),
         )
     )
 
@@ -48,6 +49,14 @@ def _current() -> int:
 
 def _missing(row: UpstreamName) -> tuple[str, str, str, str]:
     return row.kind, _name(row), {State.CURRENT: "main", State.BRANCH: "branch"}.get(row.state, "its tests"), row.since
+
+
+def _moved(rows: list[UpstreamName]) -> Iterator[tuple[str, str, str]]:
+    """A row for each successor, with all the names it replaces."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        names.setdefault((row.kind, row.successor), []).append(_name(row))
+    return ((kind, ", ".join(replaced), successor) for (kind, successor), replaced in names.items())
 
 
 def _name(row: UpstreamName) -> str:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
-from endpick.config import API_VERSIONS, EndpointPickerConfig
+from endpick.config import EndpointPickerConfig
 from endpick.config.gates import DEFAULT_GATES
 from endpick.config.model import ENDPICK, LLM_D, Deprecated, EndpickOnly, Moved, Part, SinceV1, part_in
 from endpick.config.units import Duration, Quantity
@@ -25,9 +25,8 @@ def page() -> str:
     return markdown_page(
         "Configuration",
         "All fields of `EndpointPickerConfig`, with types and defaults.",
-        f"`apiVersion` is one of {', '.join(map(code, API_VERSIONS))}; `kind` is `EndpointPickerConfig`. Other fields and "
-        "duplicate keys are errors. The JSON Schema for editors is `schemas/config.v1.json`; `endpick schema config --installed` "
-        "includes your plugins.",
+        "Other fields and duplicate keys are errors. The JSON Schema for editors is `schemas/config.v1.json`; "
+        "`endpick schema config --installed` includes your plugins.",
         *(_section(part) for part in parts),
         "## Feature gates",
         table(("gate", "default"), gates),

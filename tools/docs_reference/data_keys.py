@@ -42,8 +42,6 @@ def page() -> str:
         table(("key", "constant", "scope", "type", "meaning", "written by"), rows),
         "## Scopes",
         "\n".join(f"- `{scope.value}`: {text}" for scope, text in _SCOPES.items()),
-        "Numbers are float64, NaN until first reported; objects are None. `endpoints.age(KEY)` gives the seconds since each value was "
-        "written; `endpoints.derived(KEY, function)` caches a result until the column changes. Keys of other distributions have a "
-        "namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
-        "[core-metrics-extractor](plugins/core-metrics-extractor.md) defines keys without code.",
+        "Numbers are float64, NaN until first reported; objects are None. [`Endpoints`](api.md#endpoints) has their ages. "
+        "`customMetrics` of [core-metrics-extractor](plugins/core-metrics-extractor.md) defines keys without code.",
     )

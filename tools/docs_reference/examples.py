@@ -65,7 +65,8 @@ def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
             listed = f"  - pluginRef: {loaded.type}\n" if in_profile else "  - pluginRef: queue-scorer\n"
             scorer = "" if in_profile else "- type: queue-scorer\n"
             profiles = "".join(f"- name: {name}\n  plugins:\n{listed}" for name in names)
-            yield f"{_HEAD}{plugins}{more}{scorer}schedulingProfiles:\n{profiles}{layer}"
+            named = "" if names == _PROFILES[0] else f"schedulingProfiles:\n{profiles}"  # the default profile lists every plugin
+            yield f"{_HEAD}{plugins}{more}{scorer}{named}{layer}"
 
 
 @cache

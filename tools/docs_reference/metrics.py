@@ -37,7 +37,7 @@ _Row = tuple[str, str, str, str]
 
 def page() -> str:
     """The page."""
-    header = ("metric", "type", "labels", "meaning")
+    header, plugins = ("metric", "type", "labels", "meaning"), _plugin_rows()
     return markdown_page(
         "Metrics",
         "All metrics on the metrics port. Names that begin with `llm_d_epp_` are llm-d's, so its dashboards work; `endpick_` marks "
@@ -52,7 +52,8 @@ def page() -> str:
         table(header, (_family(family) for family in _pool_families())),
         "## Plugins",
         "All have the labels `plugin_name` (the instance) and `plugin_type` as well.",
-        table((*header, "plugins"), _plugin_rows()),
+        table((*header, "plugin"), ((*row, one) for one, rows in plugins.items() if ", " not in one for row in rows)),
+        *(part for several, rows in plugins.items() if ", " in several for part in (f"### {several}", table(header, rows))),
         "## Events of the gRPC ports",
         "`endpick_transport_events_total` counts the ext_proc port, `endpick_health_events_total` the health port; label `event`.",
         *_events(TransportCounters().snapshot(), dict(_fields(transport_counters, "TransportCounters"))),
@@ -113,7 +114,8 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
     return PoolGauges("pool", lambda: generation, lambda: 0.0).collect()
 
 
-def _plugin_rows() -> Iterator[tuple[str, ...]]:
+def _plugin_rows() -> dict[str, list[_Row]]:
+    """The rows of each set of plugins, under links to them."""
     plugins: defaultdict[_Row, list[str]] = defaultdict(list)
     for loaded in builtin_plugins():
         model = own_model(loaded.plugin)
@@ -125,8 +127,10 @@ def _plugin_rows() -> Iterator[tuple[str, ...]]:
         loaded.plugin(loaded.type, given, PluginContext(registry=notes, instances=stub_instances(given)))
         for row in _rows(notes.collectors):
             plugins[row].append(f"[`{loaded.type}`](plugins/{loaded.type}.md)")
+    rows: defaultdict[str, list[_Row]] = defaultdict(list)
     for row in sorted(plugins):
-        yield *row, ", ".join(plugins[row])
+        rows[", ".join(plugins[row])].append(row)
+    return dict(sorted(rows.items()))
 
 
 def _family(family: Metric) -> _Row:

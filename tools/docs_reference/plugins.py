@@ -16,6 +16,7 @@ from endpick.host.kinds import KINDS, payload_of
 from endpick.host.loader import LoadedPlugin
 
 Row = tuple[str, str, str, str]
+_LONG = 4  # rows of parameters that only one page lists in full
 _NO_EFFECT = "No effect"  # how `endpick.api.ignored` begins a description
 _PATTERN = re.compile(r"\bmatches (\S+?)(?=, |$)")
 
@@ -72,11 +73,12 @@ def _facts(loaded: LoadedPlugin) -> str:
 
 
 def _parameters(loaded: LoadedPlugin) -> list[str]:
-    same = next((other.type for other in builtin_plugins() if parameter_tables(other) == parameter_tables(loaded)), loaded.type)
+    equal = (other for other in builtin_plugins() if parameter_tables(other) == parameter_tables(loaded))
+    same = min(equal, key=lambda one: (one.plugin.stability is Stability.DEPRECATED, len(one.type))).type
     tables = {one.name: one for one in parameter_tables(loaded)}
     if not tables:
         return ["None."]
-    if same != loaded.type and len(tables) > 1:
+    if same != loaded.type and sum(len(one.rows) for one in tables.values()) >= _LONG:
         return [f"The parameters of [`{same}`]({same}.md#parameters)."]
     rows = list(_flattened("", tables, set()))
     used = [row for row in rows if not row[3].startswith(_NO_EFFECT)]

@@ -16,6 +16,7 @@ _FIELDS = (ast.Assign, ast.AnnAssign)
 _SHOWN_DUNDERS = ("__init__", "__getitem__")
 _SHOWN_DECORATORS = ("abstractmethod", "property", "classmethod")
 _LONGEST = 100
+_BY_THE_HOST = "Created by the host"  # begins the docstring of a constructor that no plugin calls
 
 
 def definitions(module: ModuleType) -> dict[str, tuple[Definition, str]]:
@@ -47,7 +48,8 @@ def render(name: str, node: Definition, doc: str, level: int) -> str:
     fields = [each for each in public.values() if isinstance(each[0], _FIELDS)]
     plain = [_indented(_declared(field)) for field, text in fields if not text]
     explained = "\n".join(f"- {code(_declared(field))}: {' '.join(text.split())}" for field, text in fields if text)
-    methods = (render(member, *each, level + 1) for member, each in public.items() if isinstance(each[0], _FUNCTIONS))
+    own = ((member, each) for member, each in public.items() if isinstance(each[0], _FUNCTIONS) and not each[1].startswith(_BY_THE_HOST))
+    methods = (render(member, *each, level + 1) for member, each in own)
     return _joined(_heading(name, level), _block("\n".join((_declared(node), *plain))), docstring(doc), explained, *methods)
 
 
@@ -80,7 +82,8 @@ def _is_public(name: str, member: tuple[Definition, str]) -> bool:
     node, doc = member
     if isinstance(node, _FUNCTIONS):
         return bool(doc) and (not name.startswith("_") or name in _SHOWN_DUNDERS)
-    return not name.startswith("_") and isinstance(node, _FIELDS)
+    is_kind = name == "kind" and isinstance(node, ast.AnnAssign) and node.value is not None  # only `endpick.api` sets it
+    return not name.startswith("_") and isinstance(node, _FIELDS) and not is_kind
 
 
 def _declared(node: Definition) -> str:

@@ -212,9 +212,7 @@ class ProgramAwareFairness(
     is 1 for `default-flow`, and for a request that arrives more than turnPriorityInactivitySeconds after the last response. Ties go to the
     longest wait.
 
-    Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` for the first 1000
-    programs, and `llm_d_epp_program_aware_jains_fairness_index`, 1 if all have the same service. `turn-priority` has no service: its index
-    is of mean waits.
+    Gauges show the first 1000 programs. The fairness index of `turn-priority` is of mean waits.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:

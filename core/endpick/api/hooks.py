@@ -105,11 +105,11 @@ class HookSpecs:
 
     @hookspec
     def endpick_startup(self, host: HostView) -> Awaitable[None] | None:
-        """Called after the instances started, before serving. May be `async def`; awaited under a deadline. Exceptions end start-up."""
+        """Called after the instances started, before serving. May be `async def`. Exceptions end start-up."""
 
     @hookspec
     def endpick_shutdown(self, host: HostView) -> Awaitable[None] | None:
-        """Called after serving, before the instances stop. May be `async def`; awaited under a deadline."""
+        """Called after serving, before the instances stop. May be `async def`."""
 
     @hookspec
     def endpick_config_reload(self, old: Document, new: Document) -> Awaitable[None] | None:

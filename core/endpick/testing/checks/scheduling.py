@@ -223,7 +223,7 @@ def scorer_rates_every_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(Scorer)
 def scorer_tolerates_missing_data(subject: PluginUnderTest) -> Iterator[Finding]:
-    """Endpoints get a finite score even if some or all have reported nothing."""
+    """Scores are finite even if some or all endpoints have reported nothing."""
     for bench in benches(subject):
         for reported in (Reported.NOTHING, Reported.SOME):
             scene = bench.scene(reported)
