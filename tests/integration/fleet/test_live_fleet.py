@@ -1,0 +1,177 @@
+"""Two pickers with a gateway each before the same model servers, and a real Valkey server that is in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import pytest
+
+from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick.simulation.demo.processes import Children
+from endpick.simulation.demo.stack import ENDPOINTS_FILE, _start_picker, start_envoy, start_stack
+from endpick.simulation.openai import answer_text
+from forked import FORKED
+from integration.fleet.valkeys import valkey
+from integration.plugins.serving import serving
+from integration.serve.gateway import FAST_SERVERS, PREFIX_AWARE, ROOT, until
+
+__all__ = ("valkey",)
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
+
+SERVERS = 4
+
+
+@dataclass
+class Fleet:
+    """Two gateways, and the metrics pages of their pickers."""
+
+    clients: list[aiohttp.ClientSession]
+    metrics: list[str]
+
+    async def ask(self, gateway: int, prompt: str) -> str:
+        """The server that answers, or the failure."""
+        body = {"model": "m", "messages": [{"role": "user", "content": prompt}], "max_tokens": 2, "ignore_eos": True}
+        async with self.clients[gateway].post("/v1/chat/completions", json=body) as response:
+            text = await response.text()
+            return response.headers["x-served-by"] if response.status == 200 else f"failed: {response.status} {text}"
+
+    async def sample(self, picker: int, name: str) -> float:
+        async with aiohttp.ClientSession() as client, client.get(self.metrics[picker]) as response:
+            found = re.search(rf"^{name} ([0-9.e+]+)$", await response.text(), re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+    async def connected(self) -> None:
+        """Wait until both hear each other."""
+        for picker in (0, 1):
+
+            async def hears(picker: int = picker) -> bool:
+                return await self.sample(picker, "endpick_fleet_peers") == 1.0
+
+            await until(hears, f"picker {picker} hears the other")
+
+    async def agreement(self, prompts: list[str]) -> float:
+        """Share of the prompts that the second gateway sends to where the first one did."""
+        first = [await self.ask(0, prompt) for prompt in prompts]
+        blocks = await self.sample(0, "llm_d_epp_prefix_indexer_size")
+
+        async def told() -> bool:
+            return await self.sample(1, "llm_d_epp_prefix_indexer_size") >= blocks
+
+        if await self.sample(1, "endpick_fleet_peers"):
+            await until(told, "the second picker knows what the first has sent")
+        second = [await self.ask(1, prompt) for prompt in prompts]
+        return sum(one == other for one, other in zip(first, second, strict=True)) / len(prompts)
+
+
+def prompts(count: int, seed: int = 1) -> list[str]:
+    """Long prompts that share nothing."""
+    random = Random(seed)
+    return [answer_text(random.getrandbits(64), 400) for _ in range(count)]
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *options: str):
+    try:
+        envoy = find_envoy(os.environ, ROOT)
+    except EnvoyNotFoundError as missing:
+        pytest.skip(str(missing))
+    picker = (FORKED, "-m", "endpick", "serve", *options)
+    async with AsyncExitStack() as stack:
+        gateways, metrics = [], []
+        for number in range(2):
+            own = folder / f"picker-{number}"
+            own.mkdir()
+            (own / "config.yaml").write_text(PREFIX_AWARE)
+            children = await stack.enter_async_context(Children(own))
+            if number:
+                (own / ENDPOINTS_FILE).write_text((folder / "picker-0" / ENDPOINTS_FILE).read_text())
+                port, metrics_port = await _start_picker(children, picker, own / "config.yaml")
+                gateways.append(await start_envoy(children, envoy, own, port))
+                metrics.append(f"http://127.0.0.1:{metrics_port}/metrics")
+            else:
+                started = await start_stack(
+                    children, own, server_options=FAST_SERVERS, servers=SERVERS, picker=picker, config=own / "config.yaml", envoy=envoy
+                )
+                gateways.append(started.gateway)
+                metrics.append(started.metrics)
+        clients = [await stack.enter_async_context(aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30))) for url in gateways]
+        yield Fleet(clients, metrics)
+
+
+async def test_two_pickers_send_a_prompt_to_where_it_is_cached(tmp_path, valkey):
+    async with fleet(tmp_path, "--state-url", valkey.url) as shared:
+        await shared.connected()
+        assert await shared.agreement(prompts(40)) == 1.0
+
+
+async def test_pickers_that_share_nothing_guess(tmp_path):
+    async with fleet(tmp_path) as unshared:
+        assert await unshared.agreement(prompts(40)) < 0.7
+
+
+@pytest.mark.parametrize("trouble", ["killed", "paused", "flushed"])
+async def test_trouble_of_the_store_costs_no_request(tmp_path, valkey, trouble):
+    async with fleet(tmp_path, "--state-url", valkey.url) as shared:
+        await shared.connected()
+        answers: Counter[str] = Counter()
+        ending = asyncio.Event()
+
+        async def client(number: int) -> None:
+            for turn in range(100_000):
+                if ending.is_set():
+                    return
+                answers[await shared.ask(number % 2, f"client {number} turn {turn} {'x' * 500}")] += 1
+
+        async def cut_off() -> bool:
+            return not await shared.sample(0, "endpick_fleet_connected") and not await shared.sample(1, "endpick_fleet_connected")
+
+        async with asyncio.TaskGroup() as load:
+            for number in range(4):
+                load.create_task(client(number))
+            await _more(answers)
+            if trouble == "killed":
+                await asyncio.to_thread(valkey.stop)
+                await until(cut_off, "both say that they are alone")
+                await _more(answers)
+                await asyncio.to_thread(valkey.start)
+            elif trouble == "paused":
+                with valkey.paused():
+                    await until(cut_off, "both say that they are alone")
+                    await _more(answers)
+            else:
+                valkey.command("FLUSHALL")
+            await shared.connected()
+            ending.set()
+        assert {answer for answer in answers if answer.startswith("failed")} == set()
+        assert await shared.agreement(prompts(20, seed=2)) == 1.0
+
+
+async def _more(answers: Counter[str]) -> None:
+    target = answers.total() + 50
+
+    async def reached() -> bool:
+        return answers.total() >= target
+
+    await until(reached, "50 more requests")
+
+
+@pytest.mark.parametrize("kept_in", ["a server", "a file"])
+async def test_a_picker_that_starts_again_is_warm(tmp_path, valkey, kept_in):
+    (tmp_path / "config.yaml").write_text(PREFIX_AWARE)
+    endpoints = "".join(f"- {{name: e{number}, address: 10.0.0.{number}, port: 1}}\n" for number in range(1, 9))
+    (tmp_path / ENDPOINTS_FILE).write_text(f"endpoints:\n{endpoints}")
+    url = valkey.url if kept_in == "a server" else f"file://{tmp_path}/kept"
+
+    async def destinations() -> list[tuple[str, int]]:
+        async with serving(tmp_path, f"--state-url={url}") as picker:
+            return [await picker.ask(prompt) for prompt in prompts(100)]
+
+    assert await destinations() == await destinations()
