@@ -47,6 +47,7 @@ def servers(**values: object) -> dict[str, object]:
 CASES = {
     "what has to be said": {},
     "two replicas": picker(replicas=2),
+    "two that share": picker(replicas=2, workers=4, state={"url": "valkey://valkey:6379/0", "passwordSecret": "valkey"}),
     "several ports": servers(targetPorts=[{"number": 8000}, {"number": 8001}]),
     "another engine": servers(type="sglang"),
     "triton": servers(type="triton-tensorrt-llm"),
@@ -225,6 +226,7 @@ def test_endpick_accepts_the_rendered_chart(case):
     named = [lease_name("models", "chat", "")]
     assert leases == ([(["create"], None), (["list", "watch", "update"], named)] if options["ha_enable_leader_election"] else [])
     assert options["ha_enable_leader_election"] == (case == "two replicas")
+    assert (options["workers"], options["state_url"]) == ((4, "valkey://valkey:6379/0") if case == "two that share" else (1, ""))
 
 
 def test_all_options_render():

@@ -18,6 +18,14 @@ The Service selects it. The leader sets it on its own Pod; a single replica has 
 endpick.dev/leader: {{ include "endpick.name" . }}
 {{- end }}
 
+{{/*
+Not empty if one replica leads: several serve at once only if they share what they learn.
+*/}}
+{{- define "endpick.elects" -}}
+{{- $epp := (include "endpick.values" . | fromYaml).router.epp -}}
+{{- if and (gt (int $epp.replicas) 1) (not $epp.state.url) }}true{{ end -}}
+{{- end }}
+
 {{- define "endpick.image" -}}
 {{- $image := .image -}}
 {{- if kindIs "map" $image -}}
