@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[cel,compression,dns,otlp,scaffold,simulate,tracing]'
+EXTRAS := '.[cel,compression,dns,fleet,otlp,scaffold,simulate,tracing]'
 # The distributions beside endpick, written as a third party would write them.
 DISTRIBUTIONS := builtin_plugins/kubernetes builtin_plugins/kv_events
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -151,7 +151,7 @@ class Code(Enum):
     W0603 = "nothing produces an optional data key"
 
     N0501 = "a missing part was filled in"
-    N0502 = "a field of llm-d has no effect in this release"
+    N0502 = "a field of llm-d has hardly any effect"
     N0601 = "a default producer was added"
     N0602 = "a data key has several producers, and one was chosen"
     N0801 = "endpoint discovery is left to flags"
