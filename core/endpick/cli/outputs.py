@@ -316,10 +316,24 @@ class OutcomeOutput(Output):
     cached_tokens: int | None
 
 
+class RequestOutput(Output):
+    """What a request was. Never its text."""
+
+    prompt_tokens: int = Field(description="From a `token-producer`, else bytes / 4.")
+    block_tokens: int = Field(description="Tokens per block; 0 without a prefix producer.")
+    blocks: str = Field(
+        description="Base64 of 8 bytes for each block of the prompt. Prompts are equal up to a block if all bytes up to there are; with"
+        " `approx-prefix-cache-producer` only among records of one process."
+    )
+    streaming: bool
+    max_output_tokens: int | None = Field(description="The client's limit.")
+    objective: str = Field(description="The inference objective that the client named.")
+
+
 class DecisionOutput(Output):
     """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decision`."""
 
-    version: Literal[1]
+    version: Literal[2]
     why: Literal["sampled", "asked", "traced", "error"] = Field(
         description="Why it was recorded. A record with `error` has no endpoints, candidates and runs."
     )
@@ -330,6 +344,7 @@ class DecisionOutput(Output):
     priority: int
     fairness_id: str
     time: str = Field(description="ISO 8601.")
+    request: RequestOutput | None = Field(description="Null for a request that was refused before scheduling.")
     endpoints: list[EndpointValues] = Field(description="The pool; empty in a list that was asked for without `values`.")
     removed: list[RemovedEndpoints]
     candidates: list[str] = Field(description="Endpoints that scheduling started with.")

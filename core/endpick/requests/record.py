@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.keys import PREFIX_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick.api.request import InferenceRequest, JSONValue
 from endpick.api.request_control import ResponseEnd
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.telemetry import FaultRecord
+from endpick.requests.intake import OBJECTIVE, first_of
 from endpick.requests.model import Refused
 from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, names_of
 
-VERSION = 1
+VERSION = 2
 _FIRST_ERROR = 400
 SUBSET = "subset"  # in place of an instance: the gateway's subset hint
 
@@ -92,6 +95,44 @@ def snapshot(candidates: Endpoints, state: CycleState) -> Snapshot:
     return Snapshot(generation.endpoints, generation.clock(), columns)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """What a request was, without its text, so that it can be decided again.
+
+    Attributes:
+        prompt_tokens: From a `token-producer`, else bytes / 4.
+        blocks: None without a prefix producer. Encoded when the record is written, which most are not.
+    """
+
+    prompt_tokens: int
+    blocks: PrefixBlocks | None
+    streaming: bool
+    max_output_tokens: int | None
+    objective: str
+
+    @classmethod
+    def of(cls, request: InferenceRequest, state: CycleState) -> RequestShape:
+        """From what the producers found."""
+        tokenized = state._values.get(TOKENIZED_PROMPT.name)
+        tokens = sum([len(each.token_ids) for each in tokenized]) if isinstance(tokenized, tuple) else request.prompt.estimated_tokens
+        blocks = state._values.get(PREFIX_BLOCKS.name)
+        objective = first_of(request.headers, OBJECTIVE) or ""
+        found = blocks if isinstance(blocks, PrefixBlocks) else None
+        return cls(tokens, found, request.streaming, request.max_output_tokens, objective)
+
+    def document(self) -> dict[str, JSONValue]:
+        """As JSON."""
+        blocks = self.blocks
+        return {
+            "promptTokens": self.prompt_tokens,
+            "blockTokens": 0 if blocks is None else blocks.block_size_tokens,
+            "blocks": "" if blocks is None else b64encode(blocks.identities()).decode(),
+            "streaming": self.streaming,
+            "maxOutputTokens": self.max_output_tokens,
+            "objective": self.objective,
+        }
+
+
 class RecordedSpan(Protocol):
     """The span of a traced request: the headers that continue its trace at the model server, and the trace's id."""
 
@@ -123,6 +164,7 @@ class DecisionRecord:
     priority: int
     fairness_id: str
     time: float = field(default_factory=time.time)
+    request: RequestShape | None = None
     snapshot: Snapshot | None = None
     removed: list[Removal] = field(default_factory=list)
     candidates: tuple[str, ...] = ()
@@ -146,6 +188,12 @@ class DecisionRecord:
         return cls(why, plan, request.id, request.model, request.path, request.priority, request.fairness_id)
 
     @property
+    def cells(self) -> int:
+        """The number of values and block hashes, for limits on memory."""
+        blocks = None if self.request is None else self.request.blocks
+        return (0 if self.snapshot is None else self.snapshot.cells) + (0 if blocks is None else blocks.total_blocks)
+
+    @property
     def is_refused(self) -> bool:
         """False for a routed request, and for a direct response that is no error."""
         return self.status is not None and self.status >= _FIRST_ERROR
@@ -155,8 +203,9 @@ class DecisionRecord:
         known = () if self.snapshot is None else self.snapshot.endpoints
         return any(endpoint in (each.name, each.name.rpartition("/")[2], each.address) for each in known)
 
-    def begin_scheduling(self, candidates: Endpoints, state: CycleState) -> None:
+    def begin_scheduling(self, request: InferenceRequest, candidates: Endpoints, state: CycleState) -> None:
         """Note what scheduling starts with."""
+        self.request = RequestShape.of(request, state)
         self.snapshot = snapshot(candidates, state)
         self.candidates = names_of(candidates)
         self.waited = state.get(WAITED)
@@ -204,6 +253,8 @@ def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSO
     for each in fields(record):
         if each.name == "snapshot":
             document["endpoints"] = _endpoints(record.snapshot) if values and record.snapshot is not None else []
+        elif each.name == "request":
+            document["request"] = None if record.request is None else record.request.document()
         elif each.name == "span":
             continue
         elif each.name == "time":
