@@ -16,7 +16,7 @@ from endpick.host.planning.changes import ChangeKind
 class Output(BaseModel):
     """A part of a document; names are in camelCase."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class ListedPlugin(Output):
@@ -288,6 +288,7 @@ class EndpointValues(Output):
 
     name: str
     address: str
+    labels: dict[str, str]
     values: dict[str, Any] = Field(description="By data key; a key without a value is left out.")
     ages: dict[str, float] = Field(description="Seconds since each value was written; none for values computed for this request.")
 
@@ -366,6 +367,49 @@ class TryOutput(DecisionOutput):
     """Output of `endpick try`."""
 
     headers: dict[str, str] = Field(description="Added to the request for the model server.")
+
+
+class ReplayReason(Output):
+    """Why picks moved."""
+
+    reason: str
+    requests: int
+
+
+class PredictedChange(Output):
+    """A value of the endpoints at the recorded and the new picks, over the requests that have both."""
+
+    measure: str
+    requests: int
+    recorded: float = Field(description="Mean.")
+    replayed: float = Field(description="Mean.")
+    change: float
+    low: float = Field(description="Of the 95 % interval of the change.")
+    high: float
+
+
+class ReplayExample(Output):
+    """A request whose pick moved."""
+
+    id: str
+    time: str
+    was: str | None = Field(description="Null if it was refused.")
+    now: str | None = Field(description="Null if it is refused.")
+    reason: str
+    totals: list[float] | None = Field(description="Of both picks; null if the configuration does not rate the recorded one.")
+
+
+class ReplayOutput(Output):
+    """Output of `endpick replay`."""
+
+    version: Literal[1]
+    config: str
+    decisions: str
+    requests: int
+    moved: int = Field(description="Requests that go to another endpoint.")
+    reasons: list[ReplayReason] = Field(description="The most frequent first.")
+    changes: list[PredictedChange]
+    examples: list[ReplayExample]
 
 
 class _Measured(BaseModel):

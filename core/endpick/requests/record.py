@@ -276,7 +276,8 @@ def _endpoints(taken: Snapshot) -> list[JSONValue]:
             values[name] = to_json(value)
             if written_at is not None:
                 ages[name] = round(taken.taken_at - float(written_at[row]), 4)
-        rows.append({"name": endpoint.name, "address": endpoint.address, "values": values, "ages": ages})
+        labels = dict(endpoint.labels)
+        rows.append({"name": endpoint.name, "address": endpoint.address, "labels": labels, "values": values, "ages": ages})
     return rows
 
 

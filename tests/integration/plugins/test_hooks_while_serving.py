@@ -33,7 +33,7 @@ dataLayer:
   discovery: {{endpoints: {{pluginRef: pool}}}}
 hooks: [{hooks}]
 """
-SCHEMA = Path(__file__).parents[3] / "schemas" / "decision.v1.json"
+SCHEMA = Path(__file__).parents[3] / "schemas" / "decision.v2.json"
 ALL = "--decision-sampling=1"
 SHOWN, DROPPED = (("event", "shown"),), (("event", "dropped"),)
 
