@@ -132,6 +132,7 @@ def standing_of(endpoint: str, decisions: Sequence[DecisionOutput]) -> Standing:
 
 
 def loss_of(endpoint: str, decision: DecisionOutput, run: ProfileRun) -> str:
+    """Why a profile run did not pick an endpoint."""
     for removal in decision.removed:
         if endpoint in removal.endpoints:
             return f"{removal.instance} left it out before scheduling"

@@ -30,7 +30,7 @@ from endpick.requests.record import document_of
 from endpick.scheduling.scheduler import Profile
 from endpick.scheduling.trace import names_of
 from endpick.simulation.answers import begin_stream, fail, finish
-from endpick.simulation.decisions import Decisions, DecisionsRefused, mistake
+from endpick.simulation.decisions import Decisions, DecisionsError, mistake
 from endpick.simulation.trace import TraceRequest, body_of
 from endpick.testing.bench import START_OF_TIME
 from endpick.testing.host import Host, missing_data
@@ -78,7 +78,7 @@ class Redecider:
         self._values = _Values(self.host.keys)
 
     def decide(self, decisions: Decisions) -> Iterator[Redecided]:
-        """Each request in order of time. Raises OSError, DecisionsRefused."""
+        """Each request in order of time. Raises OSError, DecisionsError."""
         first = decisions.places[0].at
         for request, (place, line) in zip(decisions.trace(), decisions.lines(), strict=True):
             now = START_OF_TIME + place.at - first
@@ -89,7 +89,7 @@ class Redecider:
             try:
                 yield self._one(DecisionOutput.model_validate_json(line), request)
             except ValidationError as error:
-                raise DecisionsRefused(mistake(decisions.path, place.line, error)) from error
+                raise DecisionsError(mistake(decisions.path, place.line, error)) from error
 
     def warnings(self) -> tuple[str, ...]:
         """What the records do not tell, after the first decision."""

@@ -36,9 +36,7 @@ _DIGITS = 6
 
 @click.command("replay", context_settings={"show_default": True})
 @click.argument("config")
-@click.option(
-    "--decisions", required=True, type=click.Path(path_type=Path), help="File of `serve --decision-log` or `simulate --record`."
-)
+@click.option("--decisions", required=True, type=click.Path(path_type=Path), help="File of `serve --decision-log` or `simulate --record`.")
 @click.option("--seed", type=int, default=1, help="The same seed gives the same output.")
 @FORMAT_OPTION
 def command(config: str, decisions: Path, seed: int, output: Literal["text", "json"]) -> None:

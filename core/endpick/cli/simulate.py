@@ -18,7 +18,7 @@ from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.serve.deployment import StartRefused
 from endpick.simulation.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
-from endpick.simulation.decisions import DecisionsRefused, holds_decisions, read_decisions
+from endpick.simulation.decisions import DecisionsError, holds_decisions, read_decisions
 from endpick.simulation.figures import Figures
 from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.report import NoPlotsError, html_report
@@ -74,7 +74,12 @@ class ScenarioOptions:
 
 
 _OPTIONS = (
-    click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload."),
+    click.option(
+        "--trace",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload.",
+    ),
     click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers."),
     click.option(
         "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
@@ -157,7 +162,7 @@ def explained_failures(trace: Path) -> Iterator[None]:
     """Ends the process with a message for what can go wrong in a simulation."""
     try:
         yield
-    except DecisionsRefused as refusal:
+    except DecisionsError as refusal:
         print_diagnostics([refusal.diagnostic], [])
         sys.exit(refusal.diagnostic.code.exit_code)
     except TraceError as mistake:

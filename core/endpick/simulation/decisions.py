@@ -25,7 +25,7 @@ _IDENTITY_BYTES = 8
 _Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 
 
-class DecisionsRefused(TraceError):
+class DecisionsError(TraceError):
     """The file cannot be used; `diagnostic` says where and why."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
@@ -151,7 +151,7 @@ def holds_decisions(path: Path) -> bool:
 
 
 def read_decisions(path: Path) -> Decisions:
-    """Check every record. They are written when requests end, so they are sorted by time. Raises OSError, DecisionsRefused."""
+    """Check every record. They are written when requests end, so they are sorted by time. Raises OSError, DecisionsError."""
     places: list[Place] = []
     without = 0
     torn = False
@@ -167,16 +167,16 @@ def read_decisions(path: Path) -> Decisions:
                 torn = not line.endswith(b"\n") and bool(places) and error.errors()[0]["type"] == "json_invalid"
                 if torn:
                     break  # the process was writing it when it was stopped, or still is
-                raise DecisionsRefused(mistake(path, number, error)) from error
+                raise DecisionsError(mistake(path, number, error)) from error
             if one.request is None or one.why is Why.ERROR:
                 without += 1
             elif not _has_whole_blocks(one.request):
-                raise DecisionsRefused(_refusal(path, number, "request.blocks: it is not base64 of 8 bytes for each block"))
+                raise DecisionsError(_refusal(path, number, "request.blocks: it is not base64 of 8 bytes for each block"))
             else:
                 places.append(Place(one.time.timestamp(), number, place))
     if not places:
         what = f"none of the {without} records says what its request was" if without else "it has no records"
-        raise DecisionsRefused(_refusal(path, 1, what))
+        raise DecisionsError(_refusal(path, 1, what))
     warnings = []
     if without:
         message = f"{without} requests that were refused before scheduling, or recorded for their errors only, are left out"
