@@ -1,9 +1,9 @@
 """The simulated engine beside Dynamo's mocker, another model of the same server: one trace through both.
 
 `python -m benchmarks.mocker --python ENV/bin/python`, where ENV is an environment of its own with `pip install ai-dynamo-runtime` and
-`pip install --no-deps ai-dynamo`. The mocker runs in its own virtual time, without etcd or NATS, with its own polynomial cost of a step.
-The simulated engine gets its linear cost, fitted to the mocker's answers to requests that are alone or all alike; then, to tell the cost from
-the rest, also the constant that a step with a prefill takes in the mocker.
+`pip install --no-deps ai-dynamo`. The mocker runs in its own virtual time, without etcd or NATS, and with a polynomial cost of a step.
+The simulated engine gets its linear cost, fitted to the mocker's answers to requests that are alone or all alike; then, to tell the cost
+from the rest, also the constant that a step with a prefill takes in the mocker.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
-from typing import Protocol, TypeAlias
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,35 +251,33 @@ class DecisionLog(Protocol):
 def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSONValue]:
     """The record as JSON, with or without the data of the endpoints; `endpick schema decision` describes it."""
     document: dict[str, JSONValue] = {"version": VERSION}
-    for each in fields(record):
-        if each.name == "snapshot":
+    for name, shown in _names(DecisionRecord):
+        if name == "snapshot":
             document["endpoints"] = _endpoints(record.snapshot) if values and record.snapshot is not None else []
-        elif each.name == "request":
+        elif name == "request":
             document["request"] = None if record.request is None else record.request.document()
-        elif each.name == "span":
+        elif name == "span":
             continue
-        elif each.name == "time":
+        elif name == "time":
             document["time"] = to_time(record.time)
         else:
-            document[camel_case(each.name)] = to_json(getattr(record, each.name))
+            document[shown] = to_json(getattr(record, name))
     return document
 
 
 def _endpoints(taken: Snapshot) -> list[JSONValue]:
-    rows: list[JSONValue] = []
-    for row, endpoint in enumerate(taken.endpoints):
-        values: dict[str, JSONValue] = {}
-        ages: dict[str, JSONValue] = {}
-        for name, (column, written_at) in taken.columns.items():
-            value = column[row]
-            if is_missing(value):
-                continue
-            values[name] = to_json(value)
-            if written_at is not None:
-                ages[name] = round(taken.taken_at - float(written_at[row]), 4)
-        labels = dict(endpoint.labels)
-        rows.append({"name": endpoint.name, "address": endpoint.address, "labels": labels, "values": values, "ages": ages})
-    return rows
+    rows: list[tuple[dict[str, JSONValue], dict[str, JSONValue]]] = [({}, {}) for _ in taken.endpoints]
+    for name, (column, written_at) in taken.columns.items():
+        ages = None if written_at is None else (taken.taken_at - written_at).round(4).tolist()
+        for row, value in enumerate(column.tolist()):
+            if not is_missing(value):
+                rows[row][0][name] = to_json(value)
+                if ages is not None:
+                    rows[row][1][name] = ages[row]
+    return [
+        {"name": one.name, "address": one.address, "labels": dict(one.labels), "values": values, "ages": ages}
+        for one, (values, ages) in zip(taken.endpoints, rows, strict=True)
+    ]
 
 
 def is_missing(value: object) -> bool:
@@ -288,10 +287,14 @@ def is_missing(value: object) -> bool:
 
 def to_json(value: object) -> JSONValue:
     """Plain data: field names in camelCase; NaN and infinity become null."""
+    if type(value) is float:  # the most frequent first: a record has a thousand values
+        return value if math.isfinite(value) else None
+    if value is None or type(value) is str or type(value) is int or type(value) is bool:
+        return value
     if isinstance(value, Enum):
         return to_json(value.value)
     if is_dataclass(value):
-        return {camel_case(each.name): to_json(getattr(value, each.name)) for each in fields(value)}
+        return {shown: to_json(getattr(value, name)) for name, shown in _names(value.__class__)}
     if isinstance(value, Mapping):
         return {str(name): to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -300,9 +303,13 @@ def to_json(value: object) -> JSONValue:
         return sorted((to_json(inner) for inner in value), key=str)
     if isinstance(value, np.generic):
         return to_json(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    return value if isinstance(value, int | str) else str(value)
+
+
+@lru_cache(maxsize=256)
+def _names(kind: type[Any]) -> tuple[tuple[str, str], ...]:
+    """The fields of a dataclass, and how they are shown."""
+    return tuple([(each.name, camel_case(each.name)) for each in fields(kind)])
 
 
 def to_time(unix_seconds: float) -> str:
