@@ -42,11 +42,10 @@ _DIGITS = 6
 def command(config: str, decisions: Path, seed: int, output: Literal["text", "json"]) -> None:
     """Decide recorded requests again with CONFIG: what moves and why, and what that changes.
 
-    Every request meets the endpoint values of its record, then goes where it went, so that plugins learn from what happened. A change of
-    data sources or producers does not show, and nobody waits in flow control.
+    Each meets the endpoint values of its record, then goes where it went, so that plugins learn what happened. Other data sources or
+    producers do not show, and nobody waits.
 
-    The change is that of the endpoints' recorded values, from the recorded picks to the new ones, with a 95 % interval (bootstrap over
-    groups of requests). After the first request that moves, the pool would be another: `endpick simulate CONFIG --trace FILE` follows it.
+    The change is that of recorded values, from the recorded picks to the new ones, with a 95 % interval (bootstrap).
     """
     plan = plan_or_exit(path_of(config), as_json=output == "json")
     with explained_failures(decisions):
