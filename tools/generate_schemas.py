@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from endpick import __version__
 from endpick.cli.schema import config_schema, output_schemas, parameter_schemas, schema_text
@@ -42,10 +43,15 @@ def main() -> int:
 def generated() -> dict[Path, str]:
     """Every file that belongs into the folder, and its text."""
     builtin = builtin_candidates()
-    documents = {f"{name}.v1.json": schema for name, schema in output_schemas().items()}
+    documents = {f"{name}.v{_version(schema)}.json": schema for name, schema in output_schemas().items()}
     documents["config.v1.json"] = config_schema(builtin)
     documents |= {f"plugins/{plugin_type}.json": schema for plugin_type, schema in parameter_schemas(builtin).items()}
     return {FOLDER / name: schema_text(schema) for name, schema in documents.items()}
+
+
+def _version(schema: Mapping[str, Any]) -> int:
+    version: int = schema.get("properties", {}).get("version", {}).get("const", 1)
+    return version
 
 
 def builtin_candidates() -> tuple[Candidate, ...]:

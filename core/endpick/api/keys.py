@@ -101,11 +101,19 @@ class PrefixBlocks:
         total_blocks: Of all prompts.
         block_size_tokens: Tokens per block; the last one may have fewer.
         hashes: Chained: equal hashes mean equal prompts up to that block.
+        fingerprints: Without `hashes`: 8 bytes for each block of each prompt, equal for equal blocks as long as the process runs.
     """
 
     total_blocks: int
     block_size_tokens: int
     hashes: Sequence[int] = field(default=(), repr=False)
+    fingerprints: Sequence[bytes] = field(default=(), repr=False)
+
+    def identities(self) -> bytes:
+        """8 bytes for each block, for records. Two prompts are equal up to a block if all bytes up to there are."""
+        if self.fingerprints:
+            return b"".join(self.fingerprints)
+        return b"".join([(each & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for each in self.hashes])
 
 
 PREFIX_BLOCKS = DataKey(

@@ -66,6 +66,7 @@ VERBS: dict[str, Verb] = {
     "try": Verb("dry_run:command", "Make one decision and show how each plugin voted."),
     "simulate": Verb("simulate:command", "Try configurations on a trace, and compare them."),
     "tune": Verb("tune:command", "Search better weights and parameters on a trace."),
+    "replay": Verb("replay:command", "Decide recorded requests again with another configuration."),
     "why": Verb("why:command", "Explain a decision of a running endpick."),
     "doctor": Verb("doctor:command", "Check the environment for problems."),
     "schema": Verb("schema:command", "Print a JSON Schema, for editors and CI."),

@@ -16,7 +16,7 @@ from endpick.host.planning.changes import ChangeKind
 class Output(BaseModel):
     """A part of a document; names are in camelCase."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class ListedPlugin(Output):
@@ -288,6 +288,7 @@ class EndpointValues(Output):
 
     name: str
     address: str
+    labels: dict[str, str]
     values: dict[str, Any] = Field(description="By data key; a key without a value is left out.")
     ages: dict[str, float] = Field(description="Seconds since each value was written; none for values computed for this request.")
 
@@ -316,10 +317,24 @@ class OutcomeOutput(Output):
     cached_tokens: int | None
 
 
+class RequestOutput(Output):
+    """What a request was. Never its text."""
+
+    prompt_tokens: int = Field(description="From a `token-producer`, else bytes / 4.")
+    block_tokens: int = Field(description="Tokens per block; 0 without a prefix producer.")
+    blocks: str = Field(
+        description="Base64 of 8 bytes for each block of the prompt. Prompts are equal up to a block if all bytes up to there are; with"
+        " `approx-prefix-cache-producer` only among records of one process."
+    )
+    streaming: bool
+    max_output_tokens: int | None = Field(description="The client's limit.")
+    objective: str = Field(description="The inference objective that the client named.")
+
+
 class DecisionOutput(Output):
     """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decision`."""
 
-    version: Literal[1]
+    version: Literal[2]
     why: Literal["sampled", "asked", "traced", "error"] = Field(
         description="Why it was recorded. A record with `error` has no endpoints, candidates and runs."
     )
@@ -330,6 +345,7 @@ class DecisionOutput(Output):
     priority: int
     fairness_id: str
     time: str = Field(description="ISO 8601.")
+    request: RequestOutput | None = Field(description="Null for a request that was refused before scheduling.")
     endpoints: list[EndpointValues] = Field(description="The pool; empty in a list that was asked for without `values`.")
     removed: list[RemovedEndpoints]
     candidates: list[str] = Field(description="Endpoints that scheduling started with.")
@@ -353,47 +369,44 @@ class TryOutput(DecisionOutput):
     headers: dict[str, str] = Field(description="Added to the request for the model server.")
 
 
-class _Measured(BaseModel):
-    """Names as in the reports of load generators."""
+class ReplayReason(Output):
+    """Why picks moved."""
 
-    model_config = ConfigDict(extra="forbid")
-
-
-class SimulatedTimes(_Measured):
-    """Seconds over all served requests."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
-class SimulatedConfig(_Measured):
-    """One configuration of `endpick simulate`. Times are null if it could not serve the load."""
-
-    config: str
+    reason: str
     requests: int
-    failed: int
-    problems: dict[str, int] = Field(description="Failed requests by cause.")
-    saturated: bool = Field(description="It fell behind the load.")
-    ttft_seconds: SimulatedTimes | None = Field(description="Time to first token.")
-    tpot_seconds: SimulatedTimes | None = Field(description="Time per output token after the first.")
-    e2e_seconds: SimulatedTimes | None = Field(description="Time to the last token.")
-    requests_per_second: float
-    output_tokens_per_second: float
-    hit_rate: float = Field(description="Share of the prompt tokens that were cached.")
-    imbalance: float = Field(description="Tokens that the busiest server computed, divided by the mean.")
-    preemptions: int
-    slo_attainment: float | None = Field(description="Share of all requests within the objectives; null without any.")
-    regret: float | None = Field(description="Mean time to first token divided by the oracle's, minus 1; null without the oracle.")
-    not_simulated: list[str] = Field(description="Data sources that did not run.")
-    bytes_exchanged: int = Field(description="What all pickers sent to each other.")
 
 
-class SimulateOutput(_Measured):
-    """Output of `endpick simulate`."""
+class PredictedChange(Output):
+    """A value of the endpoints at the recorded and the new picks, over the requests that have both."""
+
+    measure: str
+    requests: int
+    recorded: float = Field(description="Mean.")
+    replayed: float = Field(description="Mean.")
+    change: float
+    low: float = Field(description="Of the 95 % interval of the change.")
+    high: float
+
+
+class ReplayExample(Output):
+    """A request whose pick moved."""
+
+    id: str
+    time: str
+    was: str | None = Field(description="Null if it was refused.")
+    now: str | None = Field(description="Null if it is refused.")
+    reason: str
+    totals: list[float] | None = Field(description="Of both picks; null if the configuration does not rate the recorded one.")
+
+
+class ReplayOutput(Output):
+    """Output of `endpick replay`."""
 
     version: Literal[1]
-    trace: str
-    seed: int
-    results: list[SimulatedConfig]
+    config: str
+    decisions: str
+    requests: int
+    moved: int = Field(description="Requests that go to another endpoint.")
+    reasons: list[ReplayReason] = Field(description="The most frequent first.")
+    changes: list[PredictedChange]
+    examples: list[ReplayExample]

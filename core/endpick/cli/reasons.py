@@ -126,12 +126,13 @@ def standing_of(endpoint: str, decisions: Sequence[DecisionOutput]) -> Standing:
             if run.picked and run.picked[0] == endpoint:
                 picked += 1
             else:
-                reason = _loss(endpoint, decision, run)
+                reason = loss_of(endpoint, decision, run)
                 losses[reason] = losses.get(reason, 0) + 1
     return Standing(counted, picked, tuple(sorted(losses.items(), key=lambda loss: -loss[1])))
 
 
-def _loss(endpoint: str, decision: DecisionOutput, run: ProfileRun) -> str:
+def loss_of(endpoint: str, decision: DecisionOutput, run: ProfileRun) -> str:
+    """Why a profile run did not pick an endpoint."""
     for removal in decision.removed:
         if endpoint in removal.endpoints:
             return f"{removal.instance} left it out before scheduling"

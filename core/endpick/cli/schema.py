@@ -11,7 +11,7 @@ import click
 from pydantic import BaseModel, TypeAdapter
 
 from endpick.cli.console import print_diagnostics
-from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, SimulateOutput, TryOutput
+from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, ReplayOutput, TryOutput
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.render import SCHEMA as DIAGNOSTICS
@@ -26,10 +26,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
     """Output schemas by verb."""
+    from endpick.simulation.figures import SimulateOutput
+
     return {
         "diagnostics": DIAGNOSTICS,
         "decision": _document(DecisionOutput, "endpick decision record"),
         "graph": _document(Picture, "endpick graph"),
+        "replay": _document(ReplayOutput, "endpick replay"),
         "simulate": _document(SimulateOutput, "endpick simulate"),
         "try": _document(TryOutput, "endpick try"),
         "plan": _document(PlanDocument, "endpick plan"),

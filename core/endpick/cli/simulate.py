@@ -13,11 +13,12 @@ from typing import Any, Literal, NoReturn
 import click
 
 from endpick.api.plugin import parse_duration
-from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit
+from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.serve.deployment import StartRefused
 from endpick.simulation.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
+from endpick.simulation.decisions import DecisionsError, holds_decisions, read_decisions
 from endpick.simulation.figures import Figures
 from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.report import NoPlotsError, html_report
@@ -73,7 +74,12 @@ class ScenarioOptions:
 
 
 _OPTIONS = (
-    click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's JSON lines, Azure's CSV, or a YAML workload."),
+    click.option(
+        "--trace",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload.",
+    ),
     click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers."),
     click.option(
         "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
@@ -107,6 +113,7 @@ def scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--slo-ttft", callback=_seconds, metavar="DURATION", help="Objective for the time to first token.")
 @click.option("--slo-tpot", callback=_seconds, metavar="DURATION", help="Objective for the time per output token.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots here; needs endpick[simulate].")
+@click.option("--record", type=click.Path(path_type=Path), help="Write the decisions of the first CONFIG here, for `endpick replay`.")
 @FORMAT_OPTION
 def command(
     configs: tuple[str, ...],
@@ -114,6 +121,7 @@ def command(
     slo_ttft: float | None,
     slo_tpot: float | None,
     html: Path | None,
+    record: Path | None,
     output: Literal["text", "json"],
 ) -> None:
     """Try configurations on a trace, in virtual time, and compare how long requests take.
@@ -131,8 +139,12 @@ def command(
     trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
     with explained_failures(trace):
         arrivals = len(scenario.load()[0])
+        if holds_decisions(trace):
+            print_diagnostics(read_decisions(trace).warnings, [])
+        if record is not None:
+            _write(record, str)
         with progress_bars(configs, arrivals) as progress:
-            compared = with_regret(compare(configs, scenario, progress))
+            compared = with_regret(compare(configs, scenario, progress, record))
     figures = [one.figures for one in compared]
     tables = _tables(figures)
     title = f"{trace.name}: {arrivals} requests, {scenario.servers} servers of {scenario.kv_blocks} blocks, seed {scenario.seed}"
@@ -150,6 +162,9 @@ def explained_failures(trace: Path) -> Iterator[None]:
     """Ends the process with a message for what can go wrong in a simulation."""
     try:
         yield
+    except DecisionsError as refusal:
+        print_diagnostics([refusal.diagnostic], [])
+        sys.exit(refusal.diagnostic.code.exit_code)
     except TraceError as mistake:
         raise click.UsageError(f"{trace} cannot be used: {mistake}") from mistake
     except StartRefused as refusal:

@@ -115,6 +115,7 @@ class Code(Enum):
     E0807 = "there is too little memory to serve requests"
     E0808 = "a file to write cannot be opened"
     E0809 = "the gateway's Envoy is missing, or does not start"
+    E0810 = "recorded decisions cannot be used"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"
@@ -149,6 +150,8 @@ class Code(Enum):
 
     W0602 = "nothing uses what a producer produces"
     W0603 = "nothing produces an optional data key"
+
+    W0801 = "some recorded decisions are left out"
 
     N0501 = "a missing part was filled in"
     N0502 = "a field of llm-d has hardly any effect"

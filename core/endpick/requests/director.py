@@ -195,7 +195,7 @@ class Director:
             admit(pipeline.admitters, request, job.endpoints, state, access)
         scheduler, record = pipeline.scheduler, job.record
         if record is not None:
-            record.begin_scheduling(job.endpoints, state)
+            record.begin_scheduling(request, job.endpoints, state)
             if self._tracer is None or self._tracer.scheduler is not scheduler:
                 self._tracer = Tracer(scheduler, self._clock)
             scheduler = self._tracer.into(record.runs)

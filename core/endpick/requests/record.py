@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
-from typing import Protocol, TypeAlias
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.keys import PREFIX_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick.api.request import InferenceRequest, JSONValue
 from endpick.api.request_control import ResponseEnd
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.telemetry import FaultRecord
+from endpick.requests.intake import OBJECTIVE, first_of
 from endpick.requests.model import Refused
 from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, names_of
 
-VERSION = 1
+VERSION = 2
 _FIRST_ERROR = 400
 SUBSET = "subset"  # in place of an instance: the gateway's subset hint
 
@@ -92,6 +96,44 @@ def snapshot(candidates: Endpoints, state: CycleState) -> Snapshot:
     return Snapshot(generation.endpoints, generation.clock(), columns)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """What a request was, without its text, so that it can be decided again.
+
+    Attributes:
+        prompt_tokens: From a `token-producer`, else bytes / 4.
+        blocks: None without a prefix producer. Encoded when the record is written, which most are not.
+    """
+
+    prompt_tokens: int
+    blocks: PrefixBlocks | None
+    streaming: bool
+    max_output_tokens: int | None
+    objective: str
+
+    @classmethod
+    def of(cls, request: InferenceRequest, state: CycleState) -> RequestShape:
+        """From what the producers found."""
+        tokenized = state._values.get(TOKENIZED_PROMPT.name)
+        tokens = sum([len(each.token_ids) for each in tokenized]) if isinstance(tokenized, tuple) else request.prompt.estimated_tokens
+        blocks = state._values.get(PREFIX_BLOCKS.name)
+        objective = first_of(request.headers, OBJECTIVE) or ""
+        found = blocks if isinstance(blocks, PrefixBlocks) else None
+        return cls(tokens, found, request.streaming, request.max_output_tokens, objective)
+
+    def document(self) -> dict[str, JSONValue]:
+        """As JSON."""
+        blocks = self.blocks
+        return {
+            "promptTokens": self.prompt_tokens,
+            "blockTokens": 0 if blocks is None else blocks.block_size_tokens,
+            "blocks": "" if blocks is None else b64encode(blocks.identities()).decode(),
+            "streaming": self.streaming,
+            "maxOutputTokens": self.max_output_tokens,
+            "objective": self.objective,
+        }
+
+
 class RecordedSpan(Protocol):
     """The span of a traced request: the headers that continue its trace at the model server, and the trace's id."""
 
@@ -123,6 +165,7 @@ class DecisionRecord:
     priority: int
     fairness_id: str
     time: float = field(default_factory=time.time)
+    request: RequestShape | None = None
     snapshot: Snapshot | None = None
     removed: list[Removal] = field(default_factory=list)
     candidates: tuple[str, ...] = ()
@@ -146,6 +189,12 @@ class DecisionRecord:
         return cls(why, plan, request.id, request.model, request.path, request.priority, request.fairness_id)
 
     @property
+    def cells(self) -> int:
+        """The number of values and block hashes, for limits on memory."""
+        blocks = None if self.request is None else self.request.blocks
+        return (0 if self.snapshot is None else self.snapshot.cells) + (0 if blocks is None else blocks.total_blocks)
+
+    @property
     def is_refused(self) -> bool:
         """False for a routed request, and for a direct response that is no error."""
         return self.status is not None and self.status >= _FIRST_ERROR
@@ -155,8 +204,9 @@ class DecisionRecord:
         known = () if self.snapshot is None else self.snapshot.endpoints
         return any(endpoint in (each.name, each.name.rpartition("/")[2], each.address) for each in known)
 
-    def begin_scheduling(self, candidates: Endpoints, state: CycleState) -> None:
+    def begin_scheduling(self, request: InferenceRequest, candidates: Endpoints, state: CycleState) -> None:
         """Note what scheduling starts with."""
+        self.request = RequestShape.of(request, state)
         self.snapshot = snapshot(candidates, state)
         self.candidates = names_of(candidates)
         self.waited = state.get(WAITED)
@@ -201,32 +251,33 @@ class DecisionLog(Protocol):
 def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSONValue]:
     """The record as JSON, with or without the data of the endpoints; `endpick schema decision` describes it."""
     document: dict[str, JSONValue] = {"version": VERSION}
-    for each in fields(record):
-        if each.name == "snapshot":
+    for name, shown in _names(DecisionRecord):
+        if name == "snapshot":
             document["endpoints"] = _endpoints(record.snapshot) if values and record.snapshot is not None else []
-        elif each.name == "span":
+        elif name == "request":
+            document["request"] = None if record.request is None else record.request.document()
+        elif name == "span":
             continue
-        elif each.name == "time":
+        elif name == "time":
             document["time"] = to_time(record.time)
         else:
-            document[camel_case(each.name)] = to_json(getattr(record, each.name))
+            document[shown] = to_json(getattr(record, name))
     return document
 
 
 def _endpoints(taken: Snapshot) -> list[JSONValue]:
-    rows: list[JSONValue] = []
-    for row, endpoint in enumerate(taken.endpoints):
-        values: dict[str, JSONValue] = {}
-        ages: dict[str, JSONValue] = {}
-        for name, (column, written_at) in taken.columns.items():
-            value = column[row]
-            if is_missing(value):
-                continue
-            values[name] = to_json(value)
-            if written_at is not None:
-                ages[name] = round(taken.taken_at - float(written_at[row]), 4)
-        rows.append({"name": endpoint.name, "address": endpoint.address, "values": values, "ages": ages})
-    return rows
+    rows: list[tuple[dict[str, JSONValue], dict[str, JSONValue]]] = [({}, {}) for _ in taken.endpoints]
+    for name, (column, written_at) in taken.columns.items():
+        ages = None if written_at is None else (taken.taken_at - written_at).round(4).tolist()
+        for row, value in enumerate(column.tolist()):
+            if not is_missing(value):
+                rows[row][0][name] = to_json(value)
+                if ages is not None:
+                    rows[row][1][name] = ages[row]
+    return [
+        {"name": one.name, "address": one.address, "labels": dict(one.labels), "values": values, "ages": ages}
+        for one, (values, ages) in zip(taken.endpoints, rows, strict=True)
+    ]
 
 
 def is_missing(value: object) -> bool:
@@ -236,10 +287,14 @@ def is_missing(value: object) -> bool:
 
 def to_json(value: object) -> JSONValue:
     """Plain data: field names in camelCase; NaN and infinity become null."""
+    if type(value) is float:  # the most frequent first: a record has a thousand values
+        return value if math.isfinite(value) else None
+    if value is None or type(value) is str or type(value) is int or type(value) is bool:
+        return value
     if isinstance(value, Enum):
         return to_json(value.value)
     if is_dataclass(value):
-        return {camel_case(each.name): to_json(getattr(value, each.name)) for each in fields(value)}
+        return {shown: to_json(getattr(value, name)) for name, shown in _names(value.__class__)}
     if isinstance(value, Mapping):
         return {str(name): to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -248,9 +303,13 @@ def to_json(value: object) -> JSONValue:
         return sorted((to_json(inner) for inner in value), key=str)
     if isinstance(value, np.generic):
         return to_json(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    return value if isinstance(value, int | str) else str(value)
+
+
+@lru_cache(maxsize=256)
+def _names(kind: type[Any]) -> tuple[tuple[str, str], ...]:
+    """The fields of a dataclass, and how they are shown."""
+    return tuple([(each.name, camel_case(each.name)) for each in fields(kind)])
 
 
 def to_time(unix_seconds: float) -> str:

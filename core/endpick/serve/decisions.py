@@ -73,13 +73,9 @@ class Ring:
     def append(self, record: DecisionRecord) -> None:
         """Add a finished record."""
         self._records.append(record)
-        self._cells += _cells(record)
+        self._cells += record.cells
         while len(self._records) > 1 and (len(self._records) > self._max_records or self._cells > self._max_cells):
-            self._cells -= _cells(self._records.popleft())
-
-
-def _cells(record: DecisionRecord) -> int:
-    return 0 if record.snapshot is None else record.snapshot.cells
+            self._cells -= self._records.popleft().cells
 
 
 class DecisionRecords:

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from multiprocessing.queues import Queue
@@ -24,6 +24,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
+from endpick.simulation.decisions import holds_decisions, read_decisions
 from endpick.simulation.figures import Figures, figures_of, tpot, ttft
 from endpick.simulation.fleet import FleetSettings
 from endpick.simulation.pool import PoolSettings
@@ -73,7 +74,8 @@ class Scenario:
             requests = workload.requests(self.seed)
             pool = replace(pool, speeds=workload.speeds, failures=workload.failure_list(self.servers))
         else:
-            requests = spread(read_trace(self.trace), self.seed)
+            recorded = holds_decisions(self.trace)
+            requests = spread(read_decisions(self.trace).trace() if recorded else read_trace(self.trace), self.seed)
         scaled = (replace(request, at=request.at / self.rate_scale) for request in requests)
         chosen = [request for request in scaled if request.at < self.until_seconds]
         first, last = (int(share * len(chosen)) for share in self.part)
@@ -113,21 +115,24 @@ def plan_of(config: str) -> Plan | None:
     return plan
 
 
-def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | None = None) -> Compared:
-    """Run one configuration. Raises OSError, TraceError, StartRefused."""
+def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | None = None, record: Path | None = None) -> Compared:
+    """Run one configuration; write its decisions to `record`. Raises OSError, TraceError, StartRefused."""
     requests, pool = scenario.load()
-    result = run(plan_of(config), requests, pool, scenario.seed, progress, scenario.fleet)
+    with nullcontext() if record is None else record.open("wb") as file:
+        result = run(plan_of(config), requests, pool, scenario.seed, progress, scenario.fleet, file)
     return Compared(figures_of(config, result, scenario.slo_ttft_seconds, scenario.slo_tpot_seconds), _samples(result))
 
 
-def compare(configs: Sequence[str], scenario: Scenario, progress: Progress) -> list[Compared]:
-    """The outcome of each configuration, in order; uses all cores.
+def compare(configs: Sequence[str], scenario: Scenario, progress: Progress, record: Path | None = None) -> list[Compared]:
+    """The outcome of each configuration, in order; uses all cores. `record` is for the decisions of the first.
 
     Raises as `simulate`.
     """
     reports: Queue[tuple[int, int]] = _SPAWN.Queue()
     with worker_pool(min(os.cpu_count() or 1, len(configs)), reports) as pool:
-        running = {pool.submit(_run_job, number, config, scenario): number for number, config in enumerate(configs)}
+        running = {
+            pool.submit(_run_job, number, config, scenario, None if number else record): number for number, config in enumerate(configs)
+        }
         outcomes: dict[int, Compared] = {}
         while len(outcomes) < len(configs):
             done, _ = wait([future for future, number in running.items() if number not in outcomes], _POLL_SECONDS, FIRST_COMPLETED)
@@ -189,10 +194,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run_job(number: int, config: str, scenario: Scenario) -> Compared:
+def _run_job(number: int, config: str, scenario: Scenario, record: Path | None) -> Compared:
     reports = _reports
     assert reports is not None
-    return simulate(config, scenario, lambda requests: reports.put((number, requests)))
+    return simulate(config, scenario, lambda requests: reports.put((number, requests)), record)
 
 
 def _samples(result: RunResult) -> NDArray[np.float64]:

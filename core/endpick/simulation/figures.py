@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from endpick.simulation.run import Observed, RunResult
 
@@ -13,10 +15,12 @@ _SATURATED_SHARE = 0.25
 _SATURATED_PER_SERVER = 4
 _SATURATED_SECONDS = 60.0
 _DIGITS = 6
+_CLOSED = ConfigDict(extra="forbid")
 
 
+@with_config(_CLOSED)
 class Percentiles(TypedDict):
-    """Seconds."""
+    """Seconds over all served requests."""
 
     mean: float
     p50: float
@@ -24,34 +28,40 @@ class Percentiles(TypedDict):
     p99: float
 
 
+@with_config(_CLOSED)
 class Figures(TypedDict):
-    """One configuration's row. Times are None if the load cannot be served, or no request was.
-
-    Attributes:
-        hit_rate: Share of the prompt tokens that were cached.
-        imbalance: Tokens that the busiest server computed, divided by the mean.
-        slo_attainment: Share of all requests within the objectives; None without any.
-        regret: Mean time to first token divided by the oracle's, minus 1; None without the oracle.
-        bytes_exchanged: Sent by all pickers to the others.
-    """
+    """One configuration of `endpick simulate`. Times are null if it could not serve the load."""
 
     config: str
     requests: int
     failed: int
-    problems: dict[str, int]
-    saturated: bool
-    ttft_seconds: Percentiles | None
-    tpot_seconds: Percentiles | None
-    e2e_seconds: Percentiles | None
+    problems: Annotated[dict[str, int], Field(description="Failed requests by cause.")]
+    saturated: Annotated[bool, Field(description="It fell behind the load.")]
+    ttft_seconds: Annotated[Percentiles | None, Field(description="Time to first token.")]
+    tpot_seconds: Annotated[Percentiles | None, Field(description="Time per output token after the first.")]
+    e2e_seconds: Annotated[Percentiles | None, Field(description="Time to the last token.")]
     requests_per_second: float
     output_tokens_per_second: float
-    hit_rate: float
-    imbalance: float
+    hit_rate: Annotated[float, Field(description="Share of the prompt tokens that were cached.")]
+    imbalance: Annotated[float, Field(description="Tokens that the busiest server computed, divided by the mean.")]
     preemptions: int
-    slo_attainment: float | None
-    regret: float | None
-    not_simulated: list[str]
-    bytes_exchanged: int
+    slo_attainment: Annotated[float | None, Field(description="Share of all requests within the objectives; null without any.")]
+    regret: Annotated[
+        float | None, Field(description="Mean time to first token divided by the oracle's, minus 1; null without the oracle.")
+    ]
+    not_simulated: Annotated[list[str], Field(description="Data sources that did not run.")]
+    bytes_exchanged: Annotated[int, Field(description="What all pickers sent to each other.")]
+
+
+class SimulateOutput(BaseModel):
+    """Output of `endpick simulate`. Names are as in the reports of load generators."""
+
+    model_config = _CLOSED
+
+    version: Literal[1]
+    trace: str
+    seed: int
+    results: list[Figures]
 
 
 def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Figures:

@@ -12,6 +12,7 @@ from endpick.fleet.exchange import Exchange
 from endpick.host.planning.plan import Plan
 from endpick.host.telemetry import NullTelemetry
 from endpick.requests.model import Decision, IncomingRequest
+from endpick.requests.record import DecisionLog
 from endpick.simulation.picker import SCRAPE_SECONDS, SimulatedPicker
 from endpick.simulation.pool import PooledServer
 from endpick.simulation.virtual_time import VirtualLoop
@@ -31,13 +32,23 @@ class FleetSettings:
 class SimulatedFleet:
     """Pickers that each get a random share of the requests."""
 
-    def __init__(self, plan: Plan, servers: Sequence[PooledServer], loop: VirtualLoop, seed: int, settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        servers: Sequence[PooledServer],
+        loop: VirtualLoop,
+        seed: int,
+        settings: FleetSettings,
+        decisions: DecisionLog | None = None,
+    ) -> None:
         """Build a plan. Raises StartRefused."""
         self._loop = loop
         self._settings = settings
         self._draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
         shares = settings.pickers > 1 and settings.sync_seconds is not None
-        self._pickers = [SimulatedPicker(plan, servers, loop, seed + number, is_shared=shares) for number in range(settings.pickers)]
+        self._pickers = [
+            SimulatedPicker(plan, servers, loop, seed + number, is_shared=shares, decisions=decisions) for number in range(settings.pickers)
+        ]
         self._exchanges = [Exchange(f"picker-{number}", loop.time, NullTelemetry()) for number in range(settings.pickers)] if shares else []
         self.not_simulated = self._pickers[0].not_simulated
         self.bytes_sent = 0

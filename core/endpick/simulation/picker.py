@@ -36,6 +36,7 @@ from endpick.host.telemetry import NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.memory import Memory
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed
+from endpick.requests.record import DecisionLog
 from endpick.requests.waiting import FlowGate
 from endpick.serve.deployment import (
     StartRefused,
@@ -61,7 +62,16 @@ _COLLECTING: Final = frozenset({DataSource, DataCollector})
 class SimulatedPicker:
     """Decides about requests as `endpick serve` would, with what it read from the servers at the last scrape."""
 
-    def __init__(self, plan: Plan, servers: Sequence[PooledServer], loop: VirtualLoop, seed: int, *, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        servers: Sequence[PooledServer],
+        loop: VirtualLoop,
+        seed: int,
+        *,
+        is_shared: bool = False,
+        decisions: DecisionLog | None = None,
+    ) -> None:
         """Build a plan. Raises StartRefused."""
         self._servers = servers
         self._loop = loop
@@ -93,6 +103,7 @@ class SimulatedPicker:
             memory=memory,
             rules=self.table.rules,
             gate=self._gate,
+            decisions=decisions,
         )
         collection = compile_collection(plan, built)
         bindings = [one for one in collection.bindings if not _asks_others(one.source)]

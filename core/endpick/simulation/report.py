@@ -20,6 +20,7 @@ table { border-collapse: collapse; width: 100%; margin-bottom: 1.5rem; font-vari
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left }
 svg { width: 100%; height: auto }
+.wide { overflow-x: auto }
 """
 _SIZE = (9.0, 4.0)
 
@@ -43,7 +44,8 @@ def html_report(title: str, tables: Sequence[Table], compared: Sequence[Compared
         )
     )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1>{''.join(map(_table, tables))}{plots}</body></html>\n"
     )
 
@@ -52,7 +54,7 @@ def _table(table: Table) -> str:
     headers, rows = table
     head = "".join(f"<th>{escape(cell)}</th>" for cell in headers)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _plot(draw: Callable[[Axes, Compared], None], compared: Sequence[Compared], across: str, up: str) -> str:

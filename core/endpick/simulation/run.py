@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import orjson
+from typing import BinaryIO
 
 from endpick.host.planning.plan import Plan
-from endpick.requests.model import CloseCause, Decision, Exchange, IncomingRequest, Routed
+from endpick.requests.model import Decision, Exchange, IncomingRequest, Routed
+from endpick.simulation.answers import begin_stream, fail, finish
+from endpick.simulation.decisions import RecordWriter
 from endpick.simulation.engine import TokenUsage
 from endpick.simulation.fleet import FleetSettings, SimulatedFleet
 from endpick.simulation.picker import MODEL
@@ -18,13 +19,10 @@ from endpick.simulation.trace import TraceRequest, body_of
 from endpick.simulation.virtual_time import VirtualLoop
 
 _PATH = "/v1/completions"
-_STREAM = {":status": "200", "content-type": "text/event-stream", "x-envoy-upstream-service-time": "1"}
-_WHOLE = {":status": "200", "content-type": "application/json", "x-envoy-upstream-service-time": "1"}
 _ERROR = {":status": "503", "content-type": "application/json", "x-envoy-upstream-service-time": "1"}
 _TOO_LONG = {":status": "400", "content-type": "application/json", "x-envoy-upstream-service-time": "1"}
 _REFUSED = {":status": "503"}
 _REFUSED_CAUSE = "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}"
-_FIRST = b'data: {"choices":[{"text":"a","index":0}]}\n\n'
 _PROGRESS_EVERY = 500
 
 
@@ -66,12 +64,13 @@ def run(
     seed: int,
     progress: Callable[[int], None] | None = None,
     fleet: FleetSettings = ONE_PICKER,
+    record: BinaryIO | None = None,
 ) -> RunResult:
-    """Simulate until every request has ended. Without a plan, the oracle decides. Raises StartRefused."""
+    """Simulate until every request has ended. Without a plan, the oracle decides. Decisions go to `record`. Raises StartRefused."""
     loop = VirtualLoop()
     gc.disable()  # the run makes no cycles to speak of, and collections take a tenth of its time
     try:
-        return loop.run_until_complete(_Run(plan, requests, settings, seed, loop, progress or (lambda _: None), fleet).result())
+        return loop.run_until_complete(_Run(plan, requests, settings, seed, loop, progress or (lambda _: None), fleet, record).result())
     finally:
         gc.enable()
         loop.close()
@@ -87,13 +86,15 @@ class _Run:
         loop: VirtualLoop,
         progress: Callable[[int], None],
         fleet: FleetSettings,
+        record: BinaryIO | None,
     ) -> None:
         self._requests = requests
         self._loop = loop
         self._progress = progress
         self._servers = make_servers(settings, loop, seed)
         self._by_address = {server.endpoint.address: number for number, server in enumerate(self._servers)}
-        self._picker = None if plan is None else SimulatedFleet(plan, self._servers, loop, seed, fleet)
+        decisions = None if record is None else RecordWriter(record, loop.time)
+        self._picker = None if plan is None else SimulatedFleet(plan, self._servers, loop, seed, fleet, decisions)
         self._result = RunResult()
         self._open = 0
 
@@ -187,40 +188,23 @@ class _Journey(Followed):
     def first_token(self, now: float) -> None:
         self.observed.first_token_at = now
         if self._exchange is not None and self.observed.request.stream:
-            assert self.observed.server is not None
-            self._exchange.response_headers(_STREAM, self._run.address_of(self.observed.server), "")
-            self._exchange.response_chunk(_FIRST, False)
+            begin_stream(self._exchange, self._address)
 
     def finished(self, now: float, usage: TokenUsage) -> None:
         one = self.observed
         one.finished_at, one.cached_tokens = now, usage.cached_tokens
-        exchange = self._exchange
-        if exchange is not None:
-            told = {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-            }
-            body = orjson.dumps({"choices": [], "usage": told})
-            if one.request.stream:
-                exchange.response_chunk(b"data: " + body + b"\n\ndata: [DONE]\n\n", True)
-            else:
-                assert one.server is not None
-                exchange.response_headers(_WHOLE, self._run.address_of(one.server), "")
-                exchange.response_chunk(body, True)
-            self._end(exchange)
+        if self._exchange is not None:
+            tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+            finish(self._exchange, self._address, one.request.stream, tokens)
         self._run.ended()
 
     def failed(self, problem: str, headers: dict[str, str], address: str, cause: str) -> None:
         self.observed.problem = problem
         if self._exchange is not None:
-            self._exchange.response_headers(headers, address, cause)
-            self._exchange.response_chunk(b"{}", True)
-            self._end(self._exchange)
+            fail(self._exchange, headers, address, cause)
         self._run.ended()
 
-    @staticmethod
-    def _end(exchange: Exchange) -> None:
-        if exchange.adds_metadata:
-            exchange.response_metadata()
-        exchange.finish(CloseCause.END)
+    @property
+    def _address(self) -> str:
+        assert self.observed.server is not None
+        return self._run.address_of(self.observed.server)

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +32,8 @@ from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import FaultRecord, NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
+from endpick.requests.model import CloseCause, Decision, Exchange, IncomingRequest, Refused, Routed
+from endpick.requests.pipeline import Pipeline
 from endpick.requests.record import DecisionRecord, Why
 from endpick.scheduling.trace import ProfileRecord
 from endpick.serve.deployment import build_plan, compile_plan, declared_keys
@@ -91,10 +92,12 @@ class _LatestRecord:
         self._record: DecisionRecord | None = None
 
     def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord:
-        return DecisionRecord.of(request, plan, Why.ASKED)
+        self._record = DecisionRecord.of(request, plan, Why.ASKED)
+        return self._record
 
     def finish(self, record: DecisionRecord) -> None:
-        self._record = record
+        if self._record is None:
+            self._record = record
 
     def take(self) -> DecisionRecord | None:
         record, self._record = self._record, None
@@ -115,8 +118,8 @@ class Host:
     data key is a fault. Close it, or use it as a context manager.
     """
 
-    def __init__(self, plan: Plan, *, seed: int = 1) -> None:
-        """Build and start a plan. Raises HostRefused."""
+    def __init__(self, plan: Plan, *, seed: int = 1, adapt: Callable[[Pipeline], Pipeline] | None = None) -> None:
+        """Build and start a plan, whose pipeline `adapt` may change. Raises HostRefused."""
         self.plan = plan
         self.clock = Clock()
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
@@ -135,8 +138,9 @@ class Host:
             raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
         self.instances: Mapping[str, Instance] = built
         access = Access(on_violation=telemetry.undeclared_access)
+        pipeline = compile_plan(plan, built, telemetry)
         self._director = Director(
-            compile_plan(plan, built, telemetry),
+            pipeline if adapt is None else adapt(pipeline),
             self.table,
             telemetry,
             self.clock,
@@ -177,22 +181,31 @@ class Host:
 
     def send(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH) -> Explanation:
         """Send a request. It ends at once, so later requests see no load from it."""
+        explanation, exchange = self.begin(body, headers=headers, path=path)
+        if exchange is not None:
+            exchange.finish(CloseCause.RESET)
+        return explanation
+
+    def begin(
+        self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH
+    ) -> tuple[Explanation, Exchange | None]:
+        """Send a request that goes on until its exchange is finished; None if it was not routed."""
         named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
         incoming = IncomingRequest({":path": path, ":method": "POST", **named}, body, None, self.clock())
+        self._log.take()
         decision = self._runner.run(self._decide(incoming))
         routed, refused = (decision, None) if isinstance(decision, Routed) else (None, decision)
-        if routed is not None:
-            routed.exchange.finish(CloseCause.RESET)
         record = self._log.take() or DecisionRecord(Why.ASKED, "", named[REQUEST_ID], "", path, 0, "")
         if isinstance(refused, Refused):
             record.refused(refused)
         record.time, record.schedule_seconds = self.clock(), 0.0  # the same seed gives the same record
-        return Explanation(
+        explanation = Explanation(
             record,
             () if routed is None else routed.destinations,
             None if refused is None else refused.status,
             {} if routed is None else routed.set_headers,
         )
+        return explanation, None if routed is None else routed.exchange
 
     def close(self) -> None:
         """Stop every plugin; idempotent."""

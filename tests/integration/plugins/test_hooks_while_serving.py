@@ -33,9 +33,9 @@ dataLayer:
   discovery: {{endpoints: {{pluginRef: pool}}}}
 hooks: [{hooks}]
 """
-SCHEMA = Path(__file__).parents[3] / "schemas" / "decision.v1.json"
+SCHEMA = Path(__file__).parents[3] / "schemas" / "decision.v2.json"
 ALL = "--decision-sampling=1"
-SHOWN, DROPPED = (("event", "shown"),), (("event", "dropped"),)
+RECORDED, SHOWN, DROPPED = ((("event", event),) for event in ("recorded", "shown", "dropped"))
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_a_decision_record_tells_what_every_plugin_said(fixture_project, f
     (record,) = [call["record"] for call in traced(where) if call["hook"] == "decision"]
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()), registry=Registry()).validate(record)
     assert (record["id"], record["model"], record["destinations"][0]) == ("abc", "m", destination)
-    assert record["endpoints"] == ["default/a", "default/b"]
+    assert [endpoint["name"] for endpoint in record["endpoints"]] == ["default/a", "default/b"]
     (run,) = record["runs"]
     assert (run["profile"], run["picker"], run["candidates"]) == ("default", "best", ["default/a", "default/b"])
     (scorer,) = run["scorers"]
@@ -144,7 +144,7 @@ async def test_hanging_observer_blocks_neither_requests_nor_exit(fixture_project
         counts = await picker.samples("endpick_decision_records_total")
 
     assert {status for _, status in answers} == {0}
-    assert counts == {SHOWN: 0, DROPPED: 300 - 256 - 1}, "one hangs, 256 wait"
+    assert counts == {RECORDED: 300, SHOWN: 0, DROPPED: 300 - 256 - 1}, "one hangs, 256 wait"
     assert any("a hook object does not return from endpick_decision" in str(event["event"]) for event in picker.events)
 
 
@@ -154,7 +154,7 @@ async def test_decisions_are_recorded_only_if_watched(fixture_project, folder):
         await picker.ask()
     async with serving(folder("hooks.module"), ALL, path=[fixture_project("hook-objects")]) as unwatched:
         await unwatched.ask()
-        assert await unwatched.samples("endpick_decision_records_total") == {SHOWN: 0, DROPPED: 0}
+        assert await unwatched.samples("endpick_decision_records_total") == {RECORDED: 1, SHOWN: 0, DROPPED: 0}
 
     assert "decision" not in [call["hook"] for call in traced(folder("hooks.everything"))]
 

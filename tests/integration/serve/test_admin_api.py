@@ -10,6 +10,7 @@ from zipfile import ZipFile
 import aiohttp
 import pytest
 
+from endpick.simulation.decisions import read_decisions
 from integration.plugins.serving import Picker, serving
 
 pytestmark = pytest.mark.asyncio
@@ -198,3 +199,17 @@ async def test_verbs_say_that_no_picker_answers(run_cli):
         5,
         "error: no answer from http://127.0.0.1:1: [Errno 111] Connection refused; is endpick running there?\n",
     )
+
+
+async def test_a_decision_log_can_be_replayed(folder, run_cli):
+    async with serving(folder, "--decision-sampling=1", "--decision-log=decisions.jsonl") as picker:
+        for number in range(3):
+            assert (await picker.ask("hello " * 200, request_id=f"r{number}"))[0] == "127.0.0.1:1"
+    (folder / "small.yaml").write_text(CONFIG.replace("size: big", "size: small").replace("queue-scorer", "prefix-cache-scorer"))
+
+    for config, moved in (("config.yaml", 0), ("small.yaml", 3)):
+        ran = run_cli("replay", str(folder / config), "--decisions", str(folder / "decisions.jsonl"), "--format", "json")
+        report = json.loads(ran.stdout)
+        assert (report["requests"], report["moved"]) == (3, moved), ran.stderr
+    assert report["reasons"] == [{"reason": "filter big dropped it", "requests": 3}]
+    assert all(one.prompt_tokens >= 300 for one in read_decisions(folder / "decisions.jsonl").trace())

@@ -37,7 +37,7 @@ def a_run(
 
 def a_decision(run: ProfileRun, **more) -> DecisionOutput:
     document = {
-        "version": 1,
+        "version": 2,
         "why": "sampled",
         "plan": "",
         "id": "r",
@@ -46,6 +46,7 @@ def a_decision(run: ProfileRun, **more) -> DecisionOutput:
         "priority": 0,
         "fairnessId": "",
         "time": "",
+        "request": None,
         "endpoints": [],
         "removed": [],
         "candidates": run.candidates,

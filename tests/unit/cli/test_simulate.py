@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from endpick.cli.main import main
-from endpick.cli.outputs import SimulateOutput
 from endpick.diagnostics import ExitCode
+from endpick.simulation.figures import SimulateOutput
 
 WORKLOAD = """
 duration: 20s
@@ -41,13 +41,14 @@ def test_two_configurations_and_the_oracle_as_json():
     assert once.exit_code == 0, once.output
     output = SimulateOutput.model_validate(json.loads(once.stdout))
     default, drawn, oracle = output.results
-    assert [one.config for one in output.results] == ["default", "random.yaml", "oracle"]
-    assert default.requests == drawn.requests == oracle.requests > 40
-    assert default.ttft_seconds is not None
-    assert default.ttft_seconds.p50 <= default.ttft_seconds.p90 <= default.ttft_seconds.p99
-    assert drawn.regret is not None
-    assert oracle.regret == 0.0
-    assert default.slo_attainment == 1.0
+    assert [one["config"] for one in output.results] == ["default", "random.yaml", "oracle"]
+    assert default["requests"] == drawn["requests"] == oracle["requests"] > 40
+    times = default["ttft_seconds"]
+    assert times is not None
+    assert times["p50"] <= times["p90"] <= times["p99"]
+    assert drawn["regret"] is not None
+    assert oracle["regret"] == 0.0
+    assert default["slo_attainment"] == 1.0
     again = simulate("default", "random.yaml", "oracle", "--trace", "load.yaml", "--slo-ttft", "1s", "--format", "json")
     assert again.stdout == once.stdout
 

@@ -21,6 +21,8 @@ ASSERTED_IN: dict[Code, str] = {
     Code.E0321: "unit/host/test_lock.py::test_lock_file_that_cannot_be_read_is_reported",
     Code.E0408: "unit/host/planning/test_upstream_names.py::test_a_missing_name_of_llm_d_has_a_place",
     Code.N0602: "integration/host/test_two_producers.py::test_a_reader_that_names_no_producer_reads_the_default",
+    Code.E0810: "unit/cli/test_replay.py::test_what_is_wrong_with_records_is_told_with_its_place",
+    Code.W0801: "unit/cli/test_replay.py::test_a_torn_last_line_and_refusals_are_left_out",
     Code.E0703: "unit/host/test_hooks.py::test_startup_deadline_is_reported",
     Code.E0704: "unit/host/test_hooks.py::test_failure_does_not_stop_other_hook_objects",
     Code.E0707: "unit/host/test_hooks.py::test_hook_object_can_refuse_a_reload",

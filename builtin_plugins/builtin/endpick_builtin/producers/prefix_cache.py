@@ -166,7 +166,7 @@ class ApproxPrefixCacheProducer(
         here = calibrated = endpoints.gather(matched)
         if self._check is not None and self._usage_reported:
             calibrated = endpoints.gather(matched * self._check.factors(members))
-        state.put(PREFIX_BLOCKS, PrefixBlocks(total, size))
+        state.put(PREFIX_BLOCKS, PrefixBlocks(total, size, fingerprints=prompts))
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, calibrated)
         if total:
             held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []
