@@ -1,4 +1,4 @@
-"""What sharing costs a picker per request: its own deltas, and those of another one with as many requests; without the socket and the store.
+"""What sharing costs a picker per request: its own deltas, and those of another one as busy; without the socket and the store.
 
 Windows of both take turns in one process.
 """
