@@ -68,19 +68,32 @@ def test_decision_for_a_vanished_revision_is_made_again():
     assert kept(plugin, view_of([OLD[1], *NEW]), **{DECISION: "d"}) == ["e1", "e2"]
 
 
-def test_decisions_are_forgotten_after_three_minutes():
+def test_every_picker_draws_the_same_revision_for_a_decision():
+    one, other, view = screener().plugin, screener().plugin, view_of(OLD + NEW)
+    for number in range(40):
+        decision = {DECISION: str(number)}
+        assert kept(one, view, **decision) == kept(other, view, **decision)
+
+
+def test_decisions_outlast_a_change_of_the_pool_for_three_minutes():
     now = [0.0]
     parameters = RolloutParameters.model_validate(
         {"scope": {"labelSelector": "app=llama"}, "revisionGating": {"mode": "sum", "requiredRoles": ["decode"]}}
     )
-    plugin = RolloutScreener("r", parameters, PluginContext(clock=lambda: now[0]))
-    view = view_of(OLD + NEW)
-    seen = set()
-    for _ in range(60):
-        now[0] += 181.0
-        seen.add(tuple(kept(plugin, view, **{DECISION: "d"})))
+    mostly_old, mostly_new = view_of(OLD * 4 + NEW), view_of(OLD + NEW * 8)
 
-    assert len(seen) == 2
+    def chosen(view, plugin=None):
+        plugin = plugin or RolloutScreener("r", parameters, PluginContext(clock=lambda: now[0]))
+        return {str(number): len(kept(plugin, view, **{DECISION: str(number)})) == len(OLD) * 4 for number in range(20)}, plugin
+
+    before, plugin = chosen(mostly_old)
+    assert any(before.values())
+    now[0] = 170.0
+    old = [len(kept(plugin, mostly_new, **{DECISION: number})) == len(OLD) for number in before]
+    assert old == list(before.values()), "as it was decided"
+    now[0] = 351.0
+    drawn_again = [len(kept(plugin, mostly_new, **{DECISION: number})) == len(OLD) for number in before]
+    assert sum(drawn_again) < sum(old)
 
 
 def test_unmatched_revisions_are_counted():

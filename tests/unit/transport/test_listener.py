@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 
 import pytest
 
 from endpick.transport import listener
 from endpick.transport.limits import TransportCounters
-from endpick.transport.listener import Listener
+from endpick.transport.listener import BoundPort, Listener, ListenSettings
 
 
 class Greeter(asyncio.Protocol):
@@ -29,15 +28,14 @@ class Greeter(asyncio.Protocol):
 
 class Port:
     def __init__(self, max_connections: int) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.socket.setblocking(False)
+        self.bound = BoundPort(ListenSettings("127.0.0.1", 0))
         self.counters = TransportCounters()
         self.closed = asyncio.Event()
-        self.listener = Listener(self.socket, max_connections, 1.0, self.counters, lambda: Greeter(self))
+        self.listener = Listener(self.bound, max_connections, 1.0, self.counters, lambda: Greeter(self))
         self.listener.start()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.socket.getsockname())
+        return await asyncio.open_connection("127.0.0.1", self.bound.port)
 
 
 @pytest.mark.asyncio
