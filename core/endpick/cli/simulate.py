@@ -136,6 +136,8 @@ def command(
     for config in configs:
         if config != ORACLE:
             plan_or_exit(path_of(config), as_json=output == "json")
+    if html is not None and not html.absolute().parent.is_dir():
+        fail(f"{html} cannot be written: there is no such directory")
     trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
     with explained_failures(trace):
         arrivals = len(scenario.load()[0])
