@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -18,7 +19,6 @@ import pytest
 from endpick.diagnostics import ExitCode
 from endpick.gateway.eds import EdsFile
 from endpick.gateway.envoy_config import EnvoySettings, bootstrap
-from endpick.simulation.demo import stack
 from endpick.simulation.demo.load import WorkloadSettings, make_workload
 from endpick.simulation.demo.processes import ChildFailed
 from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
@@ -67,7 +67,7 @@ def demo(envoy: Path, tmp_path: Path) -> StartDemo:
 
 @pytest.fixture
 def trial(envoy: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    monkeypatch.setattr(stack, "SERVER", (FORKED, *stack.SERVER[1:]))
+    monkeypatch.setattr("endpick.simulation.demo.stack.sys", SimpleNamespace(executable=FORKED))  # of the model servers
     workload = make_workload(WorkloadSettings(span_seconds=60.0, requests_per_second=1), seed=3)
     return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, (FORKED, *PICKER[1:]))
 

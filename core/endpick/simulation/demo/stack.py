@@ -16,7 +16,6 @@ from endpick.gateway.envoy import OPTIONS, listener_url
 from endpick.gateway.envoy_config import EnvoySettings, bootstrap
 from endpick.simulation.demo.processes import Children
 
-SERVER = (sys.executable, "-m", "endpick", "sim-server")
 _READY_SECONDS = 30.0
 ENDPOINTS_FILE = "endpoints.yaml"
 EDS_FILE = "endpoints.json"  # written by the picker, read by Envoy
@@ -61,7 +60,7 @@ def endpoints_file(urls: Mapping[str, str]) -> str:
 
 
 async def _start_server(children: Children, name: str, options: Sequence[str]) -> tuple[str, str]:
-    child = await children.start(name, (*SERVER, "--port", "0", "--name", name, *options))
+    child = await children.start(name, (sys.executable, "-m", "endpick", "sim-server", "--port", "0", "--name", name, *options))
 
     async def printed_url() -> str | None:
         match = re.search(r" on (http://\S+)\n", child.output())
