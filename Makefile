@@ -14,7 +14,8 @@ export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 VLLM ?= $(CURDIR)/.venv-vllm
 PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 # Those that run compiled modules.
-COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control host requests scheduling serve simulation transport) \
+COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control requests scheduling serve simulation transport) \
+  $(addprefix tests/unit/host/,planning/test_compile.py $(addprefix test_,attribution.py boundary.py breaker.py build.py frames.py health.py)) \
   $(addprefix tests/integration/,transport envoy packaging/test_make_wheels.py) \
   $(addprefix tests/integration/serve/test_,overload.py reload.py traffic.py)
 COMPILED_LONG_TESTS := tests/integration/transport/test_h2spec.py $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py)
@@ -111,7 +112,7 @@ clean: ## Remove the virtual environments, what was built, and caches.
 	touch $@
 
 # Built anew whenever a source changed: a compiled module does not follow its source.
-# It gets the wheel that users would get.
+# It gets the wheel that users would get; only CI, which measures nothing with it, has the same C code optimised less (see .ci/run).
 .venv-compiled/.installed: pyproject.toml constraints.txt hatch_build.py $(shell find core builtin_plugins -name '*.py') | .venv/.installed
 	rm -rf build/compiled
 	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
