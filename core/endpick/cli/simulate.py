@@ -191,7 +191,6 @@ def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
 
 
 def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
-    """Times, and all else."""
     times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
     others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET", "SYNC B/REQ"]
     return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]

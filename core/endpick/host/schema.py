@@ -103,7 +103,7 @@ def _schema_fault(reference: Reference, candidate: Candidate, schema: object) ->
 
 @cache
 def _mistake(text: str) -> tuple[str, str | None]:
-    """What is wrong with a schema, if anything, and the reference that leads nowhere. Slow, and asked again at every reload."""
+    """The mistake in a schema, if any, and the reference that leads nowhere; cached for reloads."""
     schema: Schema = json.loads(text)
     if "$schema" in schema and validator_for(schema, default=None) is None:  # type: ignore[arg-type]
         return f"is written in an unknown dialect, {schema['$schema']!r}", None
