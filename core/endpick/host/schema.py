@@ -90,7 +90,7 @@ def _closed_at_top(schema: Schema) -> Schema:
 def _schema_fault(reference: Reference, candidate: Candidate, schema: object) -> Diagnostic | None:
     if not isinstance(schema, dict):
         return _invalid(reference, candidate, "is not an object")
-    reason, target = _mistake(json.dumps(schema))
+    reason, target = _mistake(json.dumps(schema, default=str))
     if target is None or target.startswith("#"):
         return _invalid(reference, candidate, reason) if reason else None
     return reference.diagnostic(
