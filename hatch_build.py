@@ -1,4 +1,7 @@
-"""Builds a wheel whose request path is compiled with mypyc when ENDPICK_COMPILE=1 says so; otherwise does nothing."""
+"""Builds a wheel whose request path is compiled with mypyc when ENDPICK_COMPILE=1 says so; otherwise does nothing.
+
+ENDPICK_COMPILE_LEVEL is how far the C compiler optimises: all the way (3), unless whoever only tests the result says less.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def _compiled(modules: list[str], work: Path) -> Iterator[tuple[Path, str]]:
 
     # What is not compiled is `make check`'s to judge, and its cache is not ours.
     options = ["--follow-imports=silent", f"--cache-dir={work / 'cache'}"]
-    extensions = mypycify([*options, *modules], target_dir=str(work / "c"), group_name="endpick")
+    level = os.environ.get("ENDPICK_COMPILE_LEVEL", "3")
+    extensions = mypycify([*options, *modules], target_dir=str(work / "c"), group_name="endpick", opt_level=level)
     distribution = Distribution({"name": "endpick", "ext_modules": extensions})
     build = distribution.get_command_obj("build_ext")
     build.build_lib, build.build_temp = str(work / "twins"), str(work / "objects")

@@ -54,10 +54,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
-def pytest_collection_finish() -> None:
-    """Take what collecting has made out of every garbage collection to come: the kit asks for hundreds."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage while collecting tests, and take what is there then out of every collection to come: the kit asks for hundreds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 _TESTS = itertools.count(1)
@@ -65,7 +71,7 @@ _TESTS = itertools.count(1)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """The same, now and then, for what stays of tests, such as their reports."""
+    """Freeze, now and then, for what stays of tests, such as their reports."""
     yield
     if next(_TESTS) % 100 == 0:
         gc.collect()

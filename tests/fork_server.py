@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import traceback
+from importlib.metadata import entry_points
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -39,13 +40,22 @@ IMPORTED = (
     "orjson",
     "xxhash",
 )
+_CONFIG = """
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: random-picker}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+"""
 
 
 def main(link: socket.socket) -> None:
     """Fork for each request, until the process that runs the tests closes its end."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for name in IMPORTED:
+    for name in (*IMPORTED, *_builtin_plugins()):
         importlib.import_module(name)
+    from endpick.config import load_config
+
+    load_config(text=_CONFIG, name="config.yaml")  # makes the models of the configuration
     gc.collect()
     gc.freeze()
     imported = " ".join(sorted({name.partition(".")[0] for name in sys.modules} - {"endpick", "__main__"})).encode()
@@ -73,6 +83,12 @@ def main(link: socket.socket) -> None:
         link.sendall(os.read(told, 4))
         for descriptor in (told, tells, adopted, adopts, *streams):
             os.close(descriptor)
+
+
+def _builtin_plugins() -> set[str]:
+    return {
+        found.value.partition(":")[0] for found in entry_points(group="endpick.plugins.v1") if found.value.startswith("endpick_builtin.")
+    }
 
 
 def _received(link: socket.socket, size: int) -> bytes:

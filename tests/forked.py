@@ -1,8 +1,8 @@
 """Starts of `endpick` that cost a fork instead of half a second of imports, for tests of what a process does and not of how it begins.
 
-A server, one for each process that runs tests, has imported what every start imports: the host and the libraries, no plugin, not even a
-built-in one. It forks for each start, and the new process goes on as `python -m endpick` would: with the arguments, environment, working
-directory, import path and streams that the test gives it. Ask for it by `FORKED` in place of the interpreter; what tests how Python begins,
+A server, one for each process that runs tests, has imported the host, the libraries and the built-in plugins, and no other plugin. It
+forks for each start, and the new process goes on as `python -m endpick` would: with the arguments, environment, working directory, import
+path and streams that the test gives it. Ask for it by `FORKED` in place of the interpreter; what tests how Python begins, what is imported,
 or modules that stand in for libraries, asks for `sys.executable`. Variables that say how Python begins, and directories on its path with a
 module that the server has imported already, make it begin so.
 """

@@ -46,14 +46,15 @@ COMMON = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS, scope="module")
 def kind(request):
     return request.param
 
 
-@pytest.fixture
-def project(kind, tmp_path):
-    return write(draft(f"acme.sample-{kind}", kind), tmp_path)
+@pytest.fixture(scope="module")
+def project(kind, tmp_path_factory):
+    """Only read here."""
+    return write(draft(f"acme.sample-{kind}", kind), tmp_path_factory.mktemp(kind))
 
 
 def files_of(project: Path) -> dict[str, Path]:

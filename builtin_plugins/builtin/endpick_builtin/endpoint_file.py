@@ -130,8 +130,6 @@ def _read_entries(entries: list[Node], rules: EntryRules) -> EndpointFile:
 
 
 class _Entry:
-    """Reads one entry of the list."""
-
     def __init__(self, node: MappingNode, rules: EntryRules) -> None:
         self._node = node
         self._rules = rules
@@ -148,7 +146,6 @@ class _Entry:
         ]
 
     def read(self) -> Endpoint | None:
-        """The endpoint; None if it has mistakes."""
         if not self.name:
             self._wrong(self._fields.get("name"), "`name` must be text that is not empty")
         namespace = self._fields.get("namespace")

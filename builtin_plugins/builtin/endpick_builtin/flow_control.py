@@ -63,7 +63,6 @@ class SloDeadline(OrderingPolicy[Parameters]):
 
 
 def _seconds(text: str) -> float:
-    """From milliseconds; infinite if invalid."""
     stripped = text.strip()
     if _WHOLE_NUMBER.fullmatch(stripped) is None:
         return math.inf
@@ -94,8 +93,6 @@ _SLACK = 64
 
 
 class _Heads:
-    """A heap; stale entries are skipped at the top."""
-
     __slots__ = ("_number", "heap")
 
     def __init__(self, band: Band) -> None:

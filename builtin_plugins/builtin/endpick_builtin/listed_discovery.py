@@ -263,7 +263,6 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
             await asyncio.sleep(max(parameters.shortest_interval, min(seconds, parameters.longest_interval)))
 
     async def _look_up(self) -> tuple[set[tuple[str, int]], float]:
-        """Addresses with ports, and the seconds until the first record expires."""
         parameters = self.parameters
         resolver = await asyncio.to_thread(self._resolver)  # reads /etc/resolv.conf, which may have changed
         found = await self._resolve(resolver, parameters.hostname, parameters.records)

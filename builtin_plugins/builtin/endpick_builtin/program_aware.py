@@ -90,7 +90,7 @@ class _Program:
 
 
 class _Ledger:
-    """Later service weighs more, instead of decaying all; every 500 half-lives everything is rescaled."""
+    """Later service weighs more, instead of decaying all; sometimes everything is rescaled."""
 
     def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
         self._max_programs = max_programs

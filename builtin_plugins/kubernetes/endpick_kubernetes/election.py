@@ -143,7 +143,6 @@ class Election:
         return next(iter([item async for item in found]), None)
 
     async def _write(self, holder: str, seconds: int, before: Object | None) -> bool:
-        """False if another replica was first."""
         lease = _LEASE(**claim(self.name, self._connection.namespace, holder, seconds, before))
         client = self._connection.client
         self._is_unanswered = True

@@ -27,7 +27,7 @@ _TIMEOUT = Timeout(30.0, connect=3.0)  # seconds; watches have no limit
 
 
 class _BookmarkTransport(AsyncHTTPTransport):
-    """Asks for bookmarks, unlike lightkube: they keep the version of a quiet collection from expiring."""
+    """Asks for bookmarks, which keep the version of a quiet collection from expiring."""
 
     async def handle_async_request(self, request: Request) -> Response:
         if "watch" in request.url.params:

@@ -199,7 +199,6 @@ class EngineBlocks:
 def _realigned(
     start: _PartialBlock, event: BlocksStored, spans: Sequence[tuple[int, int]], ours: int, length: int
 ) -> list[tuple[str, ...]]:
-    """Those of all engine blocks that each of our blocks overlaps."""
     found: list[dict[str, None]] = [{} for _ in range(-(-length // ours) + 1)]
     found[0].update(dict.fromkeys(start.extras))
     for extras, (begin, end) in zip(event.extras, spans, strict=False):

@@ -279,7 +279,6 @@ class KvIntake:
         publisher.stream.replay_ended(is_complete)
 
     async def _fetch(self, publisher: _Publisher, number: int) -> None:
-        """Fetch `[topic, sequence number, payload]` up to the end marker."""
         with self._context.socket(zmq.DEALER) as socket:
             _configure(socket)
             socket.connect(publisher.replay_address)

@@ -96,15 +96,12 @@ class _Labelled(Collector, Generic[Member, Family]):
         return member
 
     def members(self) -> Mapping[tuple[str, ...], Member]:
-        """Every member by its label values."""
         return self._members
 
     def describe(self) -> Iterator[Family]:
-        """The family without samples."""
         yield self._family(self._name, self._documentation, labels=self._label_names)
 
     def collect(self) -> Iterator[Family]:
-        """The family with its samples."""
         family = self._family(self._name, self._documentation, labels=self._label_names)
         for values, member in tuple(self._members.items()):  # read in a thread, while requests add members
             if self._is_shown(member):

@@ -54,7 +54,7 @@ def command(file: Path | None, url: str, token_file: Path | None) -> None:
 
 
 def _part(picker: AdminClient, name: str, path: tuple[str, ...]) -> str:
-    """A part that the picker refuses is noted in its place; without an answer at all, there is no bundle."""
+    """A part that the picker refuses is noted in its place."""
     try:
         return picker.text(*path, **({"limit": _MOST_DECISIONS, "values": "1"} if name == "decisions.json" else {}))
     except AdminError as error:

@@ -78,7 +78,6 @@ def _content(file: str) -> bytes:
 
 
 def _live(picker: AdminClient) -> bytes:
-    """The pool of a running picker, as an endpoints file."""
     try:
         pool = picker.get("endpoints")
     except AdminError as error:
@@ -128,7 +127,6 @@ def _kept(one: FilterRecord) -> str:
 
 
 def _scores(run: ProfileRecord) -> str:
-    """Best total first; weighted scores in parentheses."""
     if not run.candidates:
         return ""
     headers = ["ENDPOINT", *(f"{scorer.instance} x{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]

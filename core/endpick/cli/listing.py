@@ -100,7 +100,6 @@ def _origin(row: dict[str, object]) -> str:
 
 
 def _told(row: dict[str, object]) -> str:
-    """The description, or why the type cannot be used."""
     if row["status"] == "ok":
         return str(row["summary"])
     if row["status"] == "other-api":

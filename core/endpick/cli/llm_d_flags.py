@@ -90,7 +90,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str | None:
-    """A hint that lists the flags containing every word of `name`: `--port` is part of several."""
+    """A hint that lists the flags with every word of `name`."""
     words = set(name.split("-"))
     likely = [f"--{known}" for known in options if words <= set(known.split("-"))]
     return f"there is {', '.join(likely)}" if likely else None

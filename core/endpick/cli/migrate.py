@@ -101,7 +101,6 @@ def _rewrite(source: str, text: str, diffs: bool) -> int:
 
 
 def _check(text: str, name: str) -> tuple[Diagnostic, ...]:
-    """Every mistake in a configuration; errors are printed."""
     from endpick.cli.validate import judge_plan
     from endpick.config import load_config
     from endpick.host.discovery import discover

@@ -71,7 +71,6 @@ def _has(document: CommentedMap, path: Path) -> bool:
 
 
 def _section(document: CommentedMap, path: Path) -> CommentedMap:
-    """The mapping at a path, made where it is missing or empty."""
     part = document
     for name in path:
         if not isinstance(part.get(name), CommentedMap):

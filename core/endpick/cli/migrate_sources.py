@@ -165,7 +165,6 @@ def _container(source: Input, path: Path) -> Start:
 
 
 def _filled(text: str, environment: Mapping[str, str | None]) -> str:
-    """With the variables that Kubernetes fills in, as far as they are known."""
     return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1]) or found[0], text)
 
 

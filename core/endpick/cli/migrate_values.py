@@ -25,11 +25,9 @@ class _Layout:
 
     @property
     def parts(self) -> tuple[Path, ...]:
-        """All paths, in the order of the fields."""
         return (self.picker, self.around, self.creates_pool, self.selector, self.ports, self.engine)
 
     def under(self, parent: Path) -> _Layout:
-        """The same within a mapping at `parent`."""
         return _Layout(*((*parent, *part) for part in self.parts))
 
 

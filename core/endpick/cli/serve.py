@@ -264,7 +264,6 @@ class _Planning:
         self._pool = pool_of(options)
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
-        """Reads the lock file each time."""
         from endpick.diagnostics import Diagnostic
         from endpick.host.discovery import discover
         from endpick.host.planning.plan import PlanOutcome

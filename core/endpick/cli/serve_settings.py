@@ -201,7 +201,6 @@ def _check_workers(options: ServeOptions) -> None:
 
 
 def _records(options: ServeOptions) -> RecordSettings:
-    """At level debug, every decision is recorded and logged."""
     from endpick.serve.decisions import RecordSettings
 
     everything = log_level(options) == "debug"

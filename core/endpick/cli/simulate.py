@@ -136,6 +136,8 @@ def command(
     for config in configs:
         if config != ORACLE:
             plan_or_exit(path_of(config), as_json=output == "json")
+    if html is not None and not html.absolute().parent.is_dir():
+        fail(f"{html} cannot be written: there is no such directory")
     trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
     with explained_failures(trace):
         arrivals = len(scenario.load()[0])
@@ -189,7 +191,6 @@ def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
 
 
 def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
-    """Times, and all else."""
     times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
     others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET", "SYNC B/REQ"]
     return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]

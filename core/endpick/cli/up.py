@@ -212,7 +212,6 @@ def _print_envoy(options: Mapping[str, Any]) -> None:
 
 
 def _endpoints(servers: Sequence[Server]) -> bytes:
-    """The file of `file-discovery`, which takes IP addresses."""
     import orjson
 
     entries = [{"name": each.name, "address": _resolve(each), "port": each.port} for each in servers]

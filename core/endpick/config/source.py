@@ -141,7 +141,6 @@ class _Walk:
         return data
 
     def _entries(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, _Entry]:
-        """The mapping's own entries, then merged ones with other names."""
         own: dict[str, _Entry] = {}
         merged: list[tuple[Node, Label]] = []
         for key, value in node.value:

@@ -44,6 +44,8 @@ class Cells:
     def moved(self, origins: Sequence[int]) -> Cells:
         """A copy; each origin is an earlier row or `NEW_ROW`."""
         moved = Cells.empty(self.key, len(origins))
+        if not len(self.values):
+            return moved
         old = np.asarray(origins, dtype=np.intp)
         kept = old != NEW_ROW
         moved.values[kept] = self.values[old[kept]]

@@ -94,7 +94,6 @@ class _Block:
 
 
 def _marks(diagnostic: Diagnostic) -> list[Mark]:
-    """Every place, grouped by file; the file of the mistake comes first."""
     if diagnostic.span is None:
         primary: list[Mark] = []
         files: dict[str, None] = {}

@@ -39,7 +39,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0
 
 
 def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
-    """Shrinks the widest column first, as long as cells, then words, then parts of names stay whole."""
+    """Shrinks the widest column first; cells, words and names stay whole as long as possible."""
     widths = [max(1, *map(len, column)) for column in columns]
     for breaks in _BREAKS:
         whole = [max(_longest_part(_AT_HYPHENS, column[:1]), _longest_part(breaks, column[1:])) for column in columns]

@@ -309,7 +309,6 @@ def response_piece_head(length: int) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _heads(tag: int, length: int) -> tuple[bytes, bytes]:
-    """The bytes before a chunk, and before the last one."""
     return _head(tag, length - 1, 0), _head(tag, length - 1, len(_BODY_END))
 
 

@@ -353,7 +353,7 @@ class Session:
         return ()
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
-        """A gateway ends a stream if the client left or, if it keeps response bodies, after the response. Upgrades have no other end."""
+        """A gateway ends a stream if the client left, or after the response. Upgrades have no other end."""
         if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.body_modes is None:
             return cause
         has_no_end = not self.body_modes.sees_response_body or is_upgrade(self._request.headers)

@@ -180,7 +180,6 @@ class Envoy:
         return url
 
     async def _supervise(self, set_down: Callable[[str], None]) -> NoReturn:
-        """Start Envoy again after each crash."""
         clock = asyncio.get_running_loop().time
         delay, ready_at = 0.0, clock()
         while True:
@@ -215,7 +214,6 @@ class Envoy:
         self._terminate()
 
     async def _active(self, what: str) -> int:
-        """Open connections (cx) or requests (rq) of clients."""
         page = await self._ask("GET", f"/stats?filter=^http.gateway.downstream_{what}_active$")
         return int(page.rpartition(b":")[2]) if page else 0
 
@@ -237,7 +235,6 @@ class Envoy:
         return None if page is None else listener_url(page, self._scheme)
 
     async def _ask(self, method: str, path: str) -> bytes | None:
-        """A page of the admin port; None without an answer."""
         try:
             url = f"http://{self._admin_address.read_text()}{path}"
             async with aiohttp.request(method, url) as response:

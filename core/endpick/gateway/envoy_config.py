@@ -114,7 +114,7 @@ def _tls(certificate: Path, key: Path) -> dict[str, object]:
 
 
 def _route() -> dict[str, object]:
-    """A server that cannot be reached costs a retry on the next destination of the picker's list."""
+    """An unreachable server costs a retry on the next destination."""
     retries = {
         "retry_on": "connect-failure,reset-before-request",
         "num_retries": _RETRIES,
@@ -181,7 +181,7 @@ def _picker_cluster(port: int) -> dict[str, object]:
 
 
 def _model_servers(eds_file: Path) -> dict[str, object]:
-    """The picker's destinations in their order; only a destination that has just left the pool makes Envoy choose itself."""
+    """The picker's destinations in order; Envoy chooses only if one has just left."""
     fallback = _policy("least_request", "LeastRequest")
     override = _policy(
         "override_host",

@@ -50,7 +50,6 @@ async def call_awaited(step: _Step, access: Access, timeout_seconds: float, argu
 
 @coroutine
 def _confined(step: _Step, access: Access, arguments: tuple[object, ...]) -> Generator[object, None, object]:
-    """Await the plugin, confined to its data keys while it holds the event loop."""
     awaited = _stretch(step, access, partial(_begin, step, arguments))
     resume: Callable[[], object] = partial(next, awaited)
     while True:

@@ -149,7 +149,6 @@ def summary_of(candidate: Candidate) -> str:
 
 @functools.cache
 def _docstrings(source: Path) -> Mapping[str, str]:
-    """First lines by class."""
     classes = (node for node in ast.parse(source.read_bytes()).body if isinstance(node, ast.ClassDef))
     return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in classes}
 

@@ -59,7 +59,6 @@ class LoadedPlugin:
 
 
 def _docstring_in_source(plugin: type) -> str:
-    """Read a docstring from the source next to a compiled class: mypyc drops docstrings."""
     origin = getattr(sys.modules[plugin.__module__].__spec__, "origin", None) or ""
     if not origin.endswith(tuple(EXTENSION_SUFFIXES)):
         return ""

@@ -90,24 +90,33 @@ def _closed_at_top(schema: Schema) -> Schema:
 def _schema_fault(reference: Reference, candidate: Candidate, schema: object) -> Diagnostic | None:
     if not isinstance(schema, dict):
         return _invalid(reference, candidate, "is not an object")
+    reason, target = _mistake(json.dumps(schema, default=str))
+    if target is None or target.startswith("#"):
+        return _invalid(reference, candidate, reason) if reason else None
+    return reference.diagnostic(
+        Code.E0404,
+        f"the parameter schema of '{candidate.type}' from {candidate.origin} {reason}",
+        candidate,
+        help=f"ask the author of {candidate.distribution} to put what it needs under `$defs`; endpick never fetches a schema",
+    )
+
+
+@cache
+def _mistake(text: str) -> tuple[str, str | None]:
+    """The mistake in a schema, if any, and the reference that leads nowhere; cached for reloads."""
+    schema: Schema = json.loads(text)
     if "$schema" in schema and validator_for(schema, default=None) is None:  # type: ignore[arg-type]
-        return _invalid(reference, candidate, f"is written in an unknown dialect, {schema['$schema']!r}")
+        return f"is written in an unknown dialect, {schema['$schema']!r}", None
     validator: Any = validator_for(schema, default=Draft202012Validator)
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)  # finds invalid patterns
     except SchemaError as error:
-        return _invalid(reference, candidate, f"is invalid at {error.json_path}: {error.message}")
+        return f"is invalid at {error.json_path}: {error.message}", None
     target = next(_unresolvable(schema), None)
     if target is None:
-        return None
-    if target.startswith("#"):
-        return _invalid(reference, candidate, f"refers to '{target}', which it does not contain")
-    return reference.diagnostic(
-        Code.E0404,
-        f"the parameter schema of '{candidate.type}' from {candidate.origin} refers to another document, '{target}'",
-        candidate,
-        help=f"ask the author of {candidate.distribution} to put what it needs under `$defs`; endpick never fetches a schema",
-    )
+        return "", None
+    inside = target.startswith("#")
+    return (f"refers to '{target}', which it does not contain" if inside else f"refers to another document, '{target}'"), target
 
 
 def _invalid(reference: Reference, candidate: Candidate, reason: str, notes: tuple[str, ...] = ()) -> Diagnostic:

@@ -219,7 +219,6 @@ class TrackedExchange:
         return added
 
     def _decode(self, encoding: str) -> None:
-        """Read a compressed response; its model name stays as it is."""
         if encoding == IDENTITY:
             return
         unread = self._host.telemetry.unread_response

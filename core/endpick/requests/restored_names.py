@@ -134,7 +134,6 @@ class ModelNameRestorer:
         return None if unchanged else data[:stop]
 
     def _next_document(self, data: bytes, at: int, stop: int) -> int:
-        """Where it starts, or -1."""
         if self._separator is None:
             return -1
         if at == 0 and self._before:

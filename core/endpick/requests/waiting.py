@@ -125,7 +125,6 @@ class FlowGate:
             self._handle = loop.call_later(delay, self._run) if delay else loop.call_soon(self._run)
 
     def _dispatch(self, controller: FlowController) -> float:
-        """Returns seconds until the next run."""
         if self._memory.stage >= OverloadStage.SHEDDING:
             self._memory.shed += controller.shed()
         now = self._clock()

@@ -224,7 +224,6 @@ def _checked_result(step: Step, answer: object) -> SchedulingResult | Fault:
 
 
 def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
-    """The pick of the only run, if the handler may be skipped."""
     if fault.refuses or len(runs) > 1:
         return _rejection(str(fault), fault=True)
     ((name, run),) = runs.items()
@@ -234,7 +233,6 @@ def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
 
 
 def _without_decision(sentence: str, runs: Runs) -> Rejection:
-    """A rejection that names the cause of each failed run."""
     failed = [runs[name] for name in sorted(runs) if runs[name].picked is None]
     causes = "; ".join(f"{run.profile}: {run.failure}" for run in failed)
     message = f"{sentence} ({causes})" if causes else sentence

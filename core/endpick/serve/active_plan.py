@@ -143,7 +143,6 @@ class ActivePlan:
             task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
-        """After the finish timeout, or at once when the process ends."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), self._finish_timeout_seconds)
         try:
@@ -272,8 +271,6 @@ class Reloader:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of a reload so far."""
-
     old: Plan
     new: Plan | None = None
     diagnostics: tuple[Diagnostic, ...] = ()

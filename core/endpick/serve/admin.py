@@ -225,7 +225,6 @@ class MetricsPages:
 
 
 async def _authorize(request: web.Request, access: Access) -> None:
-    """Raises HTTPException unless the bearer token may read metrics."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     try:
         answer = await access(token.strip() if scheme.lower() == "bearer" else "")

@@ -199,7 +199,7 @@ class Sources:
 
 
 def _in_pieces(documents: Iterable[object]) -> list[orjson.Fragment]:
-    """Encode one by one, with pauses: a thread that computes delays every step of a request by half a millisecond."""
+    """Encode one by one, with pauses: requests have to go on."""
     pieces = []
     began = time.perf_counter()
     for document in documents:
@@ -290,7 +290,6 @@ def _adapter(kind: type[object]) -> TypeAdapter[object]:
 
 
 def _pool(generation: Generation, keys: Mapping[str, AnyKey], writers: Mapping[str, str]) -> object:
-    """In the format of `endpick try --endpoints`, with ages and writers in addition."""
     adapters = {name: _adapter(key.type) for name, key in keys.items()}
     now = generation.clock()
     pool = {

@@ -158,7 +158,6 @@ def _tolerated_age(plan: Plan, instances: Mapping[str, Instance]) -> float:
 
 
 def _may_shed(plan: Plan, instances: Mapping[str, Instance]) -> bool:
-    """True if requests can have a negative priority."""
     discovery = None if plan.discovery is None else instances[plan.discovery].plugin
     published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
     return published or min(plan.objectives.values(), default=0) < 0

@@ -95,7 +95,6 @@ def _compare(serving: LoadedConfig, config_file: Path | None, loaded: Mapping[st
 
 
 def _differs(serving: LoadedConfig, config_file: Path) -> bool:
-    """True for other content; comments and the order of keys do not count."""
     try:
         raw = config_file.read_bytes()
     except OSError:

@@ -90,7 +90,6 @@ class _Shutdown:
             _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
 
     def finished(self) -> None:
-        """Limit the time for tasks and threads that plugins left running."""
         if self._signals:
             reason = f"tasks or threads of plugins had not ended {LEFTOVER_SECONDS:g} s after everything was stopped"
             _later(LEFTOVER_SECONDS, lambda: _end_at_once(reason, ExitCode.OK))

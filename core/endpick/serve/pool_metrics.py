@@ -182,7 +182,6 @@ def unwell_endpoints(generation: Generation) -> tuple[str, ...]:
 
 
 def _deviation(values: FloatArray) -> float:
-    """Sample standard deviation, as in llm-d; 0 for a single value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -203,8 +202,6 @@ _NAME = PREFIX + "flow_control_"
 
 
 class _FlowMembers:
-    """The members for one combination of models, fairness id and priority."""
-
     __slots__ = ("bytes", "durations", "enqueued", "size")
 
     def __init__(self, size: Tally, size_bytes: Tally, enqueued: Distribution) -> None:

@@ -76,8 +76,6 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
 
 class _Process:
-    """The parts of a serving process, added in the order of `serve`."""
-
     def __init__(self, plan: Plan, settings: ServeSettings, control: Control, stack: AsyncExitStack) -> None:
         self._plan = plan
         self._settings = settings
@@ -119,7 +117,6 @@ class _Process:
         log_uncaught_errors(asyncio.get_running_loop(), self._metrics.uncaught)
 
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
-        """Returns the health server and both ports."""
         settings = self._settings
         exposition = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
         page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition

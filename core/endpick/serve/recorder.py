@@ -313,7 +313,6 @@ class PriorityLimit:
 
 class _ModelMetrics:
     def __init__(self, metrics: EndpickMetrics, counted: _Labels, labels: _Labels) -> None:
-        """`counted` are labels of counters and gauges, `labels` of histograms."""
         self.requests = metrics.requests.labels(*counted)
         self.running = metrics.running.labels(*counted)
         self.request_size = metrics.request_size.labels(*labels)

@@ -84,7 +84,6 @@ class Tracing:
         self._provider.shutdown()
 
     def _run(self, run: ProfileRecord, parent: Any, started_at: float) -> float:  # noqa: ANN401 - a context of OpenTelemetry
-        """The spans of a profile run; its steps follow one another. Returns when it ended."""
         from opentelemetry import trace  # noqa: PLC0415
 
         name = {"llm_d.epp.scheduling.profile.name": run.profile}

@@ -96,7 +96,6 @@ class Watchdog:
         self._blocked_by = ""
 
     def _watch(self, watched: int, interval: float) -> None:
-        """Logs the loop's stack once per stall."""
         reported = 0.0
         while not self._stopped.wait(interval):
             beat_at = self._beat_at

@@ -208,7 +208,6 @@ class Engine:
         return _Step(now, seconds, chunks, repeats)
 
     def _repeats_of(self, chunks: list[tuple[Sequence, int]], now: float) -> int:
-        """How often the same step follows, if nobody comes or leaves."""
         repeats, blocks, size = self.settings.max_model_len, 0, self.settings.block_size
         if self._waiting and (self._waiting[-1].arrival > now or self._may_admit(self._waiting[0], len(chunks))):
             return 1
@@ -223,18 +222,16 @@ class Engine:
         return repeats if blocks <= self._pool.idle else 1
 
     def _may_admit(self, waiting: Sequence, decoding: int) -> bool:
-        """True if there are blocks for its first chunk as soon as its cached prefix is evicted, which the prefix itself may prevent now."""
+        """True if its first chunk fits once its cached prefix is evicted."""
         tokens = min(waiting.pending, self.settings.max_num_batched_tokens - decoding)
         return len(self._running) < self.settings.max_num_seqs and self._pool.idle >= -(-tokens // self.settings.block_size)
 
     def _cut_step(self, now: float) -> None:
-        """End repeated steps with the one that runs now."""
         step = self._step
         if step is not None and step.repeats > 1:
             step.repeats = min(step.repeats, int((now - step.start) / step.seconds) + 1)
 
     def _continue_running(self) -> list[tuple[Sequence, int]]:
-        """Oldest first; preempts the youngest when blocks run out."""
         chunks: list[tuple[Sequence, int]] = []
         budget, size = self.settings.max_num_batched_tokens, self.settings.block_size
         while budget and len(chunks) < len(self._running):

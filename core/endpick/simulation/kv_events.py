@@ -146,7 +146,6 @@ class KvEventPublisher:
         return socket
 
     def _answer(self) -> None:
-        """Sends the messages from the requested number on, and an end marker."""
         assert self._replay is not None
         while True:
             try:

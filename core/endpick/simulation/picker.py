@@ -162,7 +162,6 @@ class SimulatedPicker:
 
 
 def _asks_others(instance: Instance) -> bool:
-    """True for discoveries, and for sources that take no part in requests."""
     kinds = set(instance.kinds)
     return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _COLLECTING)
 

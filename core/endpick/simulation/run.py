@@ -176,8 +176,6 @@ class _Run:
 
 
 class _Journey(Followed):
-    """One routed request at its server. Passes on what the picker sees of the answer."""
-
     __slots__ = ("_exchange", "_run", "observed")
 
     def __init__(self, run: _Run, observed: Observed, exchange: Exchange | None) -> None:

@@ -94,7 +94,6 @@ class SimulatedServer:
 
 
 async def _trace(provider: TracerProvider, request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A span as vLLM's, for requests with a trace."""
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - optional
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
@@ -204,7 +203,6 @@ class _Routes:
         return web.Response(body=body, headers=self._load_report(http), content_type="application/json")
 
     def _load_report(self, http: web.Request) -> dict[str, str]:
-        """As in vLLM; not for streamed answers."""
         metrics = self._live.metrics()
         load = {"num_requests_waiting": float(metrics.waiting), "kv_cache_usage_perc": metrics.kv_cache_usage}
         match http.headers.get("endpoint-load-metrics-format", "").lower():
@@ -216,7 +214,6 @@ class _Routes:
                 return {}
 
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
-        """Records latencies; a disconnect aborts the job."""
         reason: FinishReason | Literal["abort"] = "abort"
         hashes = job.generation.block_hashes
         if self._log is not None:

@@ -81,7 +81,6 @@ class Sidecar:
         return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), told)
 
     async def _encode(self, encoders: list[str], document: dict[str, object]) -> list[str]:
-        """Returns the encoders that answered."""
         items = media_of(document) if encoders else []
         asked = [
             self._post(
@@ -119,7 +118,6 @@ class Sidecar:
         return reply
 
     async def _post(self, server: str, path: str, body: dict[str, object] | bytes) -> Relayed | None:
-        """None if the server is unreachable."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
         try:
             async with self._client.post(f"http://{server}{path}", data=data, headers={"content-type": "application/json"}) as response:

@@ -16,7 +16,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class _Leap(selectors.BaseSelector):
-    """Instead of waiting, moves the clock; waits only if nothing at all is due, such as for a thread that a plugin started."""
+    """Moves the clock instead of waiting, unless nothing is due."""
 
     def __init__(self) -> None:
         self.now = 0.0

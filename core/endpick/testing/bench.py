@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
@@ -142,6 +143,7 @@ class Bench:
     samples: Mapping[AnyKey, Sequence[object]]
     payloads: Sequence[object] = ()  # for collectors: the author's, else garbage of the right type
     watch: Watch = field(default_factory=Watch)
+    _made_up: dict[tuple[Reported, int, int], tuple[Generation, Random]] = field(default_factory=dict)
 
     @property
     def consumed(self) -> tuple[AnyKey, ...]:
@@ -173,13 +175,18 @@ class Bench:
         seed: int = 1,
     ) -> Scene:
         """A request and candidates with plausible data for the declared keys; repeatable by seed."""
-        random = Random(seed)  # noqa: S311 - made-up data
+        if (reported, size, seed) not in self._made_up:
+            random = Random(seed)  # noqa: S311 - made-up data
+            self._made_up[reported, size, seed] = self._generation(reported, size, random), random
+        generation, random = self._made_up[reported, size, seed]
+        endpoints = Endpoints(unprotected(generation), None, self.accesses.access)
+        return Scene(request or make_request(), endpoints, self._state(endpoints, reported, copy(random)))
+
+    def _generation(self, reported: Reported, size: int, random: Random) -> Generation:
         columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
         labels = [_LABELS[number % len(_LABELS)] for number in range(size)]
-        table = make_pool(columns or size, labels=labels, pool=pool, clock=self.clock)
-        endpoints = Endpoints(unprotected(table.generation), None, self.accesses.access)
-        return Scene(request or make_request(), endpoints, self._state(endpoints, reported, random))
+        return make_pool(columns or size, labels=labels, pool=pool, clock=self.clock).generation
 
     def _state(self, endpoints: Endpoints, reported: Reported, random: Random) -> CycleState:
         state = CycleState(self.accesses.access)

@@ -86,8 +86,6 @@ class _AccessLog(NullTelemetry):
 
 
 class _LatestRecord:
-    """The `DecisionLog` of a host: records every decision, keeps one."""
-
     def __init__(self) -> None:
         self._record: DecisionRecord | None = None
 

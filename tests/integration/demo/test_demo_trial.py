@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -22,6 +23,7 @@ from endpick.simulation.demo.load import WorkloadSettings, make_workload
 from endpick.simulation.demo.processes import ChildFailed
 from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
 from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
+from forked import FORKED
 
 PROCESSES = 6
 """Four model servers, the picker and Envoy."""
@@ -54,7 +56,7 @@ def demo(envoy: Path, tmp_path: Path) -> StartDemo:
 
     def start() -> Awaitable[asyncio.subprocess.Process]:
         return asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "endpick", "demo", "--duration", "120"),
+            *(FORKED, "-m", "endpick", "demo", "--duration", "120"),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TMPDIR": str(tmp_path), "ENDPICK_ENVOY": str(envoy)},
@@ -64,9 +66,10 @@ def demo(envoy: Path, tmp_path: Path) -> StartDemo:
 
 
 @pytest.fixture
-def trial(envoy: Path) -> Trial:
+def trial(envoy: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    monkeypatch.setattr("endpick.simulation.demo.stack.sys", SimpleNamespace(executable=FORKED))  # of the model servers
     workload = make_workload(WorkloadSettings(span_seconds=60.0, requests_per_second=1), seed=3)
-    return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, PICKER)
+    return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, (FORKED, *PICKER[1:]))
 
 
 @pytest.mark.long
@@ -99,7 +102,7 @@ async def test_picker_that_does_not_start_is_reported(trial: Trial, tmp_path: Pa
 async def test_a_picker_that_dies_during_the_load_ends_the_trial(trial: Trial, tmp_path: Path, processes):
     before = processes.children_of(os.getpid())
     screen = Terminal()
-    run = asyncio.create_task(run_trial(trial, tmp_path, LiveTable(screen)))
+    run = asyncio.create_task(run_trial(replace(trial, picker=PICKER), tmp_path, LiveTable(screen)))
     await until(lambda: bool(screen.getvalue()))
     started = processes.children_of(os.getpid()) - before
     (picker,) = [pid for pid in started if " serve " in processes.command(pid)]
@@ -149,7 +152,7 @@ async def test_a_killed_demo_takes_everything_with_it(demo: StartDemo, processes
 @pytest.mark.asyncio
 async def test_without_envoy_the_command_says_what_is_missing():
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "endpick", "demo"),
+        *(FORKED, "-m", "endpick", "demo"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "ENDPICK_ENVOY": "/nowhere/envoy"},

@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {
         {"type": "queue-scorer"},
         {"type": "approx-prefix-cache-producer", "name": "index", "parameters": {"autoTune": False, "lruCapacityPerServer": 100}},
         {"type": "prefix-cache-scorer", "name": "prefix", "parameters": {"prefixMatchInfoProducerName": "index", "matchLengthWeight": 0.5}},
-        {"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 2}},
+        {"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 1}},
         {"type": "single-profile-handler"},
         {"type": "metrics-data-source", "name": "pages", "parameters": {"path": "/metrics"}},
         {"type": "core-metrics-extractor", "name": "core"},

@@ -40,6 +40,17 @@ def test_only_who_compiles_needs_a_compiler(hook, monkeypatch, asked, needed):
     assert hook.dependencies() == needed
 
 
+@pytest.mark.parametrize(("given", "level"), [({}, "3"), ({"ENDPICK_COMPILE_LEVEL": "1"}, "1")])
+def test_c_is_optimised_all_the_way_unless_told_otherwise(hook, monkeypatch, tmp_path, given, level):
+    asked = []
+    monkeypatch.delenv("ENDPICK_COMPILE_LEVEL", raising=False)
+    for name, text in given.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr("mypyc.build.mypycify", lambda _modules, *, opt_level, **_more: asked.append(opt_level) or [])
+    assert list(hook.initialize.__globals__["_compiled"]([], tmp_path)) == []
+    assert asked == [level]
+
+
 @pytest.mark.parametrize("pattern", [*CONFIG["modules"], *CONFIG["interpreted"]])
 def test_every_pattern_means_something(pattern):
     chosen = {path for each in CONFIG["modules"] for path in ROOT.glob(each)}

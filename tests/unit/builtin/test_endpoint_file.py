@@ -143,7 +143,7 @@ def test_an_entry_with_three_mistakes_has_three_mistakes():
         ("endpoints:\n- {name: a\n", "line 3: not valid YAML: expected ',' or '}', but got '<stream end>'"),
         ("endpoints: *nobody\n", "line 1: not valid YAML: found undefined alias 'nobody'"),
         ("endpoints: []\n---\nendpoints: []\n", "line 2: not valid YAML: but found another document"),
-        ("endpoints: " + "[" * 4_000, "line 1: the file is nested too deeply"),
+        ("endpoints: " + "[\n " * 4_000, "line 1: the file is nested too deeply"),
     ],
 )
 def test_a_file_that_makes_no_sense_has_one_mistake(text, message):

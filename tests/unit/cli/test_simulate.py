@@ -49,8 +49,8 @@ def test_two_configurations_and_the_oracle_as_json():
     assert drawn["regret"] is not None
     assert oracle["regret"] == 0.0
     assert default["slo_attainment"] == 1.0
-    again = simulate("default", "random.yaml", "oracle", "--trace", "load.yaml", "--slo-ttft", "1s", "--format", "json")
-    assert again.stdout == once.stdout
+    again = simulate("default", "--trace", "load.yaml", "--slo-ttft", "1s", "--format", "json")
+    assert SimulateOutput.model_validate(json.loads(again.stdout)).results == [{**default, "regret": None}]
 
 
 def test_tables_fit_the_terminal_and_the_report_has_plots(folder):

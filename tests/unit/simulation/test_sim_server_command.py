@@ -6,17 +6,17 @@ import asyncio
 import re
 import signal
 import socket
-import sys
 
 import aiohttp
 import pytest
 
 from endpick.diagnostics import ExitCode
+from forked import FORKED
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", "endpick", "sim-server", *arguments, stdout=pipe, stderr=pipe)
+    return await asyncio.create_subprocess_exec(FORKED, "-m", "endpick", "sim-server", *arguments, stdout=pipe, stderr=pipe)
 
 
 @pytest.mark.asyncio

@@ -283,7 +283,7 @@ class MaxSaturationDetector(SaturationDetector[MaxSaturationParameters]):
         return largest
 
     def _stage_of(self, endpoints: Endpoints) -> Stage | None:
-        """The only stage that all endpoints serve; flow control asks about one stage at a time."""
+        """The only stage of all endpoints; flow control asks about one at a time."""
         prefill, decode = (bool(endpoints.gather(served).all()) for served in self._can_serve.of(endpoints))
         if prefill == decode or not len(endpoints):
             return None

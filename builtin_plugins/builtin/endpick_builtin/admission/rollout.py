@@ -181,8 +181,6 @@ class _RevisionShares(Collector):
 
 
 class _Decisions:
-    """Revisions by decision id, for parallel requests that belong together."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept: Recency[str, tuple[float, str]] = Recency()

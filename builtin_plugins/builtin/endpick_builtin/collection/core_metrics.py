@@ -103,7 +103,6 @@ _PARALLEL_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})  # these ran
 
 
 def _rank_of(writer: ColumnWriter) -> str | None:
-    """The rank of an endpoint that is one data-parallel rank."""
     match = _RANK_OF_ENDPOINT.search(writer.endpoint.name) if writer.endpoint else None
     return match[1] if match else None
 
@@ -118,7 +117,7 @@ def _series(page: MetricsPage, spec: MetricSpec, rank: str | None) -> Sequence[M
 
 
 def _values(page: MetricsPage, spec: MetricSpec, rank: str | None) -> list[float]:
-    """Finite values, one per data-parallel engine: exporters write NaN for unknown values."""
+    """Finite values, one per data-parallel engine."""
     series = [sample for sample in _series(page, spec, rank) if math.isfinite(sample.value)]
     if len(series) < 2:
         return [sample.value for sample in series]
@@ -143,7 +142,7 @@ _ADAPTERS = ("running_lora_adapters", "waiting_lora_adapters", "max_lora")
 
 
 def _lora_adapters(series: Sequence[MetricSample]) -> LoraAdapters | None:
-    """The adapters of all engines. A series' value is the time of its last change; the newest of each engine counts."""
+    """The adapters of all engines; the newest series of each counts."""
     engines: dict[Engine, MetricSample] = {}
     for sample in series:
         known = engines.setdefault(_engine(sample, _ADAPTERS), sample)

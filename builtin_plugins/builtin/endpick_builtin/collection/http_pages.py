@@ -91,8 +91,6 @@ class _State(Enum):
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """All connections share one buffer."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, buffer: memoryview) -> None:
         self.state = _State.IDLE
         self._loop = loop
@@ -111,7 +109,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._ends_with_connection = True
 
     def ask(self, request: bytes) -> asyncio.Future[tuple[int, bytes]]:
-        """The future gives status and body."""
         self._waiter = self._loop.create_future()
         if self.state is _State.CLOSED or self._transport is None:
             self._waiter.set_exception(_StaleError())

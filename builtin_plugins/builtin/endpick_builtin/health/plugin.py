@@ -242,7 +242,7 @@ class EndpointHealthMonitor(
         return kept if np.count_nonzero(kept) else endpoints
 
     def _judge(self, request: InferenceRequest, end: ResponseEnd, record: Record, state: CycleState) -> None:
-        """Decide about an answer other than a success: the fault of the endpoint, of a client, or of neither."""
+        """Decide about an answer other than a success."""
         now, served = self._clock(), end.endpoint
         reason: ErrorReason | None = None
         if end.gateway_error:
@@ -283,7 +283,7 @@ class EndpointHealthMonitor(
                 self._review(self.context.columns.endpoints())
 
     def _review(self, endpoints: Endpoints) -> None:
-        """Find silence, hangs, slowness and ends of ejections, and publish changed states."""
+        """Find silence, hangs, slowness and ends of ejections."""
         now = self._clock()
         if self.context.columns is not None:
             endpoints = self.context.columns.endpoints()  # the candidates may be a part of the pool

@@ -55,7 +55,6 @@ class AnthropicParser(JSONParser):
 
 
 def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
-    """Missing counts come from `earlier`."""
     if not isinstance(usage, Mapping):
         return earlier
     prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))

@@ -146,7 +146,6 @@ class SGLangHTTPParser(JSONParser):
 
 
 def _tokens(value: JSONValue) -> list[JSONValue] | None:
-    """At least one token id, else None."""
     return value if isinstance(value, list) and value and is_tokens(value) else None
 
 

@@ -202,6 +202,6 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
 
 
 def _sent(state: ScoringState) -> tuple[Endpoint | None, tuple[Prefill, ...]]:
-    """The endpoint that answers, and the request at it and at the one that prefills for it."""
+    """The endpoint that answers, and its request and the prefiller's."""
     found = state.private.get("sent")
     return found if isinstance(found, tuple) else (None, ())

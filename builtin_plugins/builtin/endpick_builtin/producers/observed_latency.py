@@ -112,7 +112,6 @@ class _History:
         )
 
     def _younger(self, now: float, age: float) -> takewhile[Observation]:
-        """The latest first."""
         return takewhile(lambda one: now - one.at <= age, reversed(self._window))
 
     def _close_bucket(self, now: float) -> None:

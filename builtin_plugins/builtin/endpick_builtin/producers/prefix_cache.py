@@ -274,7 +274,7 @@ class ApproxPrefixCacheProducer(
         return _Sent(Promise(endpoint, matched, total), prompts, uses)
 
     def _purge(self, sent: _Sent, found: int, finding: Finding) -> None:
-        """Drop blocks last used before the missing one, as engines do, and the prompt itself if the endpoint is unreliable."""
+        """Drop blocks last used before the missing one, as engines do."""
         assert self._check is not None
         endpoint = sent.promise.endpoint
         purged = self._index.forget_unused_since(endpoint.name, sent.use_of(found))

@@ -77,7 +77,6 @@ class _Branch:
         self.uses: dict[int, int] = {}
 
     def common(self, prompt: bytes, start: int) -> int:
-        """Number of shared blocks; the first is known to match."""
         least, most = 1, min(self.length, (len(prompt) - start) // FINGERPRINT_BYTES)
         while least < most:
             middle = (least + most + 1) // 2

@@ -95,7 +95,6 @@ def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
 
 
 def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
-    """Apply (row, had, has); copies sets shared with the previous index."""
     own: set[str] = set()
     for row, had, has in changes:
         for model in had ^ has:

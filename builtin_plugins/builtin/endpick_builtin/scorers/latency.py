@@ -158,7 +158,6 @@ def _shares(first: float, *others: float) -> tuple[float, ...]:
 
 
 def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[BoolArray, bool]:
-    """The group to rate; True if the strategy applies."""
     late_first, late_next = ttft < 0.0, tpot < 0.0
     positive = ~(late_first | late_next)
     if np.count_nonzero(positive):

@@ -102,7 +102,6 @@ _Facts = dict[str, Any]
 
 
 def _facts(plan: Plan) -> _Facts:
-    """All that decides what a plan does, as JSON with secrets still wrapped."""
     document = document_of(plan)
     return {
         **document.model_dump(mode="json", by_alias=True, exclude=_LEFT_OUT),
@@ -169,7 +168,6 @@ def masked(value: object, name: str = "") -> object:
 
 
 def _routing(plan: Plan) -> set[str]:
-    """Instances whose parameters decide where requests go."""
     of_kinds = {one.name for one in plan.instances if any(KINDS[kind].layer in _ROUTING_LAYERS for kind in one.kinds)}
     return of_kinds | ({plan.discovery} if plan.discovery else set())
 
@@ -300,7 +298,6 @@ def _part(profile: _Facts, instance: str) -> str | None:
 
 
 def _placed(facts: _Facts) -> set[str | None]:
-    """Instances whose addition or removal shows in a profile or role."""
     members = (name for profile in facts["profiles"].values() for name in (*_members(profile), profile["picker"]))
     return {*members, *facts["parsers"], *(facts[role] for role in _ROLES)}
 
@@ -310,7 +307,6 @@ def _origin(instance: _Facts) -> str:
 
 
 def _order(subject: str, old: Sequence[str], new: Sequence[str], *, routes: bool, profile: str = "") -> Iterator[Change]:
-    """The new order of those that are in both."""
     before, after = [one for one in old if one in new], [one for one in new if one in old]
     if before != after:
         yield Change(ChangeKind.ORDER, subject, ", ".join(before), ", ".join(after), routes=routes, name="order", profile=profile)

@@ -73,7 +73,7 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
 
 
 def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
-    """True for a plugin that is no collector: llm-d wants listeners to endpoint events named here, endpick notifies all."""
+    """llm-d wants listeners to endpoint events named here, endpick notifies all."""
     named = builder.instances.get(reference.plugin_ref)
     if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
         return False

@@ -47,7 +47,7 @@ def plan_parsers(builder: PlanBuilder) -> tuple[str, ...]:
 
 
 def _named_parsers(builder: PlanBuilder) -> tuple[str, ...]:
-    """The named parsers; warns of a second one of a type and of parsers after a fallback, which are never tried."""
+    """Warns of a second parser of a type and of those after a fallback."""
     kept: dict[str, str] = {}
     fallback = ""
     for reference in builder.config.parser_refs:
@@ -93,7 +93,7 @@ def plan_candidate_filters(builder: PlanBuilder) -> None:
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """The named instance; if there is none but a type has that name, a new instance of it, as in llm-d."""
+    """The named instance, or as in llm-d a new one of that type."""
     name, path = reference.plugin_ref, (*reference.path, "pluginRef")
     if name not in builder.instances and builder.catalog.offers(name) and not builder.loaded.may_define(name):
         reason = f"it is named at {builder.source.value_span(path)} and not defined under plugins"
@@ -203,7 +203,7 @@ def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder) ->
 
 
 def _eviction(section: FlowControl, builder: PlanBuilder) -> EvictionSettings | None:
-    """The only defined instance of each eviction kind, or llm-d's default; None if eviction is off or one is missing."""
+    """The only instance of each eviction kind, or llm-d's default; None if off or missing."""
     if not section.enable_eviction:
         _report_idle((EvictionFilter, EvictionOrderingPolicy), "flowControl.enableEviction is off", builder)
         return None
@@ -222,7 +222,6 @@ def _only(kind: Kind, default: str, builder: PlanBuilder) -> str | None:
 
 
 def _report_idle(kinds: tuple[Kind, ...], why: str, builder: PlanBuilder, first: int = 0) -> None:
-    """Warn of defined instances of these kinds, from index `first`, that are never called."""
     for instance in (one for kind in kinds for one in builder.configured(kind)[first:]):
         assert instance.path is not None
         builder.report(
@@ -242,7 +241,7 @@ def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> No
 
 
 def _spare_named(section: FlowControl, builder: PlanBuilder) -> None:
-    """Mark the policies of an ineffective section as used; the warning about the section is enough."""
+    """Mark the policies of an ineffective section as used."""
     builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
 
 

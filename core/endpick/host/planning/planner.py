@@ -224,7 +224,6 @@ def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInst
 
 
 def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tuple[str, ...]]:
-    """Producers in graph order, then those without keys; other kinds in document order."""
     orders: dict[Kind, Iterable[str]] = {DataProducer: dict.fromkeys((*graph.order, *builder.instances))}
     return {
         kind: tuple(name for name in orders.get(kind, builder.instances) if builder.instances[name].is_a(kind))
@@ -234,7 +233,7 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
 
 
 def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """A collector is active if its data is read, if it writes none, or if it also decides about requests."""
+    """A collector is active if its data is read, it writes none, or it decides about requests."""
     readers = [each.name for each in builder.instances.values() if not each.is_a(DataCollector) or _decides(each)]
     needed = {*graph.producers_for(readers), *readers}
     return tuple(

@@ -109,7 +109,6 @@ def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
 
 
 def _report_idle_flags(named: DraftInstance, path: DocumentPath, pool: PoolSettings, builder: PlanBuilder) -> None:
-    """Warnings for flags about the election that a named discovery does not get."""
     elects = named.type == POOL_DISCOVERY
     given = {"--ha-enable-leader-election": ("leaderElection", "true")} if elects and pool.leader_election else {}
     if pool.leader_label:

@@ -88,7 +88,6 @@ def warn_fallbacks(profiles: Iterable[PlannedProfile], builder: PlanBuilder) -> 
 
 
 def _default_profile(builder: PlanBuilder) -> PlannedProfile:
-    """One profile with every filter, scorer and picker, as in llm-d."""
     members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     builder.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "no instance"
@@ -171,7 +170,6 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder) -> PlannedProfile
 
 
 def _default_picker(profile: str, builder: PlanBuilder) -> str:
-    """The document's first picker, as in llm-d, or `max-score-picker`."""
     pickers = builder.of_kind(Picker)
     if pickers:
         builder.used.add(pickers[0].name)

@@ -73,7 +73,6 @@ def _chosen(keys: Iterable[str], producer: str, others: Iterable[str], reader: P
 
 
 def _cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
-    """`members[i]` waits for `keys[i]` of the next member."""
     first, followers = members[0], (*members[1:], members[0])
     path = " → ".join(member.name for member in (*members, first))
     if len(members) == 1:
@@ -338,7 +337,7 @@ def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, 
 
 
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
-    """Two producers of a column are wrong; two of another key only if a consumer does not name one."""
+    """Two producers of a column are wrong; of another key only if no consumer names one."""
     readers: dict[str, list[Participant]] = {}
     for participant in participants:
         for key, _ in participant.consumed:

@@ -70,7 +70,6 @@ async def _start_server(children: Children, name: str, options: Sequence[str]) -
 
 
 async def _start_picker(children: Children, command: Sequence[str], config: Path) -> tuple[int, int]:
-    """The ports of ext_proc and metrics, from endpick's log."""
     child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS, "--envoy-endpoints", EDS_FILE))
 
     async def logged_ports() -> tuple[int, int] | None:

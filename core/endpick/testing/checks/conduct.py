@@ -185,7 +185,7 @@ def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
 
 
 def _copied(fact: object) -> object:
-    """The original if a copy would not equal it, to avoid false findings."""
+    """The original if a copy would not equal it."""
     try:
         copied = copy.deepcopy(dict(fact) if isinstance(fact, Mapping) else fact)
         return copied if _equal(fact, copied) else fact
@@ -194,7 +194,6 @@ def _copied(fact: object) -> object:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Treats NaN as equal."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype == np.object_:
             return bool(one.tolist() == other.tolist())
@@ -214,7 +213,7 @@ def _loop_seconds(endpoints: Endpoints) -> float:
 
 
 def _best_of(bench: Bench, scene: Scene, budget: float) -> float:
-    """The fastest attempt excludes cold caches and other load."""
+    """The fastest attempt."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()

@@ -106,7 +106,6 @@ def discovery_reports_configuration_errors(subject: PluginUnderTest) -> Iterator
 
 
 def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Raised]]:
-    """Ends early if another check reports the problem."""
     for situation, server in _SERVERS.items():
         for bench in benches(subject):
             outcome = _attempt(bench, server)
@@ -116,7 +115,6 @@ def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Ra
 
 
 def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
-    """None for a failure that other checks report."""
     try:
         return run(_collect(bench, server))
     except PLUGIN_ERRORS:

@@ -215,7 +215,6 @@ def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:
 
 
 def _loop(bench: Bench, scene: Scene, failed: frozenset[str]) -> dict[str, ProfileRunResult] | str:
-    """The runs the handler asks for, or the fault in its answers."""
     plugin = bench.instance.plugin
     assert isinstance(plugin, ProfileHandler)
     profiles = profiles_of(bench)

@@ -105,7 +105,6 @@ def _is_well_formed(answer: object, size: int) -> bool:
 
 
 def _kept(bench: Bench, scene: Scene) -> Endpoints | None:
-    """None for an invalid answer, which other checks report."""
     kept = as_view(scene.endpoints, _ask_filter(bench, scene))
     return kept if isinstance(kept, Endpoints) else None
 

@@ -57,11 +57,11 @@ def test_behaviour_33_mistakes_of_every_phase_are_found() -> None:
     assert spans == sorted(spans)
 
 
-def test_the_same_document_gives_the_same_plan_a_hundred_times() -> None:
+def test_the_same_document_gives_the_same_plan_every_time() -> None:
     body = "plugins: [{type: match-scorer}, {type: queue-scorer}, {type: doorman}, {type: diary}]"
     first = plan(body).plan
 
-    for _ in range(100):
+    for _ in range(30):
         again = plan(body).plan
         assert again.graph == first.graph
         assert (again.on_request[DataProducer], again.profiles, again.sources, again.announcements) == (
