@@ -1,4 +1,4 @@
-"""What the pickers of a pool tell each other: what their plugins have learnt, and the store that carries it."""
+"""State that plugins learn, and the store through which the pickers of a pool share it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from endpick.api.plugin import P, Plugin
 
 
 class LearntState(ABC):
-    """What an instance has learnt from requests, as bytes of its own format. Inherit it beside a kind.
+    """What an instance has learnt from requests, as bytes in its own format. Inherit it beside a kind.
 
-    The host keeps it when parameters change and when the process starts again, and passes changes on to the other pickers of the pool.
-    Name endpoints by `Endpoint.name`, and ignore unknown ones. Clocks of pickers differ, so send ages, not times. No method may block.
+    The host keeps it when parameters change and when the process restarts, and tells other pickers of the pool about changes. Name
+    endpoints by `Endpoint.name`, and ignore unknown ones. Send ages instead of times, because clocks differ. No method may block.
     """
 
     learnt_format: ClassVar[int] = 1
@@ -21,11 +21,11 @@ class LearntState(ABC):
 
     @abstractmethod
     def snapshot(self) -> bytes:
-        """Everything that another instance needs to decide alike, except for requests in flight; empty if there is nothing."""
+        """Everything that another instance needs to decide alike, without requests in flight. Empty if nothing was learnt."""
 
     @abstractmethod
     def restore(self, snapshot: bytes) -> None:
-        """Add a snapshot of an instance with the same name and type to what is known, after `start` and once the pool is known."""
+        """Add a snapshot of an instance with the same name and type. Called after `start`, once the pool is known."""
 
     @abstractmethod
     def drain_deltas(self) -> bytes:
@@ -43,7 +43,7 @@ class LearntState(ABC):
         """
 
     def origin_gone(self, origin: str) -> None:  # noqa: B027 - optional
-        """Forget the load of a picker that ended, or of which deltas were lost. What it learnt about endpoints stays."""
+        """Forget the load of a picker that ended, or lost deltas. Keep what it taught about endpoints."""
 
 
 class StateStore(Plugin[P]):

@@ -65,7 +65,7 @@ class Redecided:
 
 
 class Redecider:
-    """A host whose pickers are overruled: each request goes where it went, so that plugins learn what happened."""
+    """A host with overruled pickers: each request goes where it went, so plugins learn what happened."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         """Raises HostRefused."""

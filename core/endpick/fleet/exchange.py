@@ -1,4 +1,4 @@
-"""What a picker tells the others, and what it does with their messages; without sockets."""
+"""Messages between pickers, without sockets."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Peer:
 
 @dataclass(slots=True)
 class FleetCounts:
-    """Messages of others, by what became of them."""
+    """Counts of other pickers' messages."""
 
     applied: int = 0
     lost: int = 0
@@ -116,7 +116,7 @@ class Exchange:
         return tuple(sorted(self._peers))
 
     def follow(self, instances: Iterable[Instance]) -> None:
-        """Exchange the state of these instances. Those that replace one with the same name and type get what it has learnt."""
+        """Exchange the state of these instances. One that replaces another of the same name and type gets its snapshot."""
         before, self._parts = self._parts, {}
         for instance in instances:
             if isinstance(instance.plugin, LearntState):

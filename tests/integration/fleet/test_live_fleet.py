@@ -166,8 +166,7 @@ async def _more(answers: Counter[str]) -> None:
 @pytest.mark.parametrize("kept_in", ["a server", "a file"])
 async def test_a_picker_that_starts_again_is_warm(tmp_path, valkey, kept_in):
     (tmp_path / "config.yaml").write_text(PREFIX_AWARE)
-    endpoints = "".join(f"- {{name: e{number}, address: 10.0.0.{number}, port: 1}}\n" for number in range(1, 9))
-    (tmp_path / ENDPOINTS_FILE).write_text(f"endpoints:\n{endpoints}")
+    _write_endpoints(tmp_path)
     url = valkey.url if kept_in == "a server" else f"file://{tmp_path}/kept"
 
     async def destinations() -> list[tuple[str, int]]:
@@ -175,3 +174,25 @@ async def test_a_picker_that_starts_again_is_warm(tmp_path, valkey, kept_in):
             return [await picker.ask(prompt) for prompt in prompts(100)]
 
     assert await destinations() == await destinations()
+
+
+async def test_a_reload_with_other_parameters_keeps_what_was_learnt(tmp_path):
+    config = PREFIX_AWARE.replace(
+        "- type: prefix-cache-scorer\n",
+        "- type: prefix-cache-scorer\n- {type: approx-prefix-cache-producer, parameters: {lruCapacityPerServer: 1000}}\n",
+        1,
+    )
+    (tmp_path / "config.yaml").write_text(config)
+    _write_endpoints(tmp_path)
+    async with serving(tmp_path) as picker:
+        before = [await picker.ask(prompt) for prompt in prompts(30)]
+        (tmp_path / "config.yaml").write_text(config.replace("1000", "2000"))
+        picker.reload()
+        (applied,) = await picker.logged("configuration replaced")
+        assert applied["built"] == 1
+        assert [await picker.ask(prompt) for prompt in prompts(30)] == before
+
+
+def _write_endpoints(folder: Path) -> None:
+    endpoints = "".join(f"- {{name: e{number}, address: 10.0.0.{number}, port: 1}}\n" for number in range(1, 9))
+    (folder / ENDPOINTS_FILE).write_text(f"endpoints:\n{endpoints}")
