@@ -31,7 +31,7 @@ class MessageKind(StrEnum):
 
     DELTAS = "deltas"  # without any, a sign of life
     HELLO = "hello"  # a picker begins, or was cut off: it wants a snapshot
-    SAVED = "saved"  # the sender's snapshot is in the store, for `to`
+    SAVED = "saved"  # the sender's snapshot is in the store, for `to` or for everyone
     BYE = "bye"  # a picker ends
 
 

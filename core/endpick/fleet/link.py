@@ -22,8 +22,9 @@ _log = logging.getLogger("endpick.fleet")
 SYNC_SECONDS: Final = 0.02
 PUBLISH_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 3.0  # of the store, after which it is connected anew
+EVERYONE: Final = "*"
 LAST: Final = "last"  # the snapshot that the next picker begins with
-_START_SECONDS: Final = 1.0  # for the snapshot at start, and at the end
+_SNAPSHOT_SECONDS: Final = 1.5
 _RETRY_SECONDS: Final = 0.5
 _NOT_YET: Final = "it is not connected yet"
 
@@ -45,6 +46,7 @@ class FleetLink:
         self._tasks: list[asyncio.Task[None]] = []
         self._alone: str | None = _NOT_YET
         self._is_subscribed = False
+        self._was_connected = False
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -68,7 +70,7 @@ class FleetLink:
         self._exchange.follow(instances.values())
         self._use(plan, instances)
         if self._store is not None:
-            await self._within(_START_SECONDS, self._restore(LAST))
+            await self._restore(LAST)
             self._run()
 
     def change(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
@@ -89,7 +91,7 @@ class FleetLink:
         if self._store is not None:
             if self.is_connected:
                 await self._publish(self._exchange.message(MessageKind.BYE))
-            await self._within(_START_SECONDS, self._store.save(LAST, self._exchange.snapshot()))
+            await self._save(LAST)
 
     def _use(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
         if plan is None:
@@ -155,49 +157,67 @@ class FleetLink:
         if message is None:
             return
         if message.kind is MessageKind.HELLO and self._exchange.answers(message):
-            saving = self._stored.save(self._exchange.origin, self._exchange.snapshot())
-            if await self._within(_START_SECONDS, saving):
-                await self._publish(self._exchange.message(MessageKind.SAVED, to=message.origin))
-        elif message.kind is MessageKind.SAVED and message.to == self._exchange.origin:
-            await self._within(_START_SECONDS, self._restore(message.origin))
-
-    async def _restore(self, name: str) -> None:
-        snapshot = await self._stored.load(name)
-        if snapshot:
-            count = self._exchange.restore(snapshot)
-            _log.info("restored what was learnt", extra={"instances": count, "bytes": len(snapshot), "from": name})
+            await self._teach(message.origin)
+        elif message.kind is MessageKind.SAVED and message.to in (self._exchange.origin, EVERYONE):
+            await self._restore(message.origin)
 
     async def _greet(self) -> None:
-        """Say that this picker is back, and ask for a snapshot."""
-        if await self._publish(self._exchange.message(MessageKind.HELLO)):
-            if self._alone is not None:
-                _log.info("connected to the state store", extra={"origin": self._exchange.origin})
-            self._alone = None
-        else:
+        """Say that this picker is here, and ask for a snapshot."""
+        if not await self._publish(self._exchange.message(MessageKind.HELLO)):
             await asyncio.sleep(_RETRY_SECONDS)
+            return
+        if self._alone is not None:
+            _log.info("connected to the state store", extra={"origin": self._exchange.origin})
+        returns, self._alone, self._was_connected = self._was_connected, None, True
+        if returns:
+            await self._teach(EVERYONE)  # what it has learnt alone
+
+    async def _teach(self, to: str) -> None:
+        """Offer others a snapshot of this picker."""
+        if await self._save(self._exchange.origin):
+            await self._publish(self._exchange.message(MessageKind.SAVED, to=to))
 
     async def _publish(self, message: bytes) -> bool:
-        sent = await self._within(self._publish_seconds, self._stored.publish(message))
-        self.bytes_sent += len(message) if sent else 0
-        return sent
+        problem = await _problem(self._publish_seconds, self._stored.publish(message))
+        if problem is not None:
+            self._cut_off(problem)
+            return False
+        self.bytes_sent += len(message)
+        return True
 
-    async def _within(self, seconds: float, call: Coroutine[object, object, None]) -> bool:
-        """False if the store did not do it in time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await call
-        except TimeoutError:
-            self._cut_off(f"the state store does not answer within {seconds:g} s")
-        except ConnectionError as error:
-            self._cut_off(str(error))
-        except PLUGIN_ERRORS as error:
-            self._cut_off(describe_error(error))
-        else:
-            return True
-        return False
+    async def _save(self, name: str) -> bool:
+        problem = await _problem(_SNAPSHOT_SECONDS, self._stored.save(name, self._exchange.snapshot()))
+        if problem is not None:
+            _log.warning("no snapshot is kept for other pickers: %s", problem)
+        return problem is None
+
+    async def _restore(self, name: str) -> None:
+        async def load() -> None:
+            snapshot = await self._stored.load(name)
+            if snapshot:
+                count = self._exchange.restore(snapshot)
+                _log.info("restored what was learnt", extra={"instances": count, "bytes": len(snapshot), "from": name})
+
+        problem = await _problem(_SNAPSHOT_SECONDS, load())
+        if problem is not None:
+            _log.warning("the snapshot of other pickers cannot be read: %s", problem)
 
     def _cut_off(self, reason: str) -> None:
         if self._alone in (None, _NOT_YET):
             _log.warning("this picker shares nothing with others until the state store is back: %s", reason)
         self._alone = reason
         self._exchange.cut_off()
+
+
+async def _problem(seconds: float, call: Coroutine[object, object, None]) -> str | None:
+    """What the store failed with, or None."""
+    try:
+        async with asyncio.timeout(seconds):
+            await call
+    except TimeoutError:
+        return f"the state store does not answer within {seconds:g} s"
+    except ConnectionError as error:
+        return str(error)
+    except PLUGIN_ERRORS as error:
+        return describe_error(error)
+    return None

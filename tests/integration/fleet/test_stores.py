@@ -121,11 +121,14 @@ async def test_trouble_of_the_store_is_told_and_heals(valkey, trouble):
         await one.knows("after")
 
 
-async def test_a_full_store_still_carries_messages(valkey):
+async def test_a_full_store_still_carries_messages(valkey, caplog):
+    valkey.command("CONFIG", "SET", "maxmemory", "1")
     async with two(valkey) as (one, other):
-        valkey.command("CONFIG", "SET", "maxmemory", "1")
         one.plugin.learn("a")
         await other.knows("a")
+        await until(lambda: "no snapshot is kept for other pickers" in caplog.text)
+        assert one.link.is_connected
+        assert other.link.is_connected
 
 
 async def test_a_wrong_password_is_named(valkey, tmp_path, monkeypatch):
