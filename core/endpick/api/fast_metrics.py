@@ -5,6 +5,7 @@ An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,18 +37,20 @@ class Tally:
 class Distribution:
     """The bucket counts and the sum of a histogram."""
 
-    __slots__ = ("bounds", "counts", "exemplars", "total")
+    __slots__ = ("_first", "bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` ascend and are inclusive."""
         self.bounds = bounds
+        self._first = bounds[0] if bounds else -math.inf
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.exemplars: dict[int, tuple[str, float, float]] | None = None  # by bucket the latest request id, value and Unix time
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        # Nearly all calls of plugins are in the first bucket.
+        self.counts[0 if value <= self._first else bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def observe_request(self, value: float, request_id: str) -> None:

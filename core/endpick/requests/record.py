@@ -51,7 +51,7 @@ class Removal:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """How a routed request ended; `served_by` is the endpoint that the gateway reported, else the first pick."""
 

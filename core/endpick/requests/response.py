@@ -34,6 +34,7 @@ _UNAVAILABLE: Final = 503
 UPSTREAM_TIME: Final = "x-envoy-upstream-service-time"  # Envoy sets it on responses of the model server only
 UNNAMED_ERROR: Final = "unnamed"
 _OPEN: Final = BreakerState.OPEN
+_ERROR: Final = TerminationCause.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,7 @@ class TrackedExchange:
     def _finish_record(self, decisions: DecisionLog, end: ResponseEnd) -> None:
         record = self.record
         if record is None:
-            if end.status < _FIRST_SERVER_ERROR and end.cause is not TerminationCause.ERROR:
+            if end.status < _FIRST_SERVER_ERROR and end.cause is not _ERROR:
                 return
             record = DecisionRecord.of(self._request, self.plan, Why.ERROR)
             record.destinations = self._destinations

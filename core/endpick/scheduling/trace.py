@@ -17,7 +17,7 @@ from endpick.host.boundary import Fault, Step
 from endpick.scheduling.scheduler import NUMBERS, Profile, Scheduler, as_view
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FilterRecord:
     """Names of endpoints; `problem` if it failed."""
 
@@ -35,9 +35,12 @@ class FilterRecord:
         return tuple(name for name in self.given if name not in kept)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScorerRecord:
-    """One score per candidate: as returned, and as added to the totals."""
+    """One score per candidate: as returned, and as added to the totals.
+
+    Not frozen: the records of one request would take a tenth longer.
+    """
 
     instance: str
     type: str
@@ -48,7 +51,7 @@ class ScorerRecord:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProfileRecord:
     """One profile run; one total per candidate; `picked` is best first."""
 
@@ -173,7 +176,7 @@ def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> Scorer
     count = len(given)
     is_array = isinstance(step.answer, np.ndarray) and step.answer.shape == (count,) and step.answer.dtype.kind in NUMBERS
     answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)
-    weighted = np.zeros(count) if step.problem else np.clip(answered, 0.0, 1.0) * weight
+    weighted = np.zeros(count) if step.problem else np.minimum(np.maximum(answered, 0.0), 1.0) * weight  # `clip` takes longer
     instance = step.instance
     return ScorerRecord(
         instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), step.problem, step.seconds

@@ -16,7 +16,8 @@ from endpick.data.table import EndpointTable
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.scheduler import as_view
 from endpick.testing.factories import make_request
-from endpick_builtin.health.plugin import EndpointHealthMonitor, EndpointHealthParameters
+from endpick_builtin.health.parameters import EndpointHealthParameters
+from endpick_builtin.health.plugin import EndpointHealthMonitor
 
 REFUSED = "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}"
 RESET = "upstream_reset_before_response_started{connection_termination}"

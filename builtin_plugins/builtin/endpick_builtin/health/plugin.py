@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter, defaultdict
-from contextlib import suppress
 from statistics import median_low
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
-from pydantic import Field, model_validator
 
 from endpick.api import (
     KV_CACHE_USAGE,
@@ -22,12 +19,10 @@ from endpick.api import (
     ColumnWriter,
     CycleState,
     DataCollector,
-    Duration,
     Endpoint,
     Endpoints,
     InferenceRequest,
     MetricsPage,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseEnd,
@@ -39,11 +34,12 @@ from endpick.api import (
 from endpick.api.fleet import LearntState
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
 from endpick_builtin.health.machine import Event, Times, left_out
+from endpick_builtin.health.parameters import EndpointHealthParameters
 from endpick_builtin.health.records import ErrorReason, HealthMetrics, Record, blamed, is_asleep
+from endpick_builtin.health.reviews import REVIEW_SECONDS, Reviewer
 from endpick_builtin.health.window import Limits
 
 _REPORTED: Final = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
-_REVIEW_SECONDS: Final = 0.5
 _GAP_SECONDS: Final = 3.0  # without a review, the picker itself stood still
 _SLOW_FLOOR_SECONDS: Final = 1.0  # a shorter first-token time is never slow
 _STREAMS_SECONDS: Final = 1.0  # a trial that still streams so long after its first token succeeds
@@ -54,54 +50,13 @@ _PROBING: Final = HealthState.PROBING
 _NATURAL: Final = TerminationCause.NATURAL
 
 
-class EndpointHealthParameters(Parameters):
-    """Ejection criteria and times, with the names and defaults of Envoy's outlier detection."""
-
-    consecutive_failures: Annotated[int, Field(alias="consecutiveFailures", gt=0, description="Failures in a row that eject.")] = 5
-    failure_percentage: Annotated[
-        float, Field(alias="failurePercentage", gt=0, le=100, description="Share of failed requests in the latest intervals that ejects.")
-    ] = 85.0
-    request_volume: Annotated[
-        int, Field(alias="requestVolume", gt=0, description="Requests in the latest intervals from which `failurePercentage` counts.")
-    ] = 50
-    interval: Annotated[
-        Duration, Field(gt=0, description="Length of a window of requests, and of the healthy time that takes one ejection off.")
-    ] = 10.0
-    base_ejection_time: Annotated[
-        Duration, Field(alias="baseEjectionTime", gt=0, description="The first ejection; the second lasts twice as long, and so on.")
-    ] = 30.0
-    max_ejection_time: Annotated[Duration, Field(alias="maxEjectionTime", gt=0, description="The longest ejection.")] = 300.0
-    max_ejection_percent: Annotated[
-        float,
-        Field(
-            alias="maxEjectionPercent",
-            ge=0,
-            le=100,
-            description="Share of the endpoints of one role that may be left out. Those asleep or dead do not count. 0: observe only.",
-        ),
-    ] = 50.0
-    tolerance: Annotated[Duration, Field(gt=0, description="Age of the newest metric from which an endpoint is degraded.")] = 2.0
-    slow_factor: Annotated[
-        float, Field(alias="slowFactor", gt=1, description="First-token time, as a multiple of the pool's median, that counts as slow.")
-    ] = 5.0
-    hang_timeout: Annotated[
-        Duration,
-        Field(alias="hangTimeout", gt=0, description="Time without a first token that ejects; longer if the pool's slowest took longer."),
-    ] = 10.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.base_ejection_time > self.max_ejection_time:
-            raise ValueError("baseEjectionTime must not exceed maxEjectionTime")
-        return self
-
-
 _Verdicts: TypeAlias = list[tuple[str, bool, str]]  # endpoint, whether it failed (else it recovered), and why
 _encode: Final = msgspec.msgpack.encode
 _read_verdicts: Final = msgspec.msgpack.Decoder(_Verdicts).decode
 
 
 class EndpointHealthMonitor(
+    Reviewer,
     CandidateFilter[EndpointHealthParameters],
     PreRequest[EndpointHealthParameters],
     ResponseObserver[EndpointHealthParameters],
@@ -137,20 +92,9 @@ class EndpointHealthMonitor(
         self._due_at = -math.inf  # of the next review
         self._reviewed_at: float | None = None
         self._resumed_at = -math.inf  # after the picker stood still
-        self._reviews: asyncio.Task[None] | None = None
         self._untold: _Verdicts = []
         if context.registry is not None:
             context.registry.register(HealthMetrics(self._records))
-
-    async def start(self) -> None:
-        """Review endpoints also without requests."""
-        self._reviews = asyncio.get_running_loop().create_task(self._review_forever())
-
-    async def stop(self) -> None:
-        if self._reviews is not None:
-            self._reviews.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reviews
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         if self._clock() >= self._due_at:
@@ -276,11 +220,9 @@ class EndpointHealthMonitor(
         elif record.machine.state is _HEALTHY and (verdict := record.window.verdict()):
             self._take(record, Event.CONDEMNED, f"{verdict}; the last: {what}")
 
-    async def _review_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_REVIEW_SECONDS)
-            if self.context.columns is not None and self._clock() >= self._due_at:
-                self._review(self.context.columns.endpoints())
+    def review_when_due(self) -> None:
+        if self.context.columns is not None and self._clock() >= self._due_at:
+            self._review(self.context.columns.endpoints())
 
     def _review(self, endpoints: Endpoints) -> None:
         """Find silence, hangs, slowness and ends of ejections."""
@@ -289,7 +231,7 @@ class EndpointHealthMonitor(
             endpoints = self.context.columns.endpoints()  # the candidates may be a part of the pool
         if self._reviewed_at is not None and now - self._reviewed_at > _GAP_SECONDS:
             self._resumed_at = now  # nothing was heard in the meantime, which says nothing about endpoints
-        self._reviewed_at, self._due_at = now, now + _REVIEW_SECONDS
+        self._reviewed_at, self._due_at = now, now + REVIEW_SECONDS
         records = [self._records.get(endpoint.name) or self._new_record(endpoint) for endpoint in endpoints.members]
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
