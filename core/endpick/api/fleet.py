@@ -10,7 +10,7 @@ from endpick.api.plugin import P, Plugin
 
 
 class LearntState(ABC):
-    """What an instance has learnt from requests, as bytes in its own format. Inherit it beside a kind.
+    """State that an instance learns from requests, as bytes in its own format. Inherit it next to a kind.
 
     The host keeps it when parameters change and when the process restarts, and tells other pickers of the pool about changes. Name
     endpoints by `Endpoint.name`, and ignore unknown ones. Send ages instead of times, because clocks differ. No method may block.
@@ -29,21 +29,21 @@ class LearntState(ABC):
 
     @abstractmethod
     def drain_deltas(self) -> bytes:
-        """What this instance learnt itself since the last call; empty if nothing.
+        """Changes by this instance since the last call; empty if there are none.
 
         Called every few milliseconds if `PluginContext.is_shared`; else nothing needs to be kept.
         """
 
     @abstractmethod
     def apply(self, deltas: bytes, origin: str) -> None:
-        """Add what the picker `origin` drained.
+        """Add the deltas of the picker `origin`.
 
         Deltas of one origin come in order, but some may be lost or repeated; those of several come in any order. Neither may change the
         outcome.
         """
 
     def origin_gone(self, origin: str) -> None:  # noqa: B027 - optional
-        """Forget the load of a picker that ended, or lost deltas. Keep what it taught about endpoints."""
+        """Forget the load of a picker that ended, or lost deltas. Keep its knowledge of endpoints."""
 
 
 class StateStore(Plugin[P]):
@@ -63,7 +63,7 @@ class StateStore(Plugin[P]):
 
     @abstractmethod
     def messages(self) -> AsyncIterator[bytes]:
-        """Messages from now on, also those of this picker. Empty bytes say that a connection was made."""
+        """Messages from now on, also those of this picker. Empty bytes mark a new connection."""
 
     @abstractmethod
     async def save(self, name: str, snapshot: bytes) -> None:

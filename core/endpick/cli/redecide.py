@@ -42,7 +42,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Redecided:
-    """One request: the endpoint that was picked, and the one that the plan picks; empty if none was.
+    """One request: the recorded and the new pick; empty if there was none.
 
     Attributes:
         reason: Why the pick moved, in the words of `endpick why`.
@@ -65,14 +65,14 @@ class Redecided:
 
 
 class Redecider:
-    """A host with overruled pickers: each request goes where it went, so plugins learn what happened."""
+    """A host with overruled pickers: each request goes where it went, so plugins learn from it."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         """Raises HostRefused."""
         self.host = Host(plan, seed=seed, adapt=self._adapted)
         self.left_out: tuple[str, ...]
         self._recorded: DecisionOutput
-        self._own: dict[str, tuple[str, ...]] = {}  # what each profile's picker chose
+        self._own: dict[str, tuple[str, ...]] = {}  # picks of each profile
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._values = _Values(self.host.keys)
@@ -92,7 +92,7 @@ class Redecider:
                 raise DecisionsError(mistake(decisions.path, place.line, error)) from error
 
     def warnings(self) -> tuple[str, ...]:
-        """What the records do not tell, after the first decision."""
+        """Data that the records lack, after the first decision."""
         return missing_data(self.host)
 
     def _one(self, recorded: DecisionOutput, request: TraceRequest) -> Redecided:
@@ -190,7 +190,7 @@ class Redecider:
 
 
 def _primary(decided: DecisionOutput, endpoints: Sequence[EndpointValues]) -> ProfileRun | None:
-    """The run whose pick is the destination."""
+    """The run that picked the destination."""
     addresses = {each.name: each.address for each in endpoints}
     picked = [run for run in decided.runs if run.picked]
     return next((run for run in picked if addresses.get(run.picked[0]) in decided.destinations[:1]), None)

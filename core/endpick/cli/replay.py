@@ -40,7 +40,7 @@ _DIGITS = 6
 @click.option("--seed", type=int, default=1, help="The same seed gives the same output.")
 @FORMAT_OPTION
 def command(config: str, decisions: Path, seed: int, output: Literal["text", "json"]) -> None:
-    """Decide recorded requests again with CONFIG: what moves and why, and what that changes.
+    """Decide recorded requests again with CONFIG: moved picks, reasons, and the expected change.
 
     Each meets the endpoint values of its record, then goes where it went, so that plugins learn what happened. Other data sources or
     producers do not show, and nobody waits.

@@ -1,1 +1,1 @@
-"""Several pickers before one pool: they tell each other what their plugins learn."""
+"""Several pickers share the learnt state of their plugins."""

@@ -27,7 +27,7 @@ _WARN_SECONDS: Final = 60.0
 
 
 class MessageKind(StrEnum):
-    """What a message is about."""
+    """The kind of a message."""
 
     DELTAS = "deltas"  # without any, a sign of life
     HELLO = "hello"  # a picker begins, or was cut off: it wants a snapshot
@@ -129,7 +129,7 @@ class Exchange:
                         part.restore.run(self._access, snapshot)
 
     def drain(self) -> bytes | None:
-        """The next message to the others, or None if there is nothing to tell."""
+        """The next message to the others, or None if nothing is new."""
         deltas: dict[str, bytes] = {}
         for key, part in self._parts.items():
             drained = part.drain.run(self._access)
@@ -194,7 +194,7 @@ class Exchange:
             self._forget(origin)
 
     def snapshot(self) -> bytes:
-        """What all instances have learnt."""
+        """The state of all instances."""
         found = {key: part.snapshot.run(self._access) for key, part in self._parts.items()}
         return _encode({key: each for key, each in found.items() if isinstance(each, bytes) and each})
 
@@ -246,7 +246,7 @@ class Exchange:
 
 
 def key_of(instance: Instance) -> str:
-    """What identifies an instance's state in messages."""
+    """The name of an instance's state in messages."""
     state = instance.plugin
     assert isinstance(state, LearntState)
     return f"{instance.name}/{instance.type}/{state.learnt_format}"

@@ -35,7 +35,7 @@ def new_origin() -> str:
 
 
 class FleetLink:
-    """Sends what the exchange drains, and hands it what others sent."""
+    """Moves messages between the exchange and the store."""
 
     def __init__(self, exchange: Exchange) -> None:
         """Shares nothing until `start` or `change`."""
@@ -74,7 +74,7 @@ class FleetLink:
             self._run()
 
     def change(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
-        """Go on with the instances of a reload, which begin with what the old ones have learnt."""
+        """Go on with the instances of a reload. New ones get the state of the old ones."""
         self._exchange.follow(instances.values())
         before = self._store
         self._use(plan, instances)
@@ -162,7 +162,7 @@ class FleetLink:
             await self._restore(message.origin)
 
     async def _greet(self) -> None:
-        """Say that this picker is here, and ask for a snapshot."""
+        """Announce this picker and ask for a snapshot."""
         if not await self._publish(self._exchange.message(MessageKind.HELLO)):
             await asyncio.sleep(_RETRY_SECONDS)
             return
@@ -170,7 +170,7 @@ class FleetLink:
             _log.info("connected to the state store", extra={"origin": self._exchange.origin})
         returns, self._alone, self._was_connected = self._was_connected, None, True
         if returns:
-            await self._teach(EVERYONE)  # what it has learnt alone
+            await self._teach(EVERYONE)  # its state from the time alone
 
     async def _teach(self, to: str) -> None:
         """Offer others a snapshot of this picker."""
@@ -210,7 +210,7 @@ class FleetLink:
 
 
 async def _problem(seconds: float, call: Coroutine[object, object, None]) -> str | None:
-    """What the store failed with, or None."""
+    """The failure of the store, or None."""
     try:
         async with asyncio.timeout(seconds):
             await call

@@ -1,4 +1,4 @@
-"""Opens ports, or says why that is not possible."""
+"""Opens ports, or refuses the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the picker of a simulation or a replay sees of a model server's answer."""
+"""Answers of model servers, as a simulated picker sees them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def begin_stream(exchange: Exchange, address: str) -> None:
 
 
 def finish(exchange: Exchange, address: str, streams: bool, tokens: tuple[int, int, int | None]) -> None:
-    """The end of an answer: tokens of the prompt, of the answer, and of the prompt that were cached, if told."""
+    """The end of an answer: tokens of the prompt, of the answer; and cached tokens, if known."""
     prompt, completion, cached = tokens
     usage: dict[str, object] = {"prompt_tokens": prompt, "completion_tokens": completion}
     if cached is not None:

@@ -1,4 +1,4 @@
-"""Runs several configurations on the same trace, each in a process of its own."""
+"""Runs several configurations on the same trace, each in its own process."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 
 
 class DecisionsError(TraceError):
-    """The file cannot be used; `diagnostic` says where and why."""
+    """The file cannot be used; `diagnostic` has the place and the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.message)
@@ -38,7 +38,7 @@ class _Part(BaseModel):
 
 
 class RecordedShape(_Part):
-    """What the request was."""
+    """The shape of a request."""
 
     prompt_tokens: _Tokens
     block_tokens: _Tokens
@@ -89,7 +89,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The records of a file in order of time; `warnings` tell what was left out."""
+    """The records of a file in order of time; `warnings` list omissions."""
 
     path: Path
     places: tuple[Place, ...]
@@ -195,7 +195,7 @@ def _has_whole_blocks(shape: RecordedShape) -> bool:
 
 
 def mistake(path: Path, line: int, error: ValidationError) -> Diagnostic:
-    """What is wrong with a record."""
+    """The diagnostic of an invalid record."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "the record"
     if first["loc"] == ("version",):

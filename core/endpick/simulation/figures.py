@@ -1,4 +1,4 @@
-"""What a run of the simulation comes to, in figures."""
+"""The figures of a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several simulated pickers before one pool, and what they tell each other."""
+"""Several simulated pickers before one pool, and their messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRANSIT_SECONDS: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How many pickers decide, how often they exchange what they learnt, and which share of the messages is lost."""
+    """Number of pickers, interval of their exchange, and share of lost messages."""
 
     pickers: int = 1
     sync_seconds: float | None = 0.02  # None: they share nothing

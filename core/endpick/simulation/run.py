@@ -28,7 +28,7 @@ _PROGRESS_EVERY = 500
 
 @dataclass(slots=True)
 class Observed:
-    """What became of one request; times in virtual seconds, None if it never came to that."""
+    """The outcome of one request; times in virtual seconds, None if it never came to that."""
 
     arrived_at: float
     request: TraceRequest

@@ -23,7 +23,7 @@ class Port(Enum):
 
 
 class Handover:
-    """A worker's end: receives connections, and tells when it is ready and when one has ended."""
+    """A worker's end: receives connections, and reports readiness and ended connections."""
 
     def __init__(self, control: socket.socket, port_numbers: dict[Port, int], store: int = 0) -> None:
         """`control` is a socket of type SOCK_SEQPACKET; `port_numbers` are the supervisor's, and so is the process `store`."""
@@ -43,11 +43,11 @@ class Handover:
         return await self._accepted[port].get()
 
     def ready(self, metrics_port: int) -> None:
-        """Tell the supervisor that requests are answered."""
+        """Report readiness to the supervisor."""
         self._tell(b"r%d" % metrics_port)
 
     def closed(self) -> None:
-        """Tell the supervisor that a connection to ext_proc has ended."""
+        """Report the end of an ext_proc connection to the supervisor."""
         self._tell(b"-")
 
     def _tell(self, message: bytes) -> None:

@@ -106,7 +106,7 @@ def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socke
 
 
 class Accepting(Protocol):
-    """Where connections come from."""
+    """A source of connections."""
 
     @property
     def port(self) -> int:
@@ -165,7 +165,7 @@ class HandedPort:
 
 
 def accepting(settings: ListenSettings) -> BoundPort | HandedPort:
-    """Where the connections of a port come from. Raises `ListenError`."""
+    """The source of a port's connections. Raises `ListenError`."""
     if settings.handover is None:
         return BoundPort(settings)
     return HandedPort(settings.handover, settings.role)

@@ -1,1 +1,1 @@
-"""State stores: what carries the learnt state of pickers."""
+"""State stores: they carry the learnt state of pickers."""

@@ -28,7 +28,7 @@ _SCHEMES: Final = ("valkey", "valkeys", "unix")
 
 
 class PasswordParameters(Parameters):
-    """Where the password is."""
+    """The place of the password."""
 
     password_env: Annotated[str, Field(alias="passwordEnv", description="Environment variable with the password, if it is set.")] = (
         _PASSWORD_VARIABLE
@@ -48,7 +48,7 @@ class PasswordParameters(Parameters):
 
 
 class ValkeyParameters(PasswordParameters):
-    """The server, and whose state it is."""
+    """The server and the name of the fleet."""
 
     url: Annotated[
         str,
@@ -133,7 +133,7 @@ class _Store(StateStore[P]):
 
 
 class ValkeyStateStore(_Store[ValkeyParameters]):
-    """Lets the pickers of a pool share what they learn, through a Valkey or Redis server.
+    """Shares learnt state between the pickers of a pool, through a Valkey or Redis server.
 
     Messages are not kept. A picker that starts gets a snapshot from another one, or the last that one left within ten minutes. Without
     the server each picker goes on alone.
@@ -174,13 +174,13 @@ class FileStoreParameters(Parameters):
 
 
 class FileStateStore(StateStore[FileStoreParameters]):
-    """Keeps what a single picker has learnt in a file, from its end to its next start."""
+    """Keeps the learnt state of a single picker in a file, from its end to its next start."""
 
     stability = Stability.EXPERIMENTAL
     carries_messages = False
 
     async def publish(self, message: bytes) -> None:
-        """There is nobody to tell."""
+        """Does nothing."""
 
     async def messages(self) -> AsyncIterator[bytes]:
         return

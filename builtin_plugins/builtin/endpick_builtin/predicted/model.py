@@ -120,7 +120,7 @@ class LatencyModel:
         return {name: tuple(speeds[:, slot].tolist()) for name, slot in self._slot_of.items()}, (*pool, self._mean_work, self._mean_output)
 
     def restore(self, endpoints: dict[str, tuple[float, ...]], pool: tuple[float, ...]) -> None:
-        """Take over what `snapshot` returned, where it comes from more tokens."""
+        """Take over a `snapshot`, except for speeds from fewer tokens."""
         if pool[1] + pool[3] > self._pool_tokens + self._pool_output_tokens:
             self._pool_seconds, self._pool_tokens, self._pool_output_seconds, self._pool_output_tokens = pool[:4]
             self._mean_work, self._mean_output = pool[4:]

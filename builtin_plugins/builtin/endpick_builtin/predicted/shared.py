@@ -1,4 +1,4 @@
-"""The events of `LatencyModel` that pickers tell each other, so that each model has seen the requests of all."""
+"""Exchanges events of `LatencyModel`, so that each model sees the requests of all pickers."""
 
 from __future__ import annotations
 

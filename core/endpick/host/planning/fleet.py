@@ -1,4 +1,4 @@
-"""Resolves the store through which pickers share what they learn, from the document or `--state-url`."""
+"""Resolves the state store, from the document or `--state-url`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _DECISIONS: Final = "/decisions"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a worker answered."""
+    """The answer of a worker."""
 
     worker: int
     status: int
@@ -51,12 +51,12 @@ class Page:
 
     @property
     def is_ok(self) -> bool:
-        """True if it has what was asked for."""
+        """True for status 200."""
         return self.status == web.HTTPOk.status_code
 
 
 class WorkerPages:
-    """Counters of all workers are added up, and so is what they hold; of other gauges the largest counts."""
+    """Adds up the counters and loads of all workers. Of other gauges, the largest counts."""
 
     def __init__(self, settings: ServeSettings, ports: Callable[[], Mapping[int, int | None]]) -> None:
         """`ports` are the metrics ports by worker, None for one that does not serve."""
@@ -109,7 +109,7 @@ class WorkerPages:
         return web.Response(body=page.body, status=page.status, content_type=page.content_type)
 
     async def _from_all(self, path: str, request: web.Request) -> list[Page]:
-        """The pages of all workers, or of the one that the query names."""
+        """The pages of all workers, or of one, by the query."""
         wanted = request.query.get("worker")
         ports = {number: port for number, port in sorted(self._ports().items()) if wanted in (None, str(number))}
         asked = [self._from(number, port, path, request) for number, port in ports.items() if port is not None]

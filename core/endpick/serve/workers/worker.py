@@ -1,4 +1,4 @@
-"""What a worker knows about its supervisor."""
+"""The part of one process among the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of plugins that keep and share what they learn."""
+"""Checks of plugins with learnt state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _teach(bench: Bench) -> None:
 
 
 def _decisions(bench: Bench) -> list[object]:
-    """What the instance says about each request: scores, kept endpoints, and data it writes."""
+    """The decisions about each request: scores, kept endpoints, and written data."""
     plugin, said = bench.instance.plugin, []
     for request in varied_requests():
         scene = bench.scene(request=request)
