@@ -15,12 +15,12 @@ _FAILED: Final = 3
 _MAX_EVENTS: Final = 10_000  # that nobody asks for
 
 _Event: TypeAlias = tuple[int, int, float, str, float, bool]
-"""Kind, number of the request, time (in a message its age), endpoint, tokens, and whether it streams or was the endpoint's fault.
+"""Kind, number of the request, time, endpoint, tokens, and whether it streams or was the endpoint's fault.
 
 Tokens are the prompt's that are not cached, or the answer's."""
 
 _encode: Final = msgspec.msgpack.encode
-_decode: Final = msgspec.msgpack.Decoder(list[_Event]).decode
+_decode: Final = msgspec.msgpack.Decoder(tuple[float, list[_Event]]).decode  # the time of the message, by the same clock
 
 
 class SharedEvents:
@@ -59,17 +59,17 @@ class SharedEvents:
             self._add((_FAILED, number, now, "", 0.0, is_fault))
 
     def drain(self, now: float) -> bytes:
-        """The events since the last call, with ages."""
+        """The events since the last call."""
         events, self._events = self._events, []
-        if not events:
-            return b""
-        return _encode([(kind, number, now - at, name, tokens, flag) for kind, number, at, name, tokens, flag in events])
+        return _encode((now, events)) if events else b""
 
     def apply(self, deltas: bytes, origin: str, now: float) -> None:
         """Let the model see the events of another picker."""
         theirs, model = self._others.setdefault(origin, {}), self._model
-        for kind, number, age, name, tokens, flag in _decode(deltas):
-            at = now - max(age, 0.0)
+        sent_at, events = _decode(deltas)
+        ahead = now - sent_at  # of this clock
+        for kind, number, at_theirs, name, tokens, flag in events:
+            at = at_theirs + ahead
             if kind == _SENT:
                 slot = model.slot_of(name)
                 if slot is not None and number > self._newest.get(origin, 0):
