@@ -141,8 +141,7 @@ class FleetLink:
                     if message:
                         await self._take(message)
                     else:
-                        self._is_subscribed = True
-                        await self._greet()
+                        self._is_subscribed = True  # `_send` greets the others
             except TimeoutError:
                 self._cut_off("the state store sends nothing")
             except StopAsyncIteration:
@@ -166,8 +165,7 @@ class FleetLink:
         if not await self._publish(self._exchange.message(MessageKind.HELLO)):
             await asyncio.sleep(_RETRY_SECONDS)
             return
-        if self._alone is not None:
-            _log.info("connected to the state store", extra={"origin": self._exchange.origin})
+        _log.info("connected to the state store", extra={"origin": self._exchange.origin})
         returns, self._alone, self._was_connected = self._was_connected, None, True
         if returns:
             await self._teach(EVERYONE)  # its state from the time alone
