@@ -72,7 +72,7 @@ class AdminAPI:
             application.router.add_get(route.path, partial(self._answer, route))
 
     async def _answer(self, route: Route, request: web.Request) -> web.Response:
-        if not self._admits(request):
+        if not admits(request, self._token):
             return _refusal(HTTPStatus.FORBIDDEN, NO_ACCESS)
         try:
             async with self._turn:
@@ -82,12 +82,6 @@ class AdminAPI:
         except ValueError as problem:
             return _refusal(HTTPStatus.BAD_REQUEST, str(problem))
         return web.Response(body=body, content_type="application/json")
-
-    def _admits(self, request: web.Request) -> bool:
-        if self._token:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-            return hmac.compare_digest(given.encode(), self._token.encode())
-        return is_loopback(request.remote or "")
 
     def _config(self, _request: web.Request) -> Answer:
         plan = self._sources.current.deployment.plan
@@ -221,6 +215,14 @@ def _reload(entry: ReloadEntry) -> JSONValue:
         "diagnostics": [{"code": str(each.code), "message": each.message, "place": str(each.span or "")} for each in entry.diagnostics],
         "problem": entry.problem,
     }
+
+
+def admits(request: web.Request, token: str | None) -> bool:
+    """True for a client with the token; without a token, for loopback clients."""
+    if token:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        return hmac.compare_digest(given.encode(), token.encode())
+    return is_loopback(request.remote or "")
 
 
 def is_loopback(address: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.serve.admin import AdminServer
-from endpick.serve.admin_api import NO_ACCESS, is_loopback
+from endpick.serve.admin_api import NO_ACCESS, admits
 from endpick.serve.settings import ServeSettings
 
 _TIMEOUT: Final = ClientTimeout(total=5.0)
@@ -98,7 +97,7 @@ class WorkerPages:
         return web.Response(text=text or "no worker serves\n", status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _admin(self, request: web.Request) -> web.Response:
-        if not self._admits(request):
+        if not admits(request, self._token):
             return web.json_response({"error": NO_ACCESS}, status=HTTPStatus.FORBIDDEN)
         pages = await self._from_all(request.path, request)
         if not pages:
@@ -124,12 +123,6 @@ class WorkerPages:
                 return Page(worker, response.status, response.content_type, await response.read())
         except (ClientError, TimeoutError):
             return None
-
-    def _admits(self, request: web.Request) -> bool:
-        if self._token:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-            return hmac.compare_digest(given.encode(), self._token.encode())
-        return is_loopback(request.remote or "")
 
 
 def _joined(pages: Iterable[Page]) -> bytes:
