@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from endpick.api import ConfigurationError, Duration, Parameters, PluginContext, Stability
+from endpick.api import ConfigurationError, Duration, Parameters, PluginContext
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import P, ignored
 
@@ -75,8 +75,6 @@ class ValkeyParameters(PasswordParameters):
 
 class _Store(StateStore[P]):
     """A Valkey or Redis server: messages go over a channel, snapshots are keys that expire."""
-
-    stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
@@ -176,7 +174,6 @@ class FileStoreParameters(Parameters):
 class FileStateStore(StateStore[FileStoreParameters]):
     """Keeps the learnt state of a single picker in a file, from its end to its next start."""
 
-    stability = Stability.EXPERIMENTAL
     carries_messages = False
 
     async def publish(self, message: bytes) -> None:
