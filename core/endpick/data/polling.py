@@ -11,6 +11,7 @@ from typing import NamedTuple
 from endpick.api.access import Access
 from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSource, PollingPoolSource, PollingSource
 from endpick.api.endpoint import Endpoint
+from endpick.api.fleet import LearntState
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
 from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
@@ -44,6 +45,12 @@ class PayloadDispatcher:
     def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
         self.source = binding.source
         self.needed = binding.needed
+        self.reported = frozenset(
+            key.name
+            for instance in binding.collectors
+            if not isinstance(instance.plugin, LearntState)  # tells other pickers itself
+            for key in instance.subscriptions.produces
+        )
         self._table = table
         self._telemetry = telemetry
         self._access = Access(None, telemetry.undeclared_access)
@@ -269,6 +276,8 @@ class PolledSource:
             return
         schedule.answered(payload)
         self._dispatcher.deliver(payload, endpoint, since)
+        for told in self._table.on_polled:
+            told(endpoint, self._dispatcher.reported, since)
 
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
         needed = self._dispatcher.needed

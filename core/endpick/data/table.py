@@ -186,6 +186,7 @@ class EndpointTable:
         self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left, moved or restarted
         self.on_left_out: list[Callable[[], None]] = []  # for a report of too many endpoints
         self.on_delivered: list[Callable[[], None]] = []  # after collectors read a payload
+        self.on_polled: list[Callable[[Endpoint, frozenset[str], float], None]] = []  # with the keys that a poll may write, and its time
         self.sent: set[str] = set()  # addresses that got requests, to be polled at the full rate
         self.rules = ModelRules()
         self.is_ready = asyncio.Event()  # after the first complete report
@@ -265,6 +266,16 @@ class EndpointTable:
         for cells in self._cells.values():
             cells.clear(row)
         self._tell_removed(endpoint.name)
+
+    def key(self, name: str) -> AnyKey | None:
+        """A declared key of scope `ENDPOINT`."""
+        cells = self._cells.get(name)
+        return None if cells is None else cells.key
+
+    def cell(self, key: str, name: str) -> tuple[object, float]:
+        """The value of a declared key for an endpoint, and when it was written."""
+        cells, row = self._cells[key], self._generation.row_of[name]
+        return cells.values[row].item() if cells.key.is_number else cells.values[row], float(cells.written_at[row])
 
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
         """The oldest write to these cells; -inf if one is empty."""

@@ -12,6 +12,7 @@ import msgspec
 
 from endpick.api.access import Access
 from endpick.api.fleet import LearntState
+from endpick.fleet.columns import COLUMNS, SharedColumns
 from endpick.host.boundary import Step
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
@@ -93,9 +94,10 @@ class FleetCounts:
 class Exchange:
     """One picker's part in a fleet."""
 
-    def __init__(self, origin: str, clock: Callable[[], float], telemetry: Telemetry) -> None:
-        """`origin` names this picker, and no other one."""
+    def __init__(self, origin: str, clock: Callable[[], float], telemetry: Telemetry, columns: SharedColumns | None = None) -> None:
+        """`origin` names this picker, and no other one; a worker has `columns`."""
         self.origin = origin
+        self._columns = columns
         self.counts = FleetCounts()
         self._clock = clock
         self._telemetry = telemetry
@@ -135,6 +137,8 @@ class Exchange:
             drained = part.drain.run(self._access)
             if isinstance(drained, bytes) and drained:
                 deltas[key] = drained
+        if self._columns is not None and (columns := self._columns.drain()):
+            deltas[COLUMNS] = columns
         if not deltas and self._clock() - self._sent_at < HEARTBEAT_SECONDS:
             return None
         return self.message(MessageKind.DELTAS, deltas=deltas)
@@ -176,6 +180,8 @@ class Exchange:
             part = self._parts.get(key)
             if part is not None:
                 part.apply.run(self._access, deltas, message.origin)
+            elif key == COLUMNS and self._columns is not None:
+                self._take_columns(self._columns, deltas)
         return None if message.kind is MessageKind.DELTAS else message
 
     def answers(self, hello: Message) -> bool:
@@ -212,6 +218,12 @@ class Exchange:
                 part.restore.run(self._access, state)
                 restored += 1
         return restored
+
+    def _take_columns(self, columns: SharedColumns, data: bytes) -> None:
+        try:
+            columns.apply(data)
+        except _UNREADABLE:  # of a worker with other plugins
+            self.counts.unreadable += 1
 
     def _read(self, data: bytes) -> Message | None:
         try:

@@ -17,6 +17,7 @@ from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.fleet.columns import SharedColumns
 from endpick.fleet.exchange import Exchange
 from endpick.fleet.link import FleetLink, new_origin
 from endpick.host.boundary import left_out_now
@@ -98,7 +99,8 @@ class _Process:
         self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
         self._reloader = Reloader(self._current, self._runtime, plan.hooks, control.replan)
         self._drift = DriftWatch(self._current, settings.config_file, self._metrics)
-        self._exchange = Exchange(new_origin(), clock, self._recorder)
+        columns = None if control.handover is None else SharedColumns(self._table, sends=control.handover.number == 0)
+        self._exchange = Exchange(new_origin(), clock, self._recorder, columns)
         self._fleet = FleetLink(self._exchange)
         self._memory = _new_memory(settings.max_memory_bytes)
         self._overload = OverloadWatch(self._memory, self._registry)

@@ -25,9 +25,10 @@ class Port(Enum):
 class Handover:
     """A worker's end: receives connections, and reports readiness and ended connections."""
 
-    def __init__(self, control: socket.socket, port_numbers: dict[Port, int], store: int = 0) -> None:
+    def __init__(self, control: socket.socket, port_numbers: dict[Port, int], store: int = 0, number: int = 0) -> None:
         """`control` is a socket of type SOCK_SEQPACKET; `port_numbers` are the supervisor's, and so is the process `store`."""
         control.setblocking(False)
+        self.number = number
         self.port_numbers = port_numbers
         self._control = control
         self._store = store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import aiohttp
 import grpc
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -116,6 +118,52 @@ async def test_workers_share_a_port_and_what_they_learn(workers, folder):
     workers.picker.reload()
     told = await workers.picker.logged("configuration replaced", times=2)
     assert {event["worker"] for event in told} == {0, 1}
+
+
+@pytest.mark.long
+async def test_one_worker_polls_for_all(folder):
+    scrapes = itertools.count()
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(text=f"vllm:num_requests_waiting {next(scrapes)}\n")
+
+    application = web.Application()
+    application.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    (folder / "endpoints.yaml").write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
+    (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", "queue-scorer"))
+    async with serving(folder, "--workers=2") as picker, AsyncExitStack() as stack:
+        workers = Workers(picker, stack)
+
+        async def polls(worker: int) -> tuple[float, float]:
+            return tuple([await workers.sample("endpick_polls_total", worker, event=event) for event in ("made", "reported")])
+
+        await workers.both("endpick_fleet_peers", 1)
+        began = await polls(1)
+        await until(lambda: _reaches(polls(1), began[1] + 40), "worker 1 received what worker 0 polled")
+        made, reported = (now - before for now, before in zip(await polls(1), began, strict=True))
+        assert made <= reported / 8, "it polls once a second, not twenty times"
+
+        hung = children(picker.process.pid, "endpick serve")[0]
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            made, _ = await polls(1)
+
+            async def polls_alone() -> bool:
+                return (await polls(1))[0] >= made + 40
+
+            await until(polls_alone, "worker 1 polls for itself", 10.0)
+        finally:
+            os.kill(hung, signal.SIGCONT)
+    await runner.cleanup()
+
+
+async def _reaches(polls, reported):
+    return (await polls)[1] >= reported
 
 
 @pytest.mark.long

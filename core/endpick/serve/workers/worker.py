@@ -39,7 +39,7 @@ def worker_role() -> WorkerRole | None:
 def as_worker(settings: ServeSettings, role: WorkerRole) -> tuple[ServeSettings, Handover]:
     """The settings of one worker: the supervisor has the ports, and each worker its share of the memory."""
     ports = {Port.EXT_PROC: role.ext_proc_port, Port.HEALTH: role.health_port}
-    handover = Handover(socket.socket(fileno=role.control), ports, role.store)
+    handover = Handover(socket.socket(fileno=role.control), ports, role.store, role.number)
     own = replace(
         settings,
         ext_proc=replace(settings.ext_proc, handover=handover, role=Port.EXT_PROC),

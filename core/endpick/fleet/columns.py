@@ -1,0 +1,104 @@
+"""What one worker reads from model servers, for the workers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from endpick.api.data import AnyKey
+from endpick.api.endpoint import Endpoint
+from endpick.data.table import EndpointTable
+
+COLUMNS: Final = "columns"  # the name of their part in messages
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    """The values of one endpoint, by the name of their key."""
+
+    endpoint: str
+    address: str
+    values: dict[str, msgspec.Raw]
+
+
+_NOT_ENCODED: Final = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
+class SharedColumns:
+    """Columns of the endpoint table that one worker polls and the others receive.
+
+    A worker does not poll an endpoint whose values it has received within the interval, except once a second. So when the polling worker
+    is gone, the others notice at their next turn, and poll for themselves.
+    """
+
+    def __init__(self, table: EndpointTable, *, sends: bool) -> None:
+        """The worker that `sends` receives nothing."""
+        self._table = table
+        self._sends = sends
+        self._polled: dict[str, tuple[float, frozenset[str]]] = {}
+        self._readers: dict[type[object], Callable[[bytes], Any] | None] = {}
+        if sends:
+            table.on_polled.append(self._was_polled)
+
+    def _was_polled(self, endpoint: Endpoint, keys: frozenset[str], since: float) -> None:
+        began, earlier = self._polled.get(endpoint.name, (since, frozenset[str]()))
+        self._polled[endpoint.name] = (min(began, since), earlier | keys)
+
+    def drain(self) -> bytes:
+        """Rows that were polled since the last call; empty if there are none."""
+        polled, self._polled = self._polled, {}
+        rows = [row for name, (since, keys) in polled.items() if (row := self._row(name, keys, since))]
+        return _encode(rows) if rows else b""
+
+    def apply(self, data: bytes) -> None:
+        """Write the rows of the polling worker."""
+        if self._sends:
+            return
+        table = self._table
+        for row in _decode_rows(data):
+            endpoint = table.find(row.endpoint)
+            if endpoint is None or endpoint.address != row.address:
+                continue
+            for name, raw in row.values.items():
+                key = table.key(name)
+                read = None if key is None else self._reader(key)
+                if key is not None and read is not None:
+                    table.write(key, endpoint, read(raw))
+        for delivered in table.on_delivered:
+            delivered()
+
+    def _row(self, name: str, keys: frozenset[str], since: float) -> _Row | None:
+        endpoint = self._table.find(name)
+        if endpoint is None:
+            return None
+        values: dict[str, msgspec.Raw] = {}
+        for key_name in keys:
+            key = self._table.key(key_name)
+            if key is None:
+                continue
+            value, written_at = self._table.cell(key_name, name)
+            if written_at >= since and (raw := self._encoded(key, value)) is not None:
+                values[key_name] = raw
+        return _Row(name, endpoint.address, values) if values else None
+
+    def _encoded(self, key: AnyKey, value: object) -> msgspec.Raw | None:
+        """None for a value that would not arrive as it is."""
+        read = self._reader(key)
+        try:
+            raw = _encode(value)
+            arrives = read is not None and (key.is_number or read(raw) == value)
+        except _NOT_ENCODED:
+            return None
+        return msgspec.Raw(raw) if arrives else None
+
+    def _reader(self, key: AnyKey) -> Callable[[bytes], Any] | None:
+        """How values of a key are read; None if the type does not say."""
+        if key.type not in self._readers:
+            try:
+                self._readers[key.type] = msgspec.msgpack.Decoder(key.type).decode
+            except TypeError:
+                self._readers[key.type] = None
+        return self._readers[key.type]
