@@ -97,7 +97,7 @@ class EndpointHealthMonitor(
             context.registry.register(HealthMetrics(self._records))
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
-        if self._clock() >= self._due_at:
+        if request.received_at >= self._due_at:
             self._review(endpoints)
         return self._screened(endpoints) if self._unwell else endpoints
 
@@ -118,7 +118,7 @@ class EndpointHealthMonitor(
         sent_at = record.open.pop(state, None)
         if 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error and end.endpoint is record.endpoint:
             window, token_at = record.window, state.first_chunk_at
-            window.succeeded(request.fairness_id, self._clock())
+            window.succeeded(request.fairness_id, request.received_at + end.duration_seconds)
             if token_at is not None and sent_at is not None:
                 window.first_tokens.append(token_at - sent_at)
                 record.token_at = token_at
