@@ -53,12 +53,12 @@ class Pool:
 
     def candidates(self) -> str:
         endpoints = self.table.view()
-        kept = as_view(endpoints, self.plugin.filter_candidates(make_request(), endpoints))
+        kept = as_view(endpoints, self.plugin.filter_candidates(make_request(received_at=self.now), endpoints))
         return "".join(endpoint.name for endpoint in kept)
 
     def send(self, name: str, client: str = "one"):
         """Send a request; returns how to end it."""
-        request, state = make_request(fairness_id=client), CycleState()
+        request, state = make_request(fairness_id=client, received_at=self.now), CycleState()
         picked = self.table.view().only(lambda endpoint: endpoint.name == name)
         result = SchedulingResult("default", {"default": ProfileRunResult("default", picked)}, ("x:1",))
         self.plugin.before_request(request, result, HeadersForUpstream({}), state)
@@ -70,7 +70,8 @@ class Pool:
             if token:
                 first_token()
             endpoint = self.endpoints.get(served)
-            self.plugin.response_ended(request, ResponseEnd(cause, status, None, 9, 1.0, 0.5, endpoint, error), state)
+            seconds = self.now - request.received_at
+            self.plugin.response_ended(request, ResponseEnd(cause, status, None, 9, seconds, seconds, endpoint, error), state)
 
         end.first_token = first_token
         return end
