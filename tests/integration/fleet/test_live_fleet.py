@@ -19,7 +19,7 @@ from endpick.simulation.demo.processes import Children
 from endpick.simulation.demo.stack import ENDPOINTS_FILE, _start_picker, start_envoy, start_stack
 from endpick.simulation.openai import answer_text
 from forked import FORKED
-from integration.fleet.valkeys import valkey
+from integration.fleet.valkeys import Partition, Valkey, partition, valkey
 from integration.plugins.serving import serving
 from integration.serve.gateway import FAST_SERVERS, PREFIX_AWARE, ROOT, until
 
@@ -48,14 +48,14 @@ class Fleet:
             found = re.search(rf"^{name} ([0-9.e+]+)$", await response.text(), re.MULTILINE)
             return float(found[1]) if found else 0.0
 
-    async def connected(self) -> None:
+    async def connected(self, timeout_seconds: float = 20.0) -> None:
         """Wait until both hear each other."""
         for picker in (0, 1):
 
             async def hears(picker: int = picker) -> bool:
                 return await self.sample(picker, "endpick_fleet_peers") == 1.0
 
-            await until(hears, f"picker {picker} hears the other")
+            await until(hears, f"picker {picker} hears the other", timeout_seconds)
 
     async def agreement(self, prompts: list[str]) -> float:
         """Share of the prompts that the second gateway sends to where the first one did."""
@@ -78,17 +78,18 @@ def prompts(count: int, seed: int = 1) -> list[str]:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *options: str):
+async def fleet(folder: Path, *urls: str):
+    """Pickers that share through these stores, by their own URL each."""
     try:
         envoy = find_envoy(os.environ, ROOT)
     except EnvoyNotFoundError as missing:
         pytest.skip(str(missing))
-    picker = (FORKED, "-m", "endpick", "serve", *options)
     async with AsyncExitStack() as stack:
         gateways, metrics = [], []
         for number in range(2):
             own = folder / f"picker-{number}"
             own.mkdir()
+            picker = (FORKED, "-m", "endpick", "serve", *(["--state-url", urls[number]] if urls else []))
             (own / "config.yaml").write_text(PREFIX_AWARE)
             children = await stack.enter_async_context(Children(own))
             if number:
@@ -107,7 +108,7 @@ async def fleet(folder: Path, *options: str):
 
 
 async def test_two_pickers_send_a_prompt_to_where_it_is_cached(tmp_path, valkey):
-    async with fleet(tmp_path, "--state-url", valkey.url) as shared:
+    async with fleet(tmp_path, valkey.url, valkey.url) as shared:
         await shared.connected()
         assert await shared.agreement(prompts(40)) == 1.0
 
@@ -117,9 +118,9 @@ async def test_pickers_that_share_nothing_guess(tmp_path):
         assert await unshared.agreement(prompts(40)) < 0.7
 
 
-@pytest.mark.parametrize("trouble", ["killed", "paused", "flushed"])
+@pytest.mark.parametrize("trouble", ["killed", "paused", "flushed", "partitioned"])
 async def test_trouble_of_the_store_costs_no_request(tmp_path, valkey, trouble):
-    async with fleet(tmp_path, "--state-url", valkey.url) as shared:
+    async with partition(valkey) as line, fleet(tmp_path, valkey.url, line.url) as shared:
         await shared.connected()
         answers: Counter[str] = Counter()
         ending = asyncio.Event()
@@ -131,27 +132,40 @@ async def test_trouble_of_the_store_costs_no_request(tmp_path, valkey, trouble):
                 answers[await shared.ask(number % 2, f"client {number} turn {turn} {'x' * 500}")] += 1
 
         async def cut_off() -> bool:
-            return not await shared.sample(0, "endpick_fleet_connected") and not await shared.sample(1, "endpick_fleet_connected")
+            first, second = [await shared.sample(picker, "endpick_fleet_connected") for picker in (0, 1)]
+            alone = await shared.sample(0, "endpick_fleet_peers") == 0
+            return not second and alone and bool(first) == (trouble == "partitioned")
 
         async with asyncio.TaskGroup() as load:
             for number in range(4):
                 load.create_task(client(number))
             await _more(answers)
-            if trouble == "killed":
-                await asyncio.to_thread(valkey.stop)
-                await until(cut_off, "both say that they are alone")
-                await _more(answers)
-                await asyncio.to_thread(valkey.start)
-            elif trouble == "paused":
-                with valkey.paused():
-                    await until(cut_off, "both say that they are alone")
+            async with _trouble(valkey, line, trouble):
+                if trouble != "flushed":
+                    await until(cut_off, "the pickers are alone")
                     await _more(answers)
-            else:
-                valkey.command("FLUSHALL")
-            await shared.connected()
+            await shared.connected(5.0)
             ending.set()
         assert {answer for answer in answers if answer.startswith("failed")} == set()
         assert await shared.agreement(prompts(20, seed=2)) == 1.0
+
+
+@asynccontextmanager
+async def _trouble(valkey: Valkey, line: Partition, kind: str):
+    if kind == "killed":
+        await asyncio.to_thread(valkey.stop)
+        yield
+        await asyncio.to_thread(valkey.start)
+    elif kind == "paused":
+        with valkey.paused():
+            yield
+    elif kind == "partitioned":
+        line.passes.clear()
+        yield
+        line.passes.set()
+    else:
+        valkey.command("FLUSHALL")
+        yield
 
 
 async def _more(answers: Counter[str]) -> None:

