@@ -33,6 +33,8 @@ class Answering(asyncio.Protocol):
     """As much of HTTP/1.1 as Envoy and a collector make use of: one request at a time, lengths or chunks."""
 
     page = PAGE
+    changes = False
+    scrapes = 0
 
     def __init__(self) -> None:
         self._received = b""
@@ -50,7 +52,9 @@ class Answering(asyncio.Protocol):
 
     def _answer(self, head: bytes, body: bytes) -> None:
         if head.startswith(b"GET"):
-            self._transport.write(_PLAIN % (b"text/plain", len(self.page), self.page))
+            Answering.scrapes += 1
+            page = self.page + b"scrapes_total %d\n" % self.scrapes if self.changes else self.page
+            self._transport.write(_PLAIN % (b"text/plain", len(page), page))
         elif b'"stream":true' in body:
             self._transport.write(_STREAM)
             self._send_event(CHUNKS)
@@ -74,9 +78,13 @@ def _is_whole(head: bytes, body: bytes) -> bool:
 
 
 @contextmanager
-def model_server(core: int, *, long_page: bool = False) -> Iterator[int]:
-    """The port of one in a process of its own, for as long as the block lasts; its metrics page has four lines, or 3 KB of vLLM's."""
-    command = [sys.executable, "-m", "benchmarks.model_server", "--core", str(core), *(["--long-page"] if long_page else [])]
+def model_server(core: int, *, long_page: bool = False, changes: bool = False) -> Iterator[int]:
+    """The port of one in a process of its own, for as long as the block lasts.
+
+    Its metrics page has four lines, or 3 KB of vLLM's, and is the same every time unless it `changes`.
+    """
+    flags = [*(["--long-page"] if long_page else []), *(["--changes"] if changes else [])]
+    command = [sys.executable, "-m", "benchmarks.model_server", "--core", str(core), *flags]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
@@ -95,10 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--core", type=int, required=True)
     parser.add_argument("--long-page", action="store_true")
+    parser.add_argument("--changes", action="store_true")
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
     if options.long_page:
         Answering.page = short_page()
+    Answering.changes = options.changes
     uvloop.run(serve())
 
 

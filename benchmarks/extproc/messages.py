@@ -65,10 +65,10 @@ def chat(size: int, *, stream: bool = False, about: str = "the sea") -> bytes:
     return orjson.dumps(empty)
 
 
-def variants(size: int, chunks: int, count: int) -> tuple[tuple[bytes, ...], ...]:
-    """The messages of `count` conversations whose prompts begin alike; with `chunks`, the answers are streamed."""
+def variants(size: int, chunks: int, count: int, first: int = 0) -> tuple[tuple[bytes, ...], ...]:
+    """The messages of `count` conversations whose prompts begin alike, numbered from `first`; with `chunks`, the answers are streamed."""
     answer = _streamed(chunks) if chunks else answered()
-    return tuple((*request(chat(size, stream=bool(chunks), about=f"sea {number}")), *answer) for number in range(count))
+    return tuple((*request(chat(size, stream=bool(chunks), about=f"sea {number}")), *answer) for number in range(first, first + count))
 
 
 def _plain(name: str, size: int) -> Conversation:

@@ -1,34 +1,50 @@
 """What a request costs with 1, 2 and 4 workers: CPU of the workers, of their supervisor and of the store they share.
 
-The gateway plays on the same cores, so the throughput says little; CPU per request is what counts.
+Each worker gets as many requests a second. They share one core, and the gateway has the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.extproc.load import Load, _phased, cpu_seconds, resident_mebibytes
-from benchmarks.extproc.messages import conversations
+from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.plan import CONFIG, ON_LOOPBACK, endpoints_file, ports_of
+from benchmarks.fleet.paced import PROMPTS, Pace, PacedGateway, awake
 from benchmarks.model_server import model_server
 
-ENDPOINTS = 16
+ENDPOINTS = 4
+WORKER_CORE, GATEWAY_CORE = 0, 1
+_prompts = itertools.count(0, PROMPTS)
 
 
 @contextmanager
-def supervised(python: str, workers: int, port: int) -> Iterator[tuple[int, int]]:
+def supervised(python: str, workers: int, port: int, endpoints: int = ENDPOINTS) -> Iterator[tuple[int, int]]:
     """The port and the process of a supervisor."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.yaml").write_text(CONFIG)
-        Path(folder, "endpoints.yaml").write_text(endpoints_file(ENDPOINTS, port))
-        command = [python, "-m", "endpick", "serve", "config.yaml", *ON_LOOPBACK, f"--workers={workers}", "--drain-timeout=100ms"]
+        Path(folder, "endpoints.yaml").write_text(endpoints_file(endpoints, port))
+        command = [
+            "taskset",
+            "-c",
+            str(WORKER_CORE),
+            python,
+            "-m",
+            "endpick",
+            "serve",
+            "config.yaml",
+            *ON_LOOPBACK,
+            f"--workers={workers}",
+            "--drain-timeout=100ms",
+        ]
         with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
             try:
                 found, _ = ports_of(process, Path(folder, "log"))
@@ -44,35 +60,47 @@ def children(process: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
+def processes(workers: int, supervisor: int) -> tuple[list[int], list[int]]:
+    """The workers, and what serves them: supervisor and store."""
+    if workers == 1:
+        return [supervisor], []
+    started = children(supervisor)
+    store = [pid for pid in started if "valkey" in Path(f"/proc/{pid}/comm").read_text()]
+    return [pid for pid in started if pid not in store], [supervisor, *store]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.workers", description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="the interpreter for which endpick is installed")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a window")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=500.0, help="requests a second for each worker (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
+    parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    [conversation] = [each for each in conversations() if each.name == "1 KB"]
-    print("| workers | CPU µs per request | of it supervisor and store | requests a second | MiB per worker |\n|---|---|---|---|---|")
-    with model_server(core=0) as port:
-        for _ in range(options.rounds):
-            for workers in (1, 2, 4):
-                with supervised(options.python, workers, port) as (served, process):
-                    started = children(process)
-                    serving = started if workers > 1 else [process]
-                    store = [pid for pid in started if "valkey" in Path(f"/proc/{pid}/comm").read_text()]
-                    others = [*store, *([process] if workers > 1 else [])]
-                    everyone = {*serving, *others}
-                    before, overhead = sum(map(cpu_seconds, everyone)), sum(map(cpu_seconds, others))
-                    time.sleep(2.0)
-                    idle, idle_overhead = (sum(map(cpu_seconds, everyone)) - before) / 2, (sum(map(cpu_seconds, others)) - overhead) / 2
-                    before, overhead = sum(map(cpu_seconds, everyone)), sum(map(cpu_seconds, others))
-                    found = _phased(served, conversation, "plan", Load(options.seconds, 8, 4, 0))
-                    used = sum(map(cpu_seconds, everyone)) - before - idle * options.seconds
-                    aside = sum(map(cpu_seconds, others)) - overhead - idle_overhead * options.seconds
-                    memory = [resident_mebibytes(pid) for pid in serving if pid not in store]
-                    each, beside = (seconds / found.requests * 1e6 for seconds in (used, aside))
-                    rate = found.requests / options.seconds
-                    print(f"| {workers} | {each:.0f} | {beside:.0f} | {rate:.0f} | {sum(memory) / len(memory):.0f} |", flush=True)
-                    assert not found.failed, f"{found.failed} requests failed"
+    found: dict[int, list[tuple[float, float, float]]] = {}
+    with model_server(GATEWAY_CORE) as port, awake(WORKER_CORE), ExitStack() as stack:
+        running = []
+        for workers in (1, 2, 4):
+            served, supervisor = stack.enter_context(supervised(options.python, workers, port))
+            pace = Pace(options.rate * workers, options.seconds, 4 * workers, 1024, GATEWAY_CORE)
+            gateway = PacedGateway(served, pace, next(_prompts))
+            stack.callback(gateway.stop)
+            running.append((workers, gateway, *processes(workers, supervisor)))
+        for number in range(options.rounds + 1):
+            for workers, gateway, serving, others in running[:: (-1) ** number]:
+                before, aside = sum(map(cpu_seconds, (*serving, *others))), sum(map(cpu_seconds, others))
+                gateway.begin()
+                requests = gateway.requests()
+                used, beside = sum(map(cpu_seconds, (*serving, *others))) - before, sum(map(cpu_seconds, others)) - aside
+                memory = sum(map(resident_mebibytes, serving)) / len(serving)
+                if number:  # the first is for warming up
+                    found.setdefault(workers, []).append((used / requests * 1e6, beside / requests * 1e6, memory))
+    print("| workers | CPU, of that of one | µs per request | of it supervisor and store | MiB per worker |\n|---|---|---|---|---|")
+    for workers, samples in sorted(found.items()):
+        ratios = sorted(own[0] / one[0] for own, one in zip(samples, found[1], strict=True))
+        each, beside, memory = (statistics.median(column) for column in zip(*samples, strict=True))
+        low, middle, high = statistics.quantiles(ratios)
+        spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        print(f"| {workers} | {spread} | {each:.0f} | {beside:.0f} | {memory:.0f} |")
 
 
 if __name__ == "__main__":

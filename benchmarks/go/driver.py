@@ -34,10 +34,11 @@ _AWAITED = ("request_body", "response_headers", "response_body")
 
 def scripts(size: int, chunks: int) -> tuple[tuple[Phase, ...], ...]:
     """Conversations cut where the gateway waits."""
-    return tuple(_phases(messages, chunks) for messages in variants(size, chunks, _VARIANTS))
+    return tuple(conversation_phases(messages, chunks) for messages in variants(size, chunks, _VARIANTS))
 
 
-def _phases(messages: Sequence[bytes], chunks: int) -> tuple[Phase, ...]:
+def conversation_phases(messages: Sequence[bytes], chunks: int) -> tuple[Phase, ...]:
+    """One conversation, cut where the gateway waits."""
     request = [message for message in messages if message[0] >> 3 in (2, 4)]  # the number of the field: request headers or body
     headers, *body = messages[len(request) :]
     events = max(0, chunks - 1)

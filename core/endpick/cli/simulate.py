@@ -89,7 +89,7 @@ _OPTIONS = (
     click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s."),
     click.option("--seed", type=int, default=1, help="The same seed gives the same output."),
     click.option("--pickers", type=click.IntRange(1, 100), default=1, help="Pickers, each with a random share of the requests."),
-    click.option("--sync", callback=_sync, metavar="DURATION", default="20ms", help="How often they exchange what they learn; 0: never."),
+    click.option("--sync", callback=_sync, metavar="DURATION", default="50ms", help="How often they exchange what they learn; 0: never."),
     click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of their messages that is lost."),
 )
 

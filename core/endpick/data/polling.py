@@ -140,6 +140,7 @@ _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
+_FRESH_INTERVALS = 2  # a report may be so old: those of other workers come about once an interval
 _GROUP_SIZE = 8  # polled together: fewer wake-ups, but requests wait for the group
 
 
@@ -282,7 +283,7 @@ class PolledSource:
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
         needed = self._dispatcher.needed
         written_at = self._table.oldest_write(name, needed) if needed else -math.inf
-        return written_at > delivered_at and self._table.clock() - written_at <= interval_seconds
+        return written_at > delivered_at and self._table.clock() - written_at <= _FRESH_INTERVALS * interval_seconds
 
 
 def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:

@@ -23,6 +23,7 @@ _log = logging.getLogger("endpick.fleet")
 FORMAT: Final = 1
 HEARTBEAT_SECONDS: Final = 1.0
 EXPIRY_SECONDS: Final = 3.5  # a picker that is silent for so long has ended
+IDLE_SECONDS: Final = 5.0
 MAX_MESSAGES: Final = 200  # read from one picker in a second
 _WARN_SECONDS: Final = 60.0
 
@@ -106,11 +107,16 @@ class Exchange:
         self._parts: dict[str, _Part] = {}
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
-        self._sent_at = clock()
+        self._sent_at = self._learnt_at = clock()
 
     def events(self) -> dict[str, int]:
         """The counts, for a metric."""
         return asdict(self.counts)
+
+    @property
+    def is_idle(self) -> bool:
+        """True after some seconds without anything new of its own."""
+        return self._clock() - self._learnt_at > IDLE_SECONDS
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -139,7 +145,9 @@ class Exchange:
                 deltas[key] = drained
         if self._columns is not None and (columns := self._columns.drain()):
             deltas[COLUMNS] = columns
-        if not deltas and self._clock() - self._sent_at < HEARTBEAT_SECONDS:
+        if deltas:
+            self._learnt_at = self._clock()
+        elif self._clock() - self._sent_at < HEARTBEAT_SECONDS:
             return None
         return self.message(MessageKind.DELTAS, deltas=deltas)
 

@@ -19,7 +19,8 @@ from endpick.host.planning.plan import FleetPlan
 
 _log = logging.getLogger("endpick.fleet")
 
-SYNC_SECONDS: Final = 0.02
+SYNC_SECONDS: Final = 0.05
+IDLE_SYNC_SECONDS: Final = 0.2  # waking up is all that an idle picker spends on sharing
 PUBLISH_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 3.0  # of the store, after which it is connected anew
 EVERYONE: Final = "*"
@@ -120,7 +121,8 @@ class FleetLink:
 
     async def _send(self) -> None:
         while True:
-            await asyncio.sleep(self._sync_seconds)
+            idle = self._exchange.is_idle
+            await asyncio.sleep(max(self._sync_seconds, IDLE_SYNC_SECONDS) if idle else self._sync_seconds)
             self._exchange.expire()
             message = self._exchange.drain()
             if not self._is_subscribed:

@@ -25,7 +25,7 @@ class FleetSettings:
     """Number of pickers, interval of their exchange, and share of lost messages."""
 
     pickers: int = 1
-    sync_seconds: float | None = 0.02  # None: they share nothing
+    sync_seconds: float | None = 0.05  # None: they share nothing
     loss: float = 0.0
 
 

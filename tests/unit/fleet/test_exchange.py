@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.fleet.exchange import EXPIRY_SECONDS, FORMAT, HEARTBEAT_SECONDS, MAX_MESSAGES, Message, MessageKind
+from endpick.fleet.exchange import EXPIRY_SECONDS, FORMAT, HEARTBEAT_SECONDS, IDLE_SECONDS, MAX_MESSAGES, Message, MessageKind
 from unit.fleet.learners import Counting, Learner
 
 
@@ -29,6 +29,17 @@ def test_an_idle_picker_sends_signs_of_life_only():
     assert beat is not None
     assert len(beat) < 60
     assert one.tell() is None
+
+
+def test_a_picker_without_news_is_idle():
+    one = Learner()
+    one.clock.now += IDLE_SECONDS
+    one.tell()
+    assert not one.exchange.is_idle
+    one.clock.now += HEARTBEAT_SECONDS
+    assert one.exchange.is_idle
+    one.tell(word="a")
+    assert not one.exchange.is_idle
 
 
 def test_a_repeated_message_changes_nothing():
