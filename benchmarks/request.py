@@ -75,7 +75,8 @@ async def deployed(plan: Plan, endpoints: int) -> tuple[Deployment, SessionFacto
             table.write(key, endpoint, float(value))
     await stop_instances(deployment.fresh)  # what collects is not measured here, and would be left open
     access = Access(on_violation=recorder.undeclared_access)
-    return deployment, session_factory(Director(deployment.pipeline, table, recorder, services.clock, access=access))
+    director = Director(deployment.pipeline, table, recorder, services.clock, access=access)
+    return deployment, partial(session_factory(director), clock=services.clock)
 
 
 class Rounds:

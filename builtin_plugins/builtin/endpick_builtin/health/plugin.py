@@ -86,7 +86,6 @@ class EndpointHealthMonitor(
         self._clock = context.clock
         self._records: dict[str, Record] = {}
         self._unwell: dict[str, Record] = {}
-        self._sent: dict[CycleState, Record] = {}  # open requests
         self._sizes: Counter[str] = Counter()  # by role
         self._pool: object = None
         self._due_at = -math.inf  # of the next review
@@ -106,25 +105,26 @@ class EndpointHealthMonitor(
         if picked is not None:
             endpoint = picked.members[0]
             record = self._records.get(endpoint.name) or self._new_record(endpoint)
-            self._sent[state] = record
             record.open[state] = self._clock()
             if record.machine.state is _PROBING:
                 record.machine.claim(state)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
-        record = self._sent.pop(state, None)
-        if record is None:
-            return
-        sent_at = record.open.pop(state, None)
-        if 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error and end.endpoint is record.endpoint:
+        record = None if end.endpoint is None else self._records.get(end.endpoint.name)
+        sent_at = None if record is None else record.open.pop(state, None)
+        if record is None or sent_at is None:
+            record = next((each for each in self._records.values() if each.open.pop(state, None) is not None), None)
+            if record is not None:
+                self._judge(request, end, record, state)
+        elif 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error:
             window, token_at = record.window, state.first_chunk_at
             window.succeeded(request.fairness_id, request.received_at + end.duration_seconds)
-            if token_at is not None and sent_at is not None:
+            if token_at is not None:
                 window.first_tokens.append(token_at - sent_at)
                 record.token_at = token_at
             if record.machine.trial is state:
                 self._take(record, Event.SUCCEEDED)
-        elif sent_at is not None:
+        else:
             self._judge(request, end, record, state)
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
