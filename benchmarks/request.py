@@ -13,6 +13,7 @@ import math
 import pstats
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -47,14 +48,15 @@ STREAMS = 4
 """Streams whose phases arrive together, as under load."""
 
 
-async def planned_sessions(endpoints: int) -> SessionFactory:
+async def planned_sessions(endpoints: int, without: Sequence[str] = ()) -> SessionFactory:
     """The sessions of `endpick serve` with llm-d's default profile, metrics included, over endpoints that have all just reported.
 
     Time stands still, or they would fall silent during a long count: nothing reports again.
     """
     plan = make_plan(load_config(text=PROFILE), discover()).plan
     assert plan is not None
-    _, sessions = await deployed(plan, endpoints)
+    on_request = {kind: tuple(name for name in names if name not in without) for kind, names in plan.on_request.items()}
+    _, sessions = await deployed(replace(plan, on_request=on_request), endpoints)
     return sessions
 
 
@@ -140,13 +142,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the conversation of this name, or those whose names contain it")
     parser.add_argument("--endpoints", default="1,4,16,100,1000", help="for plan: sizes of the pool")
     parser.add_argument("--requests", type=int, default=1000, help="in each of five windows")
+    parser.add_argument("--without", action="append", default=[], help="a plugin that is taken off the request path")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     chosen: list[Conversation] = [each for each in conversations() if each.name == options.only] or [
         each for each in conversations() if options.only in each.name
     ]
     sizes = [int(size) for size in options.endpoints.split(",")] if options.session == "plan" else [1]
-    pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
+    pools = [
+        asyncio.run(planned_sessions(size, options.without)) if options.session == "plan" else sessions(options.session) for size in sizes
+    ]
     gc.collect()
     gc.freeze()
     print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
