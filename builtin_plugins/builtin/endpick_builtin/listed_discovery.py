@@ -237,7 +237,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
             import dns.name  # noqa: PLC0415
             import dns.resolver  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigurationError("dns-discovery needs dnspython: pip install 'endpick[dns]'") from error
+            raise ConfigurationError("dns-discovery needs dnspython", "pip install 'endpick[dns]'") from error
         self._dns = dns
         try:
             dns.name.from_text(parameters.hostname)

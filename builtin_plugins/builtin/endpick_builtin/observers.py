@@ -124,7 +124,7 @@ class Expressions:
         try:
             self._celpy: Any = import_module("celpy")
         except ImportError as missing:
-            raise ConfigurationError("CEL expressions need the package 'cel-python': pip install 'endpick[cel]'") from missing
+            raise ConfigurationError("CEL expressions need the package cel-python", "pip install 'endpick[cel]'") from missing
 
     def compiled(self, expression: str) -> Program:
         """Raises ConfigurationError for invalid CEL."""

@@ -15,7 +15,11 @@ class PluginError(EndpickError):
 
 
 class ConfigurationError(PluginError):
-    """Parameters are valid by schema but cannot work. Operators see the message."""
+    """Parameters are valid by schema but cannot work. Operators see the message, and `repair` as the way out."""
+
+    def __init__(self, message: str, repair: str = "correct the parameters") -> None:
+        super().__init__(message)
+        self.repair = repair
 
 
 class Unavailable(PluginError):  # noqa: N818 - a state, not an accident

