@@ -249,7 +249,14 @@ FLAGS = (
         "used by the discovery that reads Kubernetes; without it every replica serves",
         ("false",),
     ),
-    LlmDFlag("health-checking", "bool", "false", note="always on; NOT_SERVING while endpick is not ready, when llm-d reports SERVING"),
+    LlmDFlag(
+        "health-checking",
+        "bool",
+        "false",
+        Effect.NONE,
+        "always on; NOT_SERVING while endpick is not ready, when llm-d reports SERVING",
+        ("true",),
+    ),
     LlmDFlag("metrics-cert-dir", "string"),
     LlmDFlag("metrics-client-ca-file", "string"),
     LlmDFlag(

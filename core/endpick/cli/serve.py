@@ -93,7 +93,6 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _option("metrics-port", "Port of /metrics and /healthz.", default=9090, type=_PORT),
         _option("transport", "HTTP/2 implementation.", default="h2", type=click.Choice(["h2", "grpcio"])),
         _boolean("reuse-port", "Share the ext_proc port with other processes (SO_REUSEPORT)."),
-        _boolean("health-checking", "No effect: the ext_proc port always answers health checks.", default=True),
         _boolean("secure-serving", "TLS on the ext_proc port.", default=True),
         _option("cert-path", "Folder with tls.crt and tls.key. Default: a self-signed certificate.", type=_FILE),
         _option("client-ca-file", "Require gateway certificates signed by this CA.", type=_FILE),

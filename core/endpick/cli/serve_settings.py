@@ -54,7 +54,6 @@ class ServeOptions(PoolOptions):
     metrics_port: int
     transport: TransportName
     reuse_port: bool
-    health_checking: bool
     secure_serving: bool
     cert_path: Path | None
     client_ca_file: Path | None
