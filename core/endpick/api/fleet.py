@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import ClassVar
 
 from endpick.api.plugin import P, Plugin
@@ -20,12 +20,15 @@ class LearntState(ABC):
     """Raise it with the format: other formats are ignored, so pickers of two releases can serve together."""
 
     @abstractmethod
-    def snapshot(self) -> bytes:
-        """Everything that another instance needs to decide alike, without requests in flight. Empty if nothing was learnt."""
+    def snapshot(self) -> Iterable[bytes]:
+        """Everything that another instance needs to decide alike, without requests in flight, in parts; none if nothing was learnt.
+
+        Requests are served between two parts, so let each take no longer than a few milliseconds.
+        """
 
     @abstractmethod
-    def restore(self, snapshot: bytes) -> None:
-        """Add a snapshot of an instance with the same name and type. Called after `start`, once the pool is known."""
+    def restore(self, part: bytes) -> None:
+        """Add a part of a snapshot of an instance with the same name and type. Called after `start`, once the pool is known."""
 
     @abstractmethod
     def drain_deltas(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
@@ -13,7 +13,7 @@ import msgspec
 from endpick.api.access import Access
 from endpick.api.fleet import LearntState
 from endpick.fleet.columns import COLUMNS, SharedColumns
-from endpick.host.boundary import Step
+from endpick.host.boundary import Fault, Step
 from endpick.host.instance import Instance
 from endpick.host.kinds import ExtensionPoint
 from endpick.host.telemetry import Telemetry, Throttle
@@ -52,13 +52,14 @@ _UNREADABLE: Final = (msgspec.MsgspecError, ValueError)  # a text that is not UT
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 _decode_fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_decode_snapshot = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+encode_snapshot: Final[Callable[[list[tuple[str, bytes]]], bytes]] = _encode
+decode_snapshot = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class _Part:
     """One instance that learns, and how to ask it."""
 
-    __slots__ = ("apply", "drain", "gone", "plugin", "restore", "snapshot")
+    __slots__ = ("_next", "_snapshot", "apply", "drain", "gone", "plugin", "restore")
 
     def __init__(self, instance: Instance, telemetry: Telemetry) -> None:
         state = instance.plugin
@@ -68,8 +69,16 @@ class _Part:
             return Step(call, instance, ExtensionPoint.EXCHANGE, telemetry, settles=True)
 
         self.plugin = instance.plugin
-        self.snapshot, self.restore, self.drain = step(state.snapshot), step(state.restore), step(state.drain_deltas)
+        self._snapshot, self._next = step(lambda: iter(state.snapshot())), step(lambda parts: next(parts, None))
+        self.restore, self.drain = step(state.restore), step(state.drain_deltas)
         self.apply, self.gone = step(state.apply), step(state.origin_gone)
+
+    def snapshot(self, access: Access) -> Iterator[bytes]:
+        """The parts of its snapshot."""
+        parts = self._snapshot.run(access)
+        if not isinstance(parts, Fault):
+            while isinstance(part := self._next.run(access, parts), bytes):
+                yield part
 
 
 @dataclass(slots=True)
@@ -132,9 +141,8 @@ class Exchange:
                 part = self._parts[key] = _Part(instance, self._telemetry)
                 old = before.get(key)
                 if old is not None and old.plugin is not instance.plugin:
-                    snapshot = old.snapshot.run(self._access)
-                    if isinstance(snapshot, bytes) and snapshot:
-                        part.restore.run(self._access, snapshot)
+                    for piece in old.snapshot(self._access):
+                        part.restore.run(self._access, piece)
 
     def drain(self) -> bytes | None:
         """The next message to the others, or None if nothing is new."""
@@ -207,25 +215,24 @@ class Exchange:
         for origin in list(self._peers):
             self._forget(origin)
 
-    def snapshot(self) -> bytes:
-        """The state of all instances."""
-        found = {key: part.snapshot.run(self._access) for key, part in self._parts.items()}
-        return _encode({key: each for key, each in found.items() if isinstance(each, bytes) and each})
+    def snapshot(self) -> Iterator[tuple[str, bytes]]:
+        """The state of all instances, in parts with their key. Requests may be served between them."""
+        for key, part in tuple(self._parts.items()):
+            for piece in part.snapshot(self._access):
+                yield key, piece
 
-    def restore(self, snapshot: bytes) -> int:
-        """Add a snapshot of this or another picker; returns the number of instances that used it."""
+    def restore(self, snapshot: bytes) -> Iterator[str]:
+        """Add a snapshot of this or another picker, part by part; the keys of those that are used."""
         try:
-            states = _decode_snapshot(snapshot)
+            pieces = decode_snapshot(snapshot)
         except _UNREADABLE as error:
             _log.warning("a snapshot cannot be read, so this picker begins with what it has: %s", error)
-            return 0
-        restored = 0
-        for key, state in states.items():
+            return
+        for key, piece in pieces:
             part = self._parts.get(key)
             if part is not None:
-                part.restore.run(self._access, state)
-                restored += 1
-        return restored
+                part.restore.run(self._access, piece)
+                yield key
 
     def _take_columns(self, columns: SharedColumns, data: bytes) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import Final
 
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import Parameters
-from endpick.fleet.exchange import Exchange, MessageKind
+from endpick.fleet.exchange import Exchange, MessageKind, encode_snapshot
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import FleetPlan
@@ -186,21 +186,32 @@ class FleetLink:
         return True
 
     async def _save(self, name: str) -> bool:
-        problem = await _problem(_SNAPSHOT_SECONDS, self._stored.save(name, self._exchange.snapshot()))
+        pieces = []
+        for piece in self._exchange.snapshot():
+            pieces.append(piece)
+            await asyncio.sleep(0)  # requests come first
+        problem = await _problem(_SNAPSHOT_SECONDS, self._stored.save(name, encode_snapshot(pieces)))
         if problem is not None:
             _log.warning("no snapshot is kept for other pickers: %s", problem)
         return problem is None
 
     async def _restore(self, name: str) -> None:
+        loaded: list[bytes] = []
+
         async def load() -> None:
             snapshot = await self._stored.load(name)
             if snapshot:
-                count = self._exchange.restore(snapshot)
-                _log.info("restored what was learnt", extra={"instances": count, "bytes": len(snapshot), "from": name})
+                loaded.append(snapshot)
 
         problem = await _problem(_SNAPSHOT_SECONDS, load())
         if problem is not None:
             _log.warning("the snapshot of other pickers cannot be read: %s", problem)
+        for snapshot in loaded:
+            restored = set()
+            for key in self._exchange.restore(snapshot):
+                restored.add(key)
+                await asyncio.sleep(0)
+            _log.info("restored what was learnt", extra={"instances": len(restored), "bytes": len(snapshot), "from": name})
 
     def _cut_off(self, reason: str) -> None:
         if self._alone in (None, _NOT_YET):

@@ -29,10 +29,10 @@ class Sparing(Scorer, PreRequest, LearntState):
             self.new.add(name)
 
     def snapshot(self):
-        return json.dumps(sorted(self.used)).encode()
+        yield json.dumps(sorted(self.used)).encode()
 
-    def restore(self, snapshot):
-        self.used.update(json.loads(snapshot))
+    def restore(self, part):
+        self.used.update(json.loads(part))
 
     def drain_deltas(self):
         new, self.new = self.new, set()
@@ -50,7 +50,7 @@ class Forgetful(Sparing):
     """Leaves everything out of its snapshot."""
 
     def snapshot(self):
-        return b"[]"
+        yield b"[]"
 
 
 @breaks("deltas_apply_in_any_order", "the order or a repetition of deltas changes its decisions")

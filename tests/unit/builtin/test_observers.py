@@ -61,15 +61,6 @@ def test_reporter_refuses_invalid_cel():
         reported("usage. +")
 
 
-def test_reporter_names_the_missing_extra(monkeypatch):
-    def missing(name, package=None):
-        raise ImportError(name)
-
-    monkeypatch.setattr("endpick_builtin.observers.import_module", missing)
-    with pytest.raises(ConfigurationError, match=r"pip install 'endpick\[cel\]'"):
-        instance(RequestAttributeReporter, attributes=[{"key": {"name": "n"}, "expression": "1"}])
-
-
 @pytest.mark.parametrize("served", ["10.0.0.1:8000", None])
 def test_verifier_reports_the_serving_endpoint(served):
     plugin = instance(DestinationEndpointServedVerifier).plugin

@@ -142,7 +142,8 @@ class TreeAgainstModel(RuleBasedStateMachine):
     @rule()
     def another_tree_takes_a_snapshot(self):
         other = known(*self.model)
-        other.restore(*self.tree.snapshot())
+        for name in self.tree.names():
+            other.restore(name, *self.tree.snapshot(name))
         assert other.entries == self.tree.entries
         for blocks in self.sent:
             assert matches(other, blocks, self.model) == matches(self.tree, blocks, self.model)

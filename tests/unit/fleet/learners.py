@@ -33,10 +33,11 @@ class Counting(Scorer[Parameters], LearntState):
         self.new.append(word)
 
     def snapshot(self):
-        return json.dumps(sorted(self.words)).encode() if self.words else b""
+        for word in sorted(self.words):
+            yield json.dumps([word]).encode()
 
-    def restore(self, snapshot):
-        self.words.update(json.loads(snapshot))
+    def restore(self, part):
+        self.words.update(json.loads(part))
 
     def drain_deltas(self):
         new, self.new = self.new, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from statistics import median_low
 from typing import Final, TypeAlias
 
@@ -149,12 +150,11 @@ class EndpointHealthMonitor(
         elif record.machine.is_asleep:
             self._take(record, Event.RETURNED, "awake; one trial request decides")
 
-    def snapshot(self) -> bytes:
-        ejected = [(name, True, record.machine.reason) for name, record in self._unwell.items() if record.machine.is_ejected]
-        return _encode(ejected) if ejected else b""
+    def snapshot(self) -> Iterable[bytes]:
+        yield _encode([(name, True, record.machine.reason) for name, record in self._unwell.items() if record.machine.is_ejected])
 
-    def restore(self, snapshot: bytes) -> None:
-        self.apply(snapshot, "")
+    def restore(self, part: bytes) -> None:
+        self.apply(part, "")
 
     def drain_deltas(self) -> bytes:
         untold, self._untold = self._untold, []

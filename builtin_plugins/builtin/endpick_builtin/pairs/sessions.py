@@ -345,11 +345,12 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             if self.context.is_shared:
                 self._untold[kept_id(session)] = None
 
-    def snapshot(self) -> bytes:
-        return _encode(self._bindings.ages()) if len(self._bindings) else b""
+    def snapshot(self) -> Iterable[bytes]:
+        if len(self._bindings):
+            yield _encode(self._bindings.ages())
 
-    def restore(self, snapshot: bytes) -> None:
-        self._bindings.merge(_read_bindings(snapshot))
+    def restore(self, part: bytes) -> None:
+        self._bindings.merge(_read_bindings(part))
 
     def drain_deltas(self) -> bytes:
         untold, self._untold = self._untold, {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -165,12 +165,12 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
     def dump_state(self) -> object:
         return self._model.dump(self.context.clock(), MAX_DUMPED)
 
-    def snapshot(self) -> bytes:
-        return _encode(self._model.snapshot())
+    def snapshot(self) -> Iterable[bytes]:
+        yield _encode(self._model.snapshot())
 
-    def restore(self, snapshot: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         self._follow_pool()
-        self._model.restore(*_decode(snapshot))
+        self._model.restore(*_decode(part))
 
     def drain_deltas(self) -> bytes:
         return self._shared.drain(self.context.clock())

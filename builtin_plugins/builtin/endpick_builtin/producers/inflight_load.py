@@ -285,10 +285,10 @@ class InflightLoadProducer(
         for charge in _charges(state).values():
             self._ledger.release(charge)
 
-    def snapshot(self) -> bytes:
-        return b""  # nothing but requests in flight
+    def snapshot(self) -> Iterable[bytes]:
+        return ()  # nothing but requests in flight
 
-    def restore(self, snapshot: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Nothing is kept."""
 
     def drain_deltas(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -95,10 +95,10 @@ _Insertion: TypeAlias = tuple[str, int, list[bytes]]
 """Endpoint, its capacity in blocks, and the prompts sent there, in the order in which they were inserted."""
 _Deltas: TypeAlias = tuple[int, int, list[_Insertion]]
 """Seed of the fingerprints, and the size of the index that has it."""
-_Snapshot: TypeAlias = tuple[int, int, list[tuple[int, bytes]], list[tuple[str, int, int]]]
+_Part: TypeAlias = tuple[int, int, str, list[tuple[int, bytes]], list[tuple[int, int]]]  # seed, entries, endpoint, its tree
 _encode: Final = msgspec.msgpack.encode
 _read_deltas: Final = msgspec.msgpack.Decoder(_Deltas).decode
-_read_snapshot: Final = msgspec.msgpack.Decoder(_Snapshot).decode
+_read_part: Final = msgspec.msgpack.Decoder(_Part).decode
 
 
 class ApproxPrefixCacheProducer(
@@ -217,14 +217,15 @@ class ApproxPrefixCacheProducer(
         blocks = sorted(self._index.blocks_by_endpoint().items())
         return {"blockSizeTokens": self._block_size_tokens, "total": self._index.entries, "endpoints": dict(blocks[:MAX_DUMPED])}
 
-    def snapshot(self) -> bytes:
-        return _encode((self._seed, self._index.entries, *self._index.snapshot()))
+    def snapshot(self) -> Iterable[bytes]:
+        for name in self._index.names():
+            yield _encode((self._seed, self._index.entries, name, *self._index.snapshot(name)))
 
-    def restore(self, snapshot: bytes) -> None:
-        seed, entries, branches, insertions = _read_snapshot(snapshot)
+    def restore(self, part: bytes) -> None:
+        seed, entries, name, branches, insertions = _read_part(part)
         if self._agrees(seed, entries):
             self._follow_pool()
-            self._index.restore(branches, insertions)
+            self._index.restore(name, branches, insertions)
 
     def drain_deltas(self) -> bytes:
         untold, self._untold = self._untold, []

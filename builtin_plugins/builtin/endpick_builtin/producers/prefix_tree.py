@@ -263,30 +263,42 @@ class PrefixTree:
             branch, start, left = child, start + common * FINGERPRINT_BYTES, left - common
         return 0
 
-    def snapshot(self) -> tuple[list[tuple[int, bytes]], list[tuple[str, int, int]]]:
-        """All branches, as the parent's number and blocks, and all insertions, oldest first: endpoint, branch, and how much of it is held.
+    def names(self) -> list[str]:
+        """Endpoints with blocks."""
+        return [name for name, blocks in self.blocks_by_endpoint().items() if blocks]
+
+    def snapshot(self, name: str) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
+        """The branches of an endpoint, as the parent's number and blocks, and its insertions, oldest first: branch, and how much is held.
 
         Number 0 is the root; the first branch is number 1.
         """
+        slot = self._slots.slot_of.get(name)
+        if slot is None:
+            return [], []
         numbers: dict[int, int] = {id(self._root): 0}
-        found, branches = [self._root], []
-        for branch in found:
-            for child in branch.children.values():
-                numbers[id(child)] = len(found)
-                found.append(child)
-                branches.append((numbers[id(branch)], child.blocks))
-        names = {slot: name for name, slot in self._slots.slot_of.items()}
-        ends = [(use, slot, end) for slot, holdings in self._holdings.items() for use, end in holdings.ends.items()]
-        ends.sort(key=_use_of)
-        return branches, [(names[slot], numbers[id(end)], end.held(slot)) for _, slot, end in ends]
+        branches: list[tuple[int, bytes]] = []
+        insertions: list[tuple[int, int]] = []
+        for end in self._holdings[slot].ends.values():
+            path, branch = [], end
+            while id(branch) not in numbers:
+                path.append(branch)
+                parent = branch.parent
+                assert parent is not None
+                branch = parent
+            for branch in reversed(path):
+                assert branch.parent is not None
+                branches.append((numbers[id(branch.parent)], branch.blocks))
+                numbers[id(branch)] = len(branches)
+            insertions.append((numbers[id(end)], end.held(slot)))
+        return branches, insertions
 
-    def restore(self, branches: list[tuple[int, bytes]], insertions: list[tuple[str, int, int]]) -> None:
-        """Insert what `snapshot` returned, for endpoints that have a slot."""
+    def restore(self, name: str, branches: list[tuple[int, bytes]], insertions: list[tuple[int, int]]) -> None:
+        """Insert what `snapshot` returned, if the endpoint has a slot."""
         prompts, lengths = [b""], [0]
         for parent, blocks in branches:
             prompts.append(prompts[parent] + blocks)
             lengths.append(len(blocks))
-        for name, number, held in insertions:
+        for number, held in insertions:
             prompt = prompts[number]
             self.insert(name, prompt[: len(prompt) - lengths[number] + held * FINGERPRINT_BYTES], _NO_LIMIT)
 
@@ -350,7 +362,3 @@ class PrefixTree:
     def _prune(self, branch: _Branch) -> None:
         if not branch.uses and branch.parent is not None:
             del branch.parent.children[branch.blocks[:FINGERPRINT_BYTES]]
-
-
-def _use_of(end: tuple[int, int, _Branch]) -> int:
-    return end[0]

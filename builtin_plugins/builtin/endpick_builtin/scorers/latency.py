@@ -292,11 +292,12 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
                 if run.picked is not None:
                     self._untold.add(self._picks.touch(run.picked, self.context.clock()))
 
-    def snapshot(self) -> bytes:
-        return self._ages(self._picks.times())
+    def snapshot(self) -> Iterable[bytes]:
+        if times := self._picks.times():
+            yield self._ages(times)
 
-    def restore(self, snapshot: bytes) -> None:
-        self.apply(snapshot, "")
+    def restore(self, part: bytes) -> None:
+        self.apply(part, "")
 
     def drain_deltas(self) -> bytes:
         untold, self._untold = self._untold, set()

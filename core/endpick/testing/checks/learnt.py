@@ -21,14 +21,15 @@ def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
     """An instance that got a snapshot decides like the one that made it."""
     for teacher, pupil in _pairs(subject):
         _teach(teacher)
-        snapshot = teacher.call(_state(teacher).snapshot)
-        if not isinstance(snapshot, bytes):
-            yield Finding(f"`snapshot` comes to {snapshot}", "return bytes, for example msgspec.msgpack.encode(...)")
+        parts = teacher.call(_parts, _state(teacher))
+        if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
+            yield Finding(f"`snapshot` comes to {parts}", "yield bytes, for example msgspec.msgpack.encode(...)")
             return
-        restored = pupil.call(_state(pupil).restore, snapshot) if snapshot else None
-        if isinstance(restored, Raised):
-            yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
-            return
+        for part in parts:
+            restored = pupil.call(_state(pupil).restore, part)
+            if isinstance(restored, Raised):
+                yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
+                return
         if not _alike(_decisions(teacher), _decisions(pupil)):
             yield Finding("after `restore`, it decides differently", "put everything that a decision depends on into the snapshot")
             return
@@ -81,6 +82,10 @@ def _state(bench: Bench) -> LearntState:
     state = bench.instance.plugin
     assert isinstance(state, LearntState)
     return state
+
+
+def _parts(state: LearntState) -> list[bytes]:
+    return list(state.snapshot())
 
 
 def _teach(bench: Bench) -> None:
