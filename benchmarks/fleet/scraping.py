@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--endpoints", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a window")
     options = parser.parse_args()
-    print("| workers | of a core: all | the first | each other | supervisor and store |\n|---|---|---|---|---|")
+    print("| workers | of a core: all | the first | each other | supervisor |\n|---|---|---|---|---|")
     with awake(WORKER_CORE), model_server(GATEWAY_CORE, long_page=True, changes=True) as port:
         for workers in (1, 2, 4):
             with supervised(options.python, workers, port, options.endpoints) as (_, supervisor):

@@ -1,4 +1,4 @@
-"""What a request costs with 1, 2 and 4 workers: CPU of the workers, of their supervisor and of the store they share.
+"""What a request costs with 1, 2 and 4 workers: CPU of the workers and of their supervisor.
 
 Each worker gets as many requests a second. They share one core, and the gateway has the other.
 """
@@ -61,12 +61,8 @@ def children(process: int) -> list[int]:
 
 
 def processes(workers: int, supervisor: int) -> tuple[list[int], list[int]]:
-    """The workers, and what serves them: supervisor and store."""
-    if workers == 1:
-        return [supervisor], []
-    started = children(supervisor)
-    store = [pid for pid in started if "valkey" in Path(f"/proc/{pid}/comm").read_text()]
-    return [pid for pid in started if pid not in store], [supervisor, *store]
+    """The workers, and their supervisor."""
+    return ([supervisor], []) if workers == 1 else (children(supervisor), [supervisor])
 
 
 def main() -> None:
@@ -94,7 +90,7 @@ def main() -> None:
                 memory = sum(map(resident_mebibytes, serving)) / len(serving)
                 if number:  # the first is for warming up
                     found.setdefault(workers, []).append((used / requests * 1e6, beside / requests * 1e6, memory))
-    print("| workers | CPU, of that of one | µs per request | of it supervisor and store | MiB per worker |\n|---|---|---|---|---|")
+    print("| workers | CPU, of that of one | µs per request | of it the supervisor | MiB per worker |\n|---|---|---|---|---|")
     for workers, samples in sorted(found.items()):
         ratios = sorted(own[0] / one[0] for own, one in zip(samples, found[1], strict=True))
         each, beside, memory = (statistics.median(column) for column in zip(*samples, strict=True))

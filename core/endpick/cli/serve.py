@@ -81,7 +81,11 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
         _boolean("watch-config", "Reload when CONFIG changes. SIGHUP always reloads."),
         _option("endpoints", "File with the endpoints, if CONFIG names no discovery. Watched.", names=("endpoints_file",), type=_FILE),
         _option("workers", "Processes that serve on the same ports; auto: one for each core.", default="1", metavar="N|auto", type=WORKERS),
-        _option("state-url", "Where pickers share what they learn: valkey://HOST:PORT/DB, valkeys://, unix:// or file://.", default=""),
+        _option(
+            "state-url",
+            "Where pickers share what they learn: valkey://HOST:PORT/DB, valkeys://, unix://, local:///FOLDER or file:///FILE.",
+            default="",
+        ),
         _boolean("locked", "Refuse plugins that differ from the lock file."),
         _option("lock-file", "Lock file of `endpick lock`.", default=Path("endpick.lock.json"), type=_FILE),
         _boolean("allow-experimental-plugins", "Do not warn about experimental plugins."),

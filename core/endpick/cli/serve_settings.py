@@ -197,6 +197,8 @@ def _check_workers(options: ServeOptions) -> None:
         raise click.UsageError("--workers needs --transport h2")
     if options["ha_enable_leader_election"]:
         raise click.UsageError("--workers and --ha-enable-leader-election exclude each other: with --state-url, all replicas can serve")
+    if options["state_url"].startswith("file:"):
+        raise click.UsageError("a file keeps the state of one process; with --workers write --state-url local:///FOLDER")
 
 
 def _records(options: ServeOptions) -> RecordSettings:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -25,13 +23,12 @@ class Port(Enum):
 class Handover:
     """A worker's end: receives connections, and reports readiness and ended connections."""
 
-    def __init__(self, control: socket.socket, port_numbers: dict[Port, int], store: int = 0, number: int = 0) -> None:
-        """`control` is a socket of type SOCK_SEQPACKET; `port_numbers` are the supervisor's, and so is the process `store`."""
+    def __init__(self, control: socket.socket, port_numbers: dict[Port, int], number: int = 0) -> None:
+        """`control` is a socket of type SOCK_SEQPACKET; `port_numbers` are the supervisor's; `number` is the worker's."""
         control.setblocking(False)
         self.number = number
         self.port_numbers = port_numbers
         self._control = control
-        self._store = store
         self._accepted: dict[Port, asyncio.Queue[socket.socket]] = {port: asyncio.Queue() for port in Port}
 
     def start(self, abandoned: Callable[[], None]) -> None:
@@ -66,9 +63,6 @@ class Handover:
             message, numbers = b"", []
         if not message:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
-            if self._store:
-                with suppress(ProcessLookupError):
-                    os.kill(self._store, signal.SIGTERM)
             self._abandoned()
             return
         for number in numbers:

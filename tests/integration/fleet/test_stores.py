@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,14 +15,9 @@ from endpick.fleet import link as link_module
 from endpick.fleet.link import FleetLink
 from endpick.host.instance import build
 from endpick.host.planning.plan import FleetPlan
-from endpick_builtin.fleet.stores import (
-    FileStateStore,
-    FileStoreParameters,
-    RedisParameters,
-    RedisStateStore,
-    ValkeyParameters,
-    ValkeyStateStore,
-)
+from endpick_builtin.fleet import local
+from endpick_builtin.fleet.local import FileStateStore, FileStoreParameters, LocalStateStore, LocalStoreParameters
+from endpick_builtin.fleet.stores import RedisParameters, RedisStateStore, ValkeyParameters, ValkeyStateStore
 from integration.fleet.valkeys import valkey
 from plugin_classes import load_class
 from unit.fleet.learners import Learner
@@ -65,6 +63,16 @@ def store(server, **parameters):
     return ValkeyStateStore("store", ValkeyParameters(url=server.url, **parameters), PluginContext())
 
 
+def in_folder(folder):
+    return LocalStateStore("store", LocalStoreParameters(folder=folder), PluginContext())
+
+
+@pytest.fixture(params=["valkey", "local"])
+def make_store(request, valkey, tmp_path):
+    """Makes a store for each picker."""
+    return (lambda: store(valkey)) if request.param == "valkey" else (lambda: in_folder(tmp_path / "fleet"))
+
+
 async def until(condition):
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - it happens in other tasks
@@ -72,37 +80,43 @@ async def until(condition):
 
 
 @asynccontextmanager
-async def two(server):
-    async with Picker(store(server)) as one, Picker(store(server)) as other:
+async def two(make_store):
+    async with Picker(make_store()) as one, Picker(make_store()) as other:
         await until(lambda: one.exchange.peers and other.exchange.peers)
         yield one, other
 
 
-async def test_pickers_of_one_fleet_share(valkey):
-    async with two(valkey) as (one, other), Picker(store(valkey, fleet="another")) as stranger:
+async def test_pickers_of_one_fleet_share(make_store):
+    async with two(make_store) as (one, other):
+        one.plugin.learn("a")
+        await other.knows("a")
+
+
+async def test_fleets_with_other_names_share_nothing(valkey):
+    async with two(lambda: store(valkey)) as (one, other), Picker(store(valkey, fleet="another")) as stranger:
         one.plugin.learn("a")
         await other.knows("a")
         assert stranger.exchange.peers == ()
 
 
-async def test_a_late_joiner_gets_what_was_learnt_before(valkey):
-    async with Picker(store(valkey)) as one:
+async def test_a_late_joiner_gets_what_was_learnt_before(make_store):
+    async with Picker(make_store()) as one:
         await until(lambda: one.link.is_connected)
         one.plugin.learn("early")
-        async with Picker(store(valkey)) as late:
+        async with Picker(make_store()) as late:
             await late.knows("early")
 
 
-async def test_the_last_picker_leaves_its_state_to_the_next(valkey):
-    async with Picker(store(valkey)) as one:
+async def test_the_last_picker_leaves_its_state_to_the_next(make_store):
+    async with Picker(make_store()) as one:
         one.plugin.learn("kept")
-    async with Picker(store(valkey)) as next_one:
+    async with Picker(make_store()) as next_one:
         assert next_one.plugin.words == {"kept"}, "before it serves"
 
 
 @pytest.mark.parametrize("trouble", ["killed", "paused", "flushed"])
 async def test_trouble_of_the_store_is_told_and_heals(valkey, trouble):
-    async with two(valkey) as (one, other):
+    async with two(lambda: store(valkey)) as (one, other):
         if trouble == "killed":
             await asyncio.to_thread(valkey.stop)
             await until(lambda: one.link.remarks() and other.link.remarks())
@@ -123,7 +137,7 @@ async def test_trouble_of_the_store_is_told_and_heals(valkey, trouble):
 
 async def test_a_full_store_still_carries_messages(valkey, caplog):
     valkey.command("CONFIG", "SET", "maxmemory", "1")
-    async with two(valkey) as (one, other):
+    async with two(lambda: store(valkey)) as (one, other):
         one.plugin.learn("a")
         await other.knows("a")
         await until(lambda: "no snapshot is kept for other pickers" in caplog.text)
@@ -173,3 +187,45 @@ async def test_a_file_keeps_the_state_of_one_picker(tmp_path):
     (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-3])
     async with Picker(kept) as last:
         assert last.plugin.words == set(), "cut short: it begins with nothing, and serves"
+
+
+async def test_a_crashed_picker_is_forgotten_by_those_beside_it(tmp_path):
+    crashed = tmp_path / "1-crashed.socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(crashed))
+    async with two(lambda: in_folder(tmp_path)) as (one, other):
+        one.plugin.learn("a")
+        await other.knows("a")
+        assert not crashed.exists()
+        assert len(list(tmp_path.glob("*.socket"))) == 2
+    assert list(tmp_path.glob("*.socket")) == []
+
+
+async def test_a_picker_that_stands_still_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_MOST_UNREAD_BYTES", 10_000)
+    with socket.socket(socket.AF_UNIX) as still:
+        still.bind(str(tmp_path / "1-still.socket"))
+        still.listen()
+        async with two(lambda: in_folder(tmp_path)) as (one, other):
+            words = [str(number) * 50_000 for number in range(10, 30)]
+            for word in words:
+                one.plugin.learn(word)
+                await other.knows(word)
+            unread = [writer.transport.get_write_buffer_size() for writer in one.store.plugin._writers.values()]
+            assert max(unread, default=0) <= 10_000 + 2 * len(words[0])
+
+
+async def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    async with Picker(in_folder(tmp_path / "file")) as one:
+        await until(lambda: f"{tmp_path}/file" in "".join(one.link.remarks()))
+
+
+async def test_old_snapshots_are_removed(tmp_path):
+    kept = in_folder(tmp_path)
+    for name, age in (("old", 700), ("young", 500)):
+        await kept.save(name, b"x")
+        at = time.time() - age
+        os.utime(tmp_path / f"{name}.snapshot", (at, at))
+    await kept.save("new", b"y")
+    assert [await kept.load(name) for name in ("old", "young", "new")] == [None, b"x", b"y"]

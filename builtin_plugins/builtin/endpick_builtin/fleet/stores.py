@@ -1,4 +1,4 @@
-"""`valkey-state-store`, `redis-state-store` and `file-state-store`."""
+"""`valkey-state-store` and `redis-state-store`: a server between machines."""
 
 from __future__ import annotations
 
@@ -163,40 +163,3 @@ class RedisStateStore(_Store[RedisParameters]):
     def _where(self) -> tuple[str, str, dict[str, Any]]:
         parameters = self.parameters
         return f"redis://{parameters.address}/{parameters.db}", "endpick:redis:", {"password": parameters.password()}
-
-
-class FileStoreParameters(Parameters):
-    """The file."""
-
-    path: Annotated[Path, Field(description="File that keeps what was learnt.", examples=["/var/lib/endpick/state"])]
-
-
-class FileStateStore(StateStore[FileStoreParameters]):
-    """Keeps the learnt state of a single picker in a file, from its end to its next start."""
-
-    carries_messages = False
-
-    async def publish(self, message: bytes) -> None:
-        """Does nothing."""
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        return
-        yield b""
-
-    async def save(self, name: str, snapshot: bytes) -> None:
-        path = self.parameters.path
-        unfinished = path.with_name(f"{path.name}.part")
-        try:
-            await asyncio.to_thread(unfinished.write_bytes, snapshot)
-            unfinished.replace(path)
-        except OSError as error:
-            raise ConnectionError(f"{path} cannot be written: {error.strerror}") from error
-
-    async def load(self, name: str) -> bytes | None:
-        path = self.parameters.path
-        try:
-            return await asyncio.to_thread(path.read_bytes)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ConnectionError(f"{path} cannot be read: {error.strerror}") from error

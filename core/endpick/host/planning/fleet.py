@@ -14,6 +14,7 @@ from endpick.host.planning.pool import PoolSettings
 
 VALKEY_STORE = "valkey-state-store"
 FILE_STORE = "file-state-store"
+LOCAL_STORE = "local-state-store"
 
 
 def plan_fleet(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> FleetPlan | None:
@@ -50,6 +51,8 @@ def _by_url(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> FleetPl
     parts = urlsplit(state_url)
     if parts.scheme == "file":
         added = add_instance(builder, FILE_STORE, reason, "state store", {"path": parts.path})
+    elif parts.scheme == "local":
+        added = add_instance(builder, LOCAL_STORE, reason, "state store", {"folder": parts.path})
     else:
         fleet = {"fleet": pool.name} if pool.name else {}
         added = add_instance(builder, VALKEY_STORE, reason, "state store", {"url": state_url, **fleet})

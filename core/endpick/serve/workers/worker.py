@@ -23,7 +23,6 @@ class WorkerRole(msgspec.Struct, frozen=True):
     control: int  # file descriptor
     ext_proc_port: int
     health_port: int
-    store: int = 0  # process of the embedded state store, if there is one
 
     def encoded(self) -> str:
         """For the environment variable."""
@@ -39,7 +38,7 @@ def worker_role() -> WorkerRole | None:
 def as_worker(settings: ServeSettings, role: WorkerRole) -> tuple[ServeSettings, Handover]:
     """The settings of one worker: the supervisor has the ports, and each worker its share of the memory."""
     ports = {Port.EXT_PROC: role.ext_proc_port, Port.HEALTH: role.health_port}
-    handover = Handover(socket.socket(fileno=role.control), ports, role.store, role.number)
+    handover = Handover(socket.socket(fileno=role.control), ports, role.number)
     own = replace(
         settings,
         ext_proc=replace(settings.ext_proc, handover=handover, role=Port.EXT_PROC),
