@@ -278,11 +278,12 @@ class PolledSource:
         schedule.answered(payload)
         self._dispatcher.deliver(payload, endpoint, since)
         for told in self._table.on_polled:
-            told(endpoint, self._dispatcher.reported, since)
+            told(self._dispatcher.source.name, endpoint, self._dispatcher.reported, since)
 
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
         needed = self._dispatcher.needed
         written_at = self._table.oldest_write(name, needed) if needed else -math.inf
+        written_at = max(written_at, self._table.received.get((self._dispatcher.source.name, name), -math.inf))
         return written_at > delivered_at and self._table.clock() - written_at <= _FRESH_INTERVALS * interval_seconds
 
 

@@ -186,7 +186,8 @@ class EndpointTable:
         self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left, moved or restarted
         self.on_left_out: list[Callable[[], None]] = []  # for a report of too many endpoints
         self.on_delivered: list[Callable[[], None]] = []  # after collectors read a payload
-        self.on_polled: list[Callable[[Endpoint, frozenset[str], float], None]] = []  # with the keys that a poll may write, and its time
+        self.on_polled: list[Callable[[str, Endpoint, frozenset[str], float], None]] = []  # with source, keys that may be written, and time
+        self.received: dict[tuple[str, str], float] = {}  # when another worker's poll arrived, by source and endpoint
         self.sent: set[str] = set()  # addresses that got requests, to be polled at the full rate
         self.rules = ModelRules()
         self.is_ready = asyncio.Event()  # after the first complete report
@@ -346,6 +347,8 @@ class EndpointTable:
             self._tell_removed(name)
 
     def _tell_removed(self, name: str) -> None:
+        for place in [place for place in self.received if place[1] == name]:
+            del self.received[place]
         for removed in tuple(self.on_removed):
             removed(name)
 

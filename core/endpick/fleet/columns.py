@@ -10,19 +10,21 @@ import msgspec
 from endpick.api.data import AnyKey
 from endpick.api.endpoint import Endpoint
 from endpick.data.table import EndpointTable
+from endpick.host.failures import PLUGIN_ERRORS
 
 COLUMNS: Final = "columns"  # the name of their part in messages
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
-    """The values of one endpoint, by the name of their key."""
+    """What one source said about one endpoint: values by the name of their key, and the age of the question."""
 
+    source: str
     endpoint: str
     address: str
+    age_seconds: float
     values: dict[str, msgspec.Raw]
 
 
-_NOT_ENCODED: Final = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
@@ -38,39 +40,39 @@ class SharedColumns:
         """The worker that `sends` receives nothing."""
         self._table = table
         self._sends = sends
-        self._polled: dict[str, tuple[float, frozenset[str]]] = {}
+        self._polled: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}  # by source and endpoint
         self._readers: dict[type[object], Callable[[bytes], Any] | None] = {}
         if sends:
             table.on_polled.append(self._was_polled)
 
-    def _was_polled(self, endpoint: Endpoint, keys: frozenset[str], since: float) -> None:
-        began, earlier = self._polled.get(endpoint.name, (since, frozenset[str]()))
-        self._polled[endpoint.name] = (min(began, since), earlier | keys)
+    def _was_polled(self, source: str, endpoint: Endpoint, keys: frozenset[str], since: float) -> None:
+        self._polled[source, endpoint.name] = (since, keys)
 
     def drain(self) -> bytes:
         """Rows that were polled since the last call; empty if there are none."""
         polled, self._polled = self._polled, {}
-        rows = [row for name, (since, keys) in polled.items() if (row := self._row(name, keys, since))]
+        rows = [row for (source, name), (since, keys) in polled.items() if (row := self._row(source, name, keys, since))]
         return _encode(rows) if rows else b""
 
     def apply(self, data: bytes) -> None:
         """Write the rows of the polling worker."""
         if self._sends:
             return
-        table = self._table
+        table, now = self._table, self._table.clock()
         for row in _decode_rows(data):
             endpoint = table.find(row.endpoint)
             if endpoint is None or endpoint.address != row.address:
                 continue
+            table.received[row.source, row.endpoint] = now
             for name, raw in row.values.items():
                 key = table.key(name)
                 read = None if key is None else self._reader(key)
                 if key is not None and read is not None:
-                    table.write(key, endpoint, read(raw))
+                    table.write(key, endpoint, read(raw), now - row.age_seconds)
         for delivered in table.on_delivered:
             delivered()
 
-    def _row(self, name: str, keys: frozenset[str], since: float) -> _Row | None:
+    def _row(self, source: str, name: str, keys: frozenset[str], since: float) -> _Row | None:
         endpoint = self._table.find(name)
         if endpoint is None:
             return None
@@ -82,15 +84,15 @@ class SharedColumns:
             value, written_at = self._table.cell(key_name, name)
             if written_at >= since and (raw := self._encoded(key, value)) is not None:
                 values[key_name] = raw
-        return _Row(name, endpoint.address, values) if values else None
+        return _Row(source, name, endpoint.address, self._table.clock() - since, values) if values else None
 
     def _encoded(self, key: AnyKey, value: object) -> msgspec.Raw | None:
         """None for a value that would not arrive as it is."""
         read = self._reader(key)
         try:
             raw = _encode(value)
-            arrives = read is not None and (key.is_number or read(raw) == value)
-        except _NOT_ENCODED:
+            arrives = read is not None and (key.is_number or bool(read(raw) == value))
+        except PLUGIN_ERRORS:  # of a plugin's type
             return None
         return msgspec.Raw(raw) if arrives else None
 
@@ -99,6 +101,6 @@ class SharedColumns:
         if key.type not in self._readers:
             try:
                 self._readers[key.type] = msgspec.msgpack.Decoder(key.type).decode
-            except TypeError:
+            except PLUGIN_ERRORS:  # a type that msgspec does not know, or whose annotations have no value
                 self._readers[key.type] = None
         return self._readers[key.type]

@@ -120,7 +120,8 @@ async def test_workers_share_a_port_and_what_they_learn(workers, folder):
 
 
 @pytest.mark.long
-async def test_one_worker_polls_for_all(folder):
+@pytest.mark.parametrize("scorer", ["queue-scorer", "predicted-latency"])  # which needs the values, and which would use them
+async def test_one_worker_polls_for_all(folder, scorer):
     scrapes = itertools.count()
 
     async def metrics(request: web.Request) -> web.Response:
@@ -134,7 +135,7 @@ async def test_one_worker_polls_for_all(folder):
     await site.start()
     port = runner.addresses[0][1]
     (folder / "endpoints.yaml").write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
-    (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", "queue-scorer"))
+    (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", scorer))
     async with serving(folder, "--workers=2") as picker, AsyncExitStack() as stack:
         workers = Workers(picker, stack)
 
@@ -169,15 +170,29 @@ async def _reaches(polls, reported):
 async def test_a_crash_costs_only_the_requests_of_its_worker(workers):
     gateways = await workers.gateways(4)
     streams = [await gateway.begin() for gateway in gateways]
+    counted = await workers.sample("llm_d_epp_request_total")
+    assert counted == 4
     os.kill(children(workers.picker.process.pid, "endpick serve")[1], signal.SIGKILL)
     await workers.picker.logged("ended with code -9; another one starts")
     codes = [await asyncio.wait_for(call.code(), 10) if call.done() else None for call, _ in streams]
     await workers.picker.logged("worker serving", times=3)
 
     assert codes.count(None) >= 2, "the streams of the other worker go on"
+    assert await workers.sample("llm_d_epp_request_total") == counted, "a sum that falls looks like a restart"
     assert [(await gateway.ask())[1] for gateway in gateways] == [0] * 4
     for call, _ in streams:
         call.cancel()
+
+
+@pytest.mark.long
+async def test_a_worker_that_fails_again_is_started_again(folder):
+    async with serving(folder, "--workers=2") as picker:
+        await picker.logged("worker serving", times=2)
+        (folder / "config.yaml").write_text("nonsense: [")
+        os.kill(children(picker.process.pid, "endpick serve")[0], signal.SIGKILL)
+        await picker.logged("ended with code 3; another one starts")
+        (folder / "config.yaml").write_text(CONFIG)
+        await picker.logged("worker serving", times=3)
 
 
 @pytest.mark.long

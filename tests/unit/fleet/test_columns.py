@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -15,8 +16,17 @@ from endpick.fleet.exchange import FORMAT, Exchange, Message
 from endpick.host.telemetry import NullTelemetry
 from endpick.testing.bench import Clock
 
+
+@dataclass
+class Unresolvable:
+    """As with an import for type checkers only."""
+
+    price: Decimal  # noqa: F821
+
+
 TAGS: DataKey[object] = DataKey("acme.example/tags", object)
-KEYS = (WAITING_QUEUE_SIZE, LORA_ADAPTERS, SERVED_MODELS, TAGS)
+PRICE: DataKey[Unresolvable] = DataKey("acme.example/price", Unresolvable)
+KEYS = (WAITING_QUEUE_SIZE, LORA_ADAPTERS, SERVED_MODELS, TAGS, PRICE)
 ADAPTERS = LoraAdapters(frozenset({"a", "b"}), frozenset({"c"}), 4)
 
 
@@ -38,7 +48,7 @@ class Worker:
         for name, value in values.items():
             self.table.write(keys[name], endpoint, value)
         for told in self.table.on_polled:
-            told(endpoint, frozenset(key.name for key in KEYS), since)
+            told("metrics", endpoint, frozenset(key.name for key in KEYS), since)
 
     def value(self, key: DataKey[object] | DataKey[float], name: str = "a") -> object:
         return self.table.cell(key.name, name)[0]
@@ -77,9 +87,32 @@ def test_only_values_of_the_poll_are_sent(scraper, other):
 def test_a_value_that_would_not_arrive_as_it_is_stays(scraper, other, value):
     scraper.table.write(SERVED_MODELS, scraper.a, (ServedModel("m"),))
     scraper.table.write(TAGS, scraper.a, value)
+    scraper.table.write(PRICE, scraper.a, Unresolvable(3))
     scraper.polled(scraper.a, waiting_queue_size=1.0)
     other.columns.apply(scraper.columns.drain())
-    assert (other.value(WAITING_QUEUE_SIZE), other.value(SERVED_MODELS), other.value(TAGS)) == (1.0, None, None)
+    assert other.value(WAITING_QUEUE_SIZE) == 1.0
+    assert [other.value(key) for key in (SERVED_MODELS, TAGS, PRICE)] == [None] * 3
+
+
+def test_a_value_of_ones_own_that_is_newer_stays(scraper, other):
+    scraper.polled(scraper.a, waiting_queue_size=3.0)
+    scraper.clock.now += 0.05
+    message = scraper.columns.drain()
+    other.table.write(WAITING_QUEUE_SIZE, other.a, 0.0)
+    other.clock.now += 0.01
+    other.columns.apply(message)
+    assert other.value(WAITING_QUEUE_SIZE) == 0.0
+    other.clock.now += 0.05
+    other.columns.apply(message)
+    assert other.value(WAITING_QUEUE_SIZE) == 3.0
+
+
+def test_what_arrived_is_remembered_until_the_endpoint_leaves(scraper, other):
+    scraper.polled(scraper.a, waiting_queue_size=3.0)
+    other.columns.apply(scraper.columns.drain())
+    assert other.table.received == {("metrics", "a"): other.clock.now}
+    other.table.remove("a")
+    assert other.table.received == {}
 
 
 def test_values_of_an_endpoint_that_moved_or_left_are_ignored(scraper):

@@ -47,3 +47,14 @@ def test_counts_and_load_add_up_and_of_states_the_largest_counts():
 
 def test_one_page_stays_as_it_is():
     assert merged(page({"a": 2}, 4, 1)) == merged(page({"a": 2}, 4, 1), page({}, 0, 0)) | {("seconds_count",): 1}
+
+
+def test_ended_workers_keep_what_they_have_counted():
+    one = "# TYPE asked_total counter\nasked_total 3.0\n# TYPE load gauge\nload 9.0\n"
+    other = "# TYPE asked_total counter\nasked_total 2.0\n# TYPE load gauge\nload NaN\n"
+    merged = generate_latest(MergedPages([other], [one])).decode()
+    assert "\nasked_total 5.0\n" in merged
+    assert "\nload NaN\n" in merged
+    again = generate_latest(MergedPages([other, one.replace("9.0", "4.0")], [merged])).decode()
+    assert "\nasked_total 10.0\n" in again
+    assert "\nload 4.0\n" in again

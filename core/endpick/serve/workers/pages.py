@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,7 +11,7 @@ from typing import Final
 
 import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
@@ -67,6 +68,14 @@ class WorkerPages:
         application.router.add_get("/{path:.*}", self._admin)
         self._server = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
         self._session: ClientSession | None = None
+        self._last: dict[int, str] = {}  # metrics page of each worker
+        self._ended: list[str] = []  # those of workers that have ended
+
+    def ended(self, worker: int) -> None:
+        """Go on counting what a worker has counted."""
+        last = self._last.pop(worker, None)
+        if last is not None:
+            self._ended = [generate_latest(MergedPages([], [*self._ended, last])).decode()]
 
     async def start(self) -> int:
         """Serve; returns the port. Raises ListenError, TlsError."""
@@ -84,8 +93,14 @@ class WorkerPages:
         refused = next((page for page in pages if not page.is_ok), None)
         if refused is not None:
             return web.Response(status=refused.status, headers={"WWW-Authenticate": "Bearer"})
+        texts = {page.worker: page.body.decode() for page in pages}
+        is_whole = "worker" not in request.query
+        if is_whole:
+            self._last |= texts
+            texts = self._last  # also of one that does not answer in time: a sum that falls looks like a restart
+        merged = MergedPages(list(texts.values()), self._ended if is_whole else ())
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await asyncio.to_thread(encode, MergedPages([page.body.decode() for page in pages]))
+        body = await asyncio.to_thread(encode, merged)
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()
         return response
@@ -103,7 +118,7 @@ class WorkerPages:
         if not pages:
             return web.json_response({"error": "no worker serves"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
         if request.path == _DECISIONS and all(page.is_ok for page in pages):
-            return web.Response(body=_joined(pages), content_type="application/json")
+            return web.Response(body=_joined(pages, request.query.get("limit")), content_type="application/json")
         page = next((page for page in pages if page.is_ok), pages[0])
         return web.Response(body=page.body, status=page.status, content_type=page.content_type)
 
@@ -125,32 +140,40 @@ class WorkerPages:
             return None
 
 
-def _joined(pages: Iterable[Page]) -> bytes:
+def _joined(pages: Iterable[Page], limit: str | None) -> bytes:
     """The decisions of all workers, newest first."""
     found = [each for page in pages for each in orjson.loads(page.body)["decisions"]]
-    return orjson.dumps({"decisions": sorted(found, key=lambda each: str(each["time"]), reverse=True)})
+    found.sort(key=lambda each: str(each["time"]), reverse=True)
+    return orjson.dumps({"decisions": found if limit is None else found[: int(limit)]})
+
+
+def _larger(one: float, other: float) -> float:
+    """NaN, which is no value, is less than any."""
+    return other if math.isnan(one) or other > one else one
 
 
 class MergedPages(CollectorRegistry):
-    """The metrics of several pages."""
+    """The metrics of several pages, and what those of ended workers counted."""
 
-    def __init__(self, pages: Iterable[str]) -> None:
+    def __init__(self, pages: Iterable[str], ended: Iterable[str] = ()) -> None:
         super().__init__(auto_describe=False)
-        self._pages = tuple(pages)
+        self._pages = (*((page, False) for page in pages), *((page, True) for page in ended))
 
     def collect(self) -> Iterator[Metric]:
         """See `CollectorRegistry`."""
         families: dict[str, Metric] = {}
         values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-        for page in self._pages:
+        for page, has_ended in self._pages:
             for family in text_string_to_metric_families(page):
+                if has_ended and family.type not in _SUMMED:
+                    continue
                 known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 merged = values.setdefault(family.name, {})
                 adds = known.type in _SUMMED or family.name in _SUMMED_GAUGES
                 for sample in family.samples:
                     key = sample.name, tuple(sample.labels.items())
                     before = merged.get(key)
-                    merged[key] = sample.value if before is None else before + sample.value if adds else max(before, sample.value)
+                    merged[key] = sample.value if before is None else before + sample.value if adds else _larger(before, sample.value)
         for name, family in families.items():
             for (sample_name, labels), value in values[name].items():
                 family.add_sample(sample_name, dict(labels), value)

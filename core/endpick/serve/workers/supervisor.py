@@ -47,8 +47,9 @@ class Supervisor:
         self._count = count
         self._command = command
         self._workers: dict[int, Worker] = {}
-        self._is_ending = False
+        self._ending = asyncio.Event()
         self._begun = asyncio.Event()  # a worker serves
+        self._pages = WorkerPages(settings, lambda: {worker.number: worker.metrics_port for worker in self._workers.values()})
         self._ports: dict[Port, socket.socket] = {}
 
     async def run(self) -> int:
@@ -56,15 +57,14 @@ class Supervisor:
         with ExitStack() as stack:
             for port, settings in ((Port.EXT_PROC, self._settings.ext_proc), (Port.HEALTH, self._settings.health)):
                 self._ports[port] = stack.enter_context(bound_port(settings))
-            pages = WorkerPages(self._settings, lambda: {worker.number: worker.metrics_port for worker in self._workers.values()})
-            metrics_port = await started_port(pages)
+            metrics_port = await started_port(self._pages)
             loop = asyncio.get_running_loop()
             for number in _SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
             try:
                 code = await self._serve(metrics_port)
             finally:
-                await pages.stop()
+                await self._pages.stop()
             return code
 
     async def _serve(self, metrics_port: int) -> int:
@@ -85,22 +85,22 @@ class Supervisor:
 
     async def _keep(self, number: int) -> int:
         """Run a worker, and another one when it crashes; returns the exit code of the last."""
-        while True:
+        code = 0
+        while not self._ending.is_set():
             worker = await self._spawn(number)
-            served = False
             try:
                 code = await worker.process.wait()
-                served = worker.metrics_port is not None
             finally:
                 asyncio.get_running_loop().remove_reader(worker.control.fileno())
                 worker.control.close()
                 del self._workers[number]
-            if self._is_ending or not (served or number):
-                return code
+                self._pages.ended(number)
+            if self._ending.is_set() or not self._begun.is_set():
+                break
             _log.error("worker %d ended with code %d; another one starts", number, code)
+            code = 0
             await asyncio.sleep(_RESTART_SECONDS)
-            if self._is_ending:
-                return code
+        return code
 
     async def _spawn(self, number: int) -> Worker:
         ours, theirs = control_pair()
@@ -112,6 +112,8 @@ class Supervisor:
         theirs.close()
         worker = self._workers[number] = Worker(number, process, ours)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._told, worker)
+        if self._ending.is_set():  # it began before the signal, and is not among those that got it
+            process.terminate()
         return worker
 
     def _told(self, worker: Worker) -> None:
@@ -150,7 +152,7 @@ class Supervisor:
 
     def _signalled(self, number: signal.Signals) -> None:
         if number is not signal.SIGHUP:
-            self._is_ending = True
+            self._ending.set()
         for worker in self._workers.values():
             with suppress(ProcessLookupError):
                 worker.process.send_signal(number)
