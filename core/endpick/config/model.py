@@ -159,7 +159,7 @@ class CrossReplica(Part):
     """How state is exchanged with other endpoint pickers."""
 
     syncer_plugin_ref: Name | None = Field(None, description="The instance that exchanges state.")
-    sync_interval: Duration | None = Field(None, description="How often state is exchanged; 50ms if 0 or omitted (llm-d: 200ms).")
+    sync_interval: Duration | None = Field(None, description="How often state is exchanged, 10ms to 1s; 50ms if omitted (llm-d: 200ms).")
     publish_timeout: Duration | None = Field(None, gt=0, description="How long a call of the store may take; 1s if omitted.")
 
 

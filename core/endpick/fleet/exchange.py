@@ -22,6 +22,7 @@ _log = logging.getLogger("endpick.fleet")
 
 FORMAT: Final = 1
 HEARTBEAT_SECONDS: Final = 1.0
+_SILENT_SECONDS: Final = 1.5
 EXPIRY_SECONDS: Final = 3.5  # a picker that is silent for so long has ended
 IDLE_SECONDS: Final = 5.0
 MAX_MESSAGES: Final = 200  # read from one picker in a second
@@ -201,8 +202,10 @@ class Exchange:
         return None if message.kind is MessageKind.DELTAS else message
 
     def answers(self, hello: Message) -> bool:
-        """True if this picker is the one to answer."""
-        return self.origin == min((self.origin, *self._peers), key=lambda name: (name == hello.origin, name))
+        """True if this picker is the one to answer. One that is silent may have crashed, and be the one that asks."""
+        limit = self._clock() - _SILENT_SECONDS
+        others = [name for name, peer in self._peers.items() if peer.heard_at > limit]
+        return self.origin == min((self.origin, *others), key=lambda name: (name == hello.origin, name))
 
     def expire(self) -> None:
         """Forget pickers that are silent."""

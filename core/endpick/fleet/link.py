@@ -12,7 +12,7 @@ from typing import Final
 
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import Parameters
-from endpick.fleet.exchange import Exchange, MessageKind, encode_snapshot
+from endpick.fleet.exchange import HEARTBEAT_SECONDS, Exchange, MessageKind, encode_snapshot
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import FleetPlan
@@ -20,6 +20,7 @@ from endpick.host.planning.plan import FleetPlan
 _log = logging.getLogger("endpick.fleet")
 
 SYNC_SECONDS: Final = 0.05
+SHORTEST_SYNC_SECONDS: Final = 0.01
 IDLE_SYNC_SECONDS: Final = 0.2  # waking up is all that an idle picker spends on sharing
 PUBLISH_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 3.0  # of the store, after which it is connected anew
@@ -47,7 +48,7 @@ class FleetLink:
         self._tasks: list[asyncio.Task[None]] = []
         self._alone: str | None = _NOT_YET
         self._is_subscribed = False
-        self._was_connected = False
+        self._was_alone = False
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -82,7 +83,7 @@ class FleetLink:
         if self._store is not before:
             self._cancel()
             self._exchange.cut_off()
-            self._alone, self._is_subscribed = _NOT_YET, False
+            self._alone, self._is_subscribed, self._was_alone = _NOT_YET, False, True
             self._run()
 
     async def stop(self) -> None:
@@ -101,12 +102,19 @@ class FleetLink:
         store = instances[plan.store].plugin
         assert isinstance(store, StateStore)
         self._store = store
-        self._sync_seconds = plan.sync_seconds or SYNC_SECONDS
+        self._sync_seconds = min(max(plan.sync_seconds or SYNC_SECONDS, SHORTEST_SYNC_SECONDS), HEARTBEAT_SECONDS)
         self._publish_seconds = plan.publish_seconds or PUBLISH_SECONDS
 
     def _run(self) -> None:
         if self._store is not None and self._store.carries_messages:
             self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive(self._store))]
+            for task in self._tasks:
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            _log.error("a fault of endpick ended the exchange with other pickers", exc_info=task.exception())
+            self._cut_off("a fault of endpick ended the exchange, see the log")
 
     def _cancel(self) -> list[asyncio.Task[None]]:
         tasks, self._tasks = self._tasks, []
@@ -168,8 +176,8 @@ class FleetLink:
             await asyncio.sleep(_RETRY_SECONDS)
             return
         _log.info("connected to the state store", extra={"origin": self._exchange.origin})
-        returns, self._alone, self._was_connected = self._was_connected, None, True
-        if returns:
+        was_alone, self._alone, self._was_alone = self._was_alone, None, False
+        if was_alone:
             await self._teach(EVERYONE)  # its state from the time alone
 
     async def _teach(self, to: str) -> None:
@@ -216,7 +224,7 @@ class FleetLink:
     def _cut_off(self, reason: str) -> None:
         if self._alone in (None, _NOT_YET):
             _log.warning("this picker shares nothing with others until the state store is back: %s", reason)
-        self._alone = reason
+        self._alone, self._was_alone = reason, True
         self._exchange.cut_off()
 
 

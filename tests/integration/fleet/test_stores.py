@@ -135,6 +135,16 @@ async def test_trouble_of_the_store_is_told_and_heals(valkey, trouble):
         await one.knows("after")
 
 
+async def test_what_was_learnt_before_the_store_was_there_is_told(valkey):
+    await asyncio.to_thread(valkey.stop)
+    async with Picker(store(valkey)) as one, Picker(store(valkey)) as other:
+        await until(lambda: one.link.remarks() and other.link.remarks())
+        one.plugin.learn("alone")
+        one.exchange.drain()
+        await asyncio.to_thread(valkey.start)
+        await other.knows("alone")
+
+
 async def test_a_full_store_still_carries_messages(valkey, caplog):
     valkey.command("CONFIG", "SET", "maxmemory", "1")
     async with two(lambda: store(valkey)) as (one, other):

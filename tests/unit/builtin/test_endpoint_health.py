@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
@@ -406,3 +407,17 @@ def test_changes_are_logged_and_counted(caplog):
 def test_ejection_times_must_be_in_order():
     with pytest.raises(ValueError, match="baseEjectionTime must not exceed maxEjectionTime"):
         EndpointHealthParameters(baseEjectionTime="10m")
+
+
+def test_an_older_verdict_of_another_picker_changes_nothing():
+    pool, other = Pool(), Pool()
+    pool.fail("a", 5)
+    (part,) = pool.plugin.snapshot()
+    other.plugin.restore(part)
+    assert other.state("a") is EJECTED, "it knew nothing of it"
+    pool.pass_time(31.0)
+    pool.serve("a", 1)
+    assert pool.state("a") is HEALTHY
+    older = msgspec.msgpack.encode([("a", True, "5 consecutive failures", 20.0)])
+    pool.plugin.restore(older)
+    assert pool.state("a") is HEALTHY

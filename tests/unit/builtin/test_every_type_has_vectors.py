@@ -36,6 +36,7 @@ OF_ONE_TYPE = {
 """Files about one type."""
 TESTED_OTHERWISE = {
     "file-state-store": "keeps a file: test_stores.py",
+    "local-state-store": "opens a socket: test_stores.py",
     "redis-state-store": "asks a server: test_stores.py",
     "valkey-state-store": "asks a server: test_stores.py",
     "dcgm-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",

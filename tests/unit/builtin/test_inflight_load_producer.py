@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -232,3 +235,14 @@ class LoadAgainstModel(RuleBasedStateMachine):
 
 TestLoadAgainstModel = LoadAgainstModel.TestCase
 TestLoadAgainstModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+
+
+def test_others_hear_of_an_endpoint_that_left():
+    bench, silent = Bench(), Bench(syncCrossReplicaState=False)
+    for each in (bench, silent):
+        each.plugin.context = dataclasses.replace(each.plugin.context, is_shared=True)
+        each.send(default=0)
+    assert msgspec.msgpack.decode(bench.plugin.drain_deltas()) == [True, {"pool/e0": [1, 100]}]
+    bench.table.remove("pool/e0")
+    assert msgspec.msgpack.decode(bench.plugin.drain_deltas()) == [False, {"pool/e0": [0, 0]}]
+    assert silent.plugin.drain_deltas() == b""

@@ -219,3 +219,13 @@ def test_expired_sessions_are_removed_by_the_next_sweep():
     now[0] = 1000.0
     known.bind("new", "e1")
     assert len(known) == 1
+
+
+def test_of_two_pickers_bindings_the_later_one_counts():
+    now = 200.0
+    bindings = SessionBindings(1000.0, 1000.0, 10, lambda: now)
+    bindings.merge({"late": ("new", 50.0), "same": ("b", 50.0)})
+    bindings.merge({"late": ("old", 100.0), "same": ("a", 49.5), "only": ("old", 100.0)})
+    assert bindings.ages() == {"late": ("new", 50.0), "same": ("b", 50.0), "only": ("old", 100.0)}
+    bindings.merge({"late": ("newer", 10.0)})
+    assert bindings.ages(["late"]) == {"late": ("newer", 10.0)}

@@ -158,6 +158,19 @@ def test_only_one_picker_answers_a_hello():
     assert answers == [True, False]
 
 
+def test_a_picker_that_crashed_is_not_waited_for():
+    crashed, other = Learner("a"), Learner("b")
+    crashed.tell(other, word="x")
+    again = Learner("c")
+    hello = again.exchange.message(MessageKind.HELLO)
+    assert not other.exchange.answers(other.exchange.receive(hello))
+    other.clock.now += 2.0
+    hello = Learner("d").exchange.message(MessageKind.HELLO)
+    message = other.exchange.receive(hello)
+    assert message is not None
+    assert other.exchange.answers(message)
+
+
 def snapshot_of(one):
     return encode_snapshot(list(one.exchange.snapshot()))
 

@@ -51,7 +51,7 @@ _PROBING: Final = HealthState.PROBING
 _NATURAL: Final = TerminationCause.NATURAL
 
 
-_Verdicts: TypeAlias = list[tuple[str, bool, str]]  # endpoint, whether it failed (else it recovered), and why
+_Verdicts: TypeAlias = list[tuple[str, bool, str, float]]  # endpoint, whether it failed (else it recovered), why, and seconds ago
 _encode: Final = msgspec.msgpack.encode
 _read_verdicts: Final = msgspec.msgpack.Decoder(_Verdicts).decode
 
@@ -151,21 +151,23 @@ class EndpointHealthMonitor(
             self._take(record, Event.RETURNED, "awake; one trial request decides")
 
     def snapshot(self) -> Iterable[bytes]:
-        yield _encode([(name, True, record.machine.reason) for name, record in self._unwell.items() if record.machine.is_ejected])
+        now, machines = self._clock(), [(name, record.machine) for name, record in self._unwell.items()]
+        yield _encode([(name, True, machine.reason, now - machine.since) for name, machine in machines if machine.is_ejected])
 
     def restore(self, part: bytes) -> None:
         self.apply(part, "")
 
     def drain_deltas(self) -> bytes:
         untold, self._untold = self._untold, []
-        return _encode(untold) if untold else b""
+        now = self._clock()
+        return _encode([(name, has_failed, reason, now - at) for name, has_failed, reason, at in untold]) if untold else b""
 
     def apply(self, deltas: bytes, origin: str) -> None:
         now = self._clock()
         seen = f" (seen by picker {origin})" if origin else ""
-        for name, has_failed, reason in _read_verdicts(deltas):
+        for name, has_failed, reason, age in _read_verdicts(deltas):
             record = self._record_of(name)
-            if record is not None:
+            if record is not None and not (record.machine.ejections and record.machine.since > now - age):  # else this one knows more
                 before = record.machine.state
                 if record.machine.take(Event.CONDEMNED if has_failed else Event.SUCCEEDED, now, f"{reason}{seen}" if has_failed else ""):
                     self._changed(record, before)
@@ -302,7 +304,7 @@ class EndpointHealthMonitor(
         if changed:
             self._changed(record, before)
             if self.context.is_shared and event in (Event.CONDEMNED, Event.SUCCEEDED):
-                self._untold.append((record.endpoint.name, event is Event.CONDEMNED, reason))
+                self._untold.append((record.endpoint.name, event is Event.CONDEMNED, reason, self._clock()))
         return changed
 
     def _changed(self, record: Record, before: HealthState) -> None:

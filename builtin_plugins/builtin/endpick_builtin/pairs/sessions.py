@@ -272,11 +272,15 @@ class SessionBindings:
         now = self._clock()
         for key, (endpoint, age) in bindings.items():
             known, theirs = self._bindings.get(key), Binding(endpoint, now - age)
-            if known is not None and known.endpoint != endpoint and abs(known.last_seen - theirs.last_seen) < _SAME_SECONDS:
-                theirs = max(known, theirs, key=lambda binding: binding.endpoint)
-            if known is None or theirs.last_seen >= known.last_seen or theirs.endpoint != known.endpoint:
+            if known is not None and abs(known.last_seen - theirs.last_seen) < _SAME_SECONDS:
+                self._bindings.use(key, max(known, theirs, key=lambda binding: (binding.endpoint, binding.last_seen)))
+            elif known is None or theirs.last_seen > known.last_seen:
                 self._bindings.use(key, theirs)
         self._bindings.trim(self._most)
+
+    def keys(self) -> list[str]:
+        """All sessions, the oldest first."""
+        return list(self._bindings)
 
     def ages(self, keys: Iterable[str] | None = None) -> dict[str, tuple[str, float]]:
         """Endpoint and age of these sessions, or of all, the oldest first."""
@@ -285,6 +289,7 @@ class SessionBindings:
         return {key: (self._bindings[key].endpoint, now - self._bindings[key].last_seen) for key in chosen}
 
 
+_SESSIONS_IN_PART: Final = 1000  # of a snapshot
 _encode: Final = msgspec.msgpack.encode
 _read_bindings: Final = msgspec.msgpack.Decoder(dict[str, tuple[str, float]]).decode
 
@@ -346,8 +351,9 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
                 self._untold[kept_id(session)] = None
 
     def snapshot(self) -> Iterable[bytes]:
-        if len(self._bindings):
-            yield _encode(self._bindings.ages())
+        keys = self._bindings.keys()
+        for start in range(0, len(keys), _SESSIONS_IN_PART):
+            yield _encode(self._bindings.ages(keys[start : start + _SESSIONS_IN_PART]))
 
     def restore(self, part: bytes) -> None:
         self._bindings.merge(_read_bindings(part))

@@ -292,6 +292,8 @@ class InflightLoadProducer(
         """Nothing is kept."""
 
     def drain_deltas(self) -> bytes:
+        if not self.parameters.sync_cross_replica_state:
+            return b""
         now = self.context.clock()
         is_all = now - self._told_all_at >= _FULL_SECONDS
         loads = {load.endpoint.name: (load.requests, load.tokens) for load in self._ledger.loads()}
@@ -316,6 +318,8 @@ class InflightLoadProducer(
 
     def endpoint_removed(self, name: str) -> None:
         self._ledger.forget(name)
+        if self.context.is_shared:
+            self._changed.add(name)
 
     def _publish(self, load: _Load) -> None:
         if self.context.is_shared and self.parameters.sync_cross_replica_state:
