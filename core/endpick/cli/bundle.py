@@ -40,15 +40,17 @@ def command(file: Path | None, url: str, token_file: Path | None) -> None:
     """
     picker = AdminClient(url, token_file)
     archive = file or Path(time.strftime("endpick-bundle-%Y%m%d-%H%M%S.zip"))
+    unfinished = archive.with_name(f"{archive.name}.part")
     try:
-        with ZipFile(archive, "w", ZIP_DEFLATED) as bundle:
+        with ZipFile(unfinished, "w", ZIP_DEFLATED) as bundle:
             for name, path in _PARTS.items():
                 bundle.writestr(name, _part(picker, name, path))
+        unfinished.replace(archive)
     except OSError as error:
         click.echo(f"error: {archive} cannot be written: {error.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
     except AdminError as error:
-        archive.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         fail(error)
     click.echo(f"{archive} ({archive.stat().st_size // 1024 + 1} KiB): {', '.join(_PARTS)}")
 

@@ -73,6 +73,12 @@ FORMAT_OPTION = click.option(
 )
 
 
+def shown_destinations(addresses: Sequence[str]) -> str:
+    """The pick, and what the gateway tries if it cannot be reached."""
+    pick, *fallbacks = addresses
+    return f"{pick}, with {', '.join(fallbacks)} as fallback" if fallbacks else pick
+
+
 def json_text(document: object) -> str:
     """Indented JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"

@@ -22,7 +22,7 @@ _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validat
 
 
 @click.command("doctor")
-@click.option("--strict", is_flag=True, help="Exit with code 4 if anything is wrong.")
+@click.option("--strict", is_flag=True, help="Exit with code 4 if anything is wrong, 5 if the serving endpick reports something.")
 @click.option("--load", "loads", is_flag=True, help="Import every plugin to find broken and slow ones.")
 @click.option("--serving", "url", help="Also check a serving endpick at its metrics port, such as http://127.0.0.1:9090.")
 @FORMAT_OPTION
@@ -57,7 +57,8 @@ def ask_serving(url: str) -> HealthAnswer:
     """Read `/healthz`. Raises UsageError for a `url` that is not HTTP."""
     client = AdminClient(url)
     try:
-        return HealthAnswer(url, ready=True, remarks=tuple(client.text("healthz").splitlines()[1:]))
+        lines = client.text("healthz").splitlines()
+        return HealthAnswer(url, ready=True, remarks=tuple(line for line in lines if line != "ok" and not line.endswith(": ok")))
     except AdminError as error:
         return HealthAnswer(url, ready=False, remarks=tuple(str(error).splitlines()))
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 import click
 
+from endpick.api.keys import ENDPOINT_HEALTH, HealthState
 from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, shown_destinations
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.requests.record import document_of
@@ -83,7 +84,10 @@ def _live(picker: AdminClient) -> bytes:
     except AdminError as error:
         fail(error)
     named = ("name", "namespace", "address", "port", "labels", "data")
-    endpoints = [{name: endpoint[name] for name in named} for endpoint in pool["endpoints"]]
+    ejected = [one for one in pool["endpoints"] if (one["data"].get(ENDPOINT_HEALTH.name) or {}).get("state") == HealthState.EJECTED]
+    for endpoint in ejected:
+        click.echo(f"warning: {endpoint['namespace']}/{endpoint['name']} is left out, because the running endpick has ejected it", err=True)
+    endpoints = [{name: endpoint[name] for name in named} for endpoint in pool["endpoints"] if endpoint not in ejected]
     return json_text({"endpoints": endpoints, "pool": pool["pool"]}).encode()
 
 
@@ -99,7 +103,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 def _text(explanation: Explanation) -> str:
     if explanation.status is None:
-        verdict = f"goes to {', then '.join(explanation.destinations)}\n"
+        verdict = f"goes to {shown_destinations(explanation.destinations)}\n"
     else:
         verdict = f"is refused with status {explanation.status}: {explanation.refusal}\n"
     lines = [

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 from typing_extensions import Unpack
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _PORT = click.IntRange(0, 65535)
 _MAX_WORKERS = 128
+_STORES = ("valkey", "valkeys", "unix", "local", "file")
 
 
 class _Workers(click.ParamType[int]):
@@ -53,6 +55,20 @@ class _Workers(click.ParamType[int]):
         if not 1 <= number <= _MAX_WORKERS:
             self.fail(f"'{value}' is no number of workers: write auto, or 1 to {_MAX_WORKERS}", param, ctx)
         return number
+
+
+class _StateURL(click.ParamType[str]):
+    name = "url"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Of a store that exists, and without a password, which would be seen in the list of processes."""
+        url = str(value)
+        parts = urlsplit(url)
+        if url and parts.scheme not in _STORES:
+            self.fail(f"'{url}' does not begin with {', '.join(f'{scheme}://' for scheme in _STORES)}", param, ctx)
+        if parts.password:
+            self.fail("keep the password out of it: it comes from the variable VALKEY_PASSWORD", param, ctx)
+        return url
 
 
 WORKERS = _Workers()
@@ -85,6 +101,7 @@ GROUPS: dict[str, tuple[click.Option, ...]] = {
             "state-url",
             "Where pickers share what they learn: valkey://HOST:PORT/DB, valkeys://, unix://, local:///FOLDER or file:///FILE.",
             default="",
+            type=_StateURL(),
         ),
         _boolean("locked", "Refuse plugins that differ from the lock file."),
         _option("lock-file", "Lock file of `endpick lock`.", default=Path("endpick.lock.json"), type=_FILE),

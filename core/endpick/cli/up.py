@@ -80,7 +80,7 @@ def command(config: str | None, **options: Any) -> None:  # noqa: ANN401 - click
     """Run a gateway: an OpenAI-compatible port that sends each request to the best model server.
 
     The servers come from --server, --endpoints or the discovery that CONFIG names. CONFIG is an EndpointPickerConfig file; without one,
-    queue, KV cache and cached prefixes decide, and each request has a fallback server. SIGHUP reads it again. The access log goes to
+    `predicted-latency` decides, and each request has a fallback server. SIGHUP reads it again. The access log goes to
     standard output, other logs to standard error.
 
     Exit code 3: the configuration is wrong. 4: a plugin is missing or broken. 5: Envoy, a port or the discovery failed.
@@ -152,6 +152,7 @@ def _run(config: str | None, loaded: LoadedConfig, options: Mapping[str, Any], f
 
 
 def _serve_settings(config: str | None, options: Mapping[str, Any]) -> ServeSettings:
+    from endpick.serve.decisions import RecordSettings
     from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
     from endpick.transport.listener import ListenSettings
 
@@ -161,6 +162,7 @@ def _serve_settings(config: str | None, options: Mapping[str, Any]) -> ServeSett
         metrics_host=options["host"],
         metrics_port=options["metrics_port"],
         emits_scores=options["emit_endpoint_scores"],
+        records=RecordSettings(sampling_ratio=1.0),
         config_file=None if config in (None, "-") else Path(config),
     )
 

@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, json_text, shown_destinations
 from endpick.cli.outputs import DecisionOutput, ProfileRun
 from endpick.cli.reasons import Reason, Standing, reason_of, standing_of
 from endpick.diagnostics.tables import table
 
 _MOST_DECISIONS = 200
 _FIRST_ERROR = 400
+_LONGEST = 60  # characters of a value
 
 
 @click.command("why", short_help="Explain a decision of a running endpick.")
@@ -58,7 +59,7 @@ def _request(request_id: str, picker: AdminClient, output: str) -> None:
 
 def _fate(decision: DecisionOutput) -> str:
     if decision.status is None:
-        return f"went to {', then '.join(decision.destinations)}"
+        return f"went to {shown_destinations(decision.destinations)}"
     return f"was refused with {decision.status}" if decision.status >= _FIRST_ERROR else f"was answered by a plugin with {decision.status}"
 
 
@@ -110,7 +111,9 @@ def _data(decision: DecisionOutput, keys: tuple[str, ...], reader: str) -> Itera
 
 
 def _short(value: Any) -> str:  # noqa: ANN401 - JSON
-    return f"{value:g}" if isinstance(value, float | int) else str(value)[:40]
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(each)}" for name, each in value.items() if each not in (None, "", 0))
+    return f"{value:g}" if isinstance(value, float | int) else str(value)[:_LONGEST]
 
 
 def _flip_line(flip: Any) -> str:  # noqa: ANN401

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -28,6 +30,7 @@ from endpick.transport.handover import Handover
 _log = logging.getLogger("endpick.serve")
 
 ANSWER_SECONDS = 2.0  # for a blocked event loop to notice the second signal
+SAME_SIGNAL_SECONDS = 1.0
 LEFTOVER_SECONDS = 4.0  # for tasks and threads of plugins
 LAST_SECONDS = 30.0  # for connections, plugins and hook objects after the last stream
 _SWITCH_SECONDS = 0.0005  # Python's default of 5 ms for holding the GIL is half a pick's budget
@@ -69,18 +72,24 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, control: C
 class _Shutdown:
     """Ends the process in order at the first signal; the second ends the drain time.
 
-    Ends at once if that takes too long, and at a further signal, even while a plugin blocks the event loop.
+    Ends at once if that takes too long, and at a further signal, even while a plugin blocks the event loop. A worker hears of one signal
+    from its supervisor and, if the whole group or service got it, directly.
     """
 
     def __init__(self, control: Control, loop: asyncio.AbstractEventLoop, limit_seconds: float) -> None:
         self._control = control
+        self._first_at = -math.inf
         self._loop = loop
         self._limit_seconds = limit_seconds
         self._signals = 0
 
     def signalled(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._control.handover is not None and now - self._first_at < SAME_SIGNAL_SECONDS:
+            return
         self._signals += 1
         if self._signals == 1:
+            self._first_at = now
             _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
             self._loop.call_soon_threadsafe(self._control.stop.set)
         elif self._signals == 2 and self._control.lifecycle.phase is Phase.DRAINING:

@@ -193,6 +193,14 @@ async def test_bundle_has_what_a_bug_report_needs(folder, run_cli):
     assert "endpick_decision_records_total" in parts["metrics.txt"]
 
 
+async def test_a_bundle_that_fails_leaves_the_file_alone(tmp_path, run_cli):
+    earlier = tmp_path / "bundle.zip"
+    earlier.write_text("precious")
+    result = await asyncio.to_thread(run_cli, "bundle", "-o", str(earlier), "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 5
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
 async def test_verbs_say_that_no_picker_answers(run_cli):
     result = await asyncio.to_thread(run_cli, "why", "one", "--url", "http://127.0.0.1:1")
     assert (result.exit_code, result.stderr) == (

@@ -19,6 +19,7 @@ from aiohttp import web
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from endpick.cli.doctor import ask_serving
 from endpick.cli.main import main
 from forked import FORKED
 from integration.plugins.serving import OPTIONS, Picker, serving
@@ -112,6 +113,9 @@ async def test_workers_share_a_port_and_what_they_learn(workers, folder):
     assert (status, json.loads(text)["config"]) == (200, "config.yaml")
     assert (await workers.page("/decisions"))[0] == 200
     assert (await workers.page("/nothing"))[0] == 404
+    assert await workers.page("/metrics?worker=2") == (404, "there is no worker '2', only 0 to 1\n")
+    health = await asyncio.to_thread(ask_serving, f"http://127.0.0.1:{workers.picker.metrics_port}")
+    assert (health.ready, health.remarks) == (True, ())
 
     (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", "queue-scorer"))
     workers.picker.reload()
@@ -191,8 +195,19 @@ async def test_a_worker_that_fails_again_is_started_again(folder):
         (folder / "config.yaml").write_text("nonsense: [")
         os.kill(children(picker.process.pid, "endpick serve")[0], signal.SIGKILL)
         await picker.logged("ended with code 3; another one starts")
-        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", "queue-scorer"))
         await picker.logged("worker serving", times=3)
+        await picker.logged("configuration replaced")  # by the other one, so that both serve the same
+
+
+@pytest.mark.long
+async def test_a_signal_to_the_whole_group_is_one_signal(folder):
+    async with serving(folder, "--workers=2", "--drain-timeout=2s") as picker:
+        await picker.logged("worker serving", times=2)
+        for pid in (picker.process.pid, *children(picker.process.pid)):
+            os.kill(pid, signal.SIGTERM)
+        await picker.logged("stopped", times=2)
+    assert not any("ends at once" in str(event) for event in picker.events)
 
 
 @pytest.mark.long
@@ -214,6 +229,8 @@ async def test_workers_end_with_their_supervisor(folder):
         (["--workers=2", "--transport=grpcio"], "--workers needs --transport h2"),
         (["--workers=2", "--ha-enable-leader-election"], "exclude each other"),
         (["--workers=2", "--state-url=file:///tmp/state"], "local:///FOLDER"),
+        (["--state-url=http://localhost"], "does not begin with valkey://"),
+        (["--state-url=valkey://user:secret@localhost"], "keep the password out"),
     ],
 )
 async def test_options_that_do_not_go_together(options, problem):

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from endpick.api import Parameters, PluginContext
+from endpick.api import ConfigurationError, Parameters, PluginContext
 from endpick.api.fleet import StateStore
 
 _SOCKET: Final = ".socket"
@@ -31,6 +31,17 @@ class FileStateStore(StateStore[FileStoreParameters]):
     """Keeps the learnt state of a single picker in a file, from its end to its next start."""
 
     carries_messages = False
+
+    async def start(self) -> None:
+        folder = self.parameters.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the folder {folder} cannot be made: {error.strerror}", "name a file in a folder of your own"
+            ) from error
+        if not os.access(folder, os.W_OK):
+            raise ConfigurationError(f"the folder {folder} cannot be written to", "name a file in a folder of your own")
 
     async def publish(self, message: bytes) -> None:
         """Does nothing."""

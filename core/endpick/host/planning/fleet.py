@@ -47,7 +47,7 @@ def plan_fleet(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> Flee
 
 
 def _by_url(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> FleetPlan:
-    reason = f"--state-url {state_url} is given, and dataLayer.crossReplica names no store"
+    reason = "--state-url is given, and dataLayer.crossReplica names no store"
     parts = urlsplit(state_url)
     if parts.scheme == "file":
         added = add_instance(builder, FILE_STORE, reason, "state store", {"path": parts.path})

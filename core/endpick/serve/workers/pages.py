@@ -59,7 +59,7 @@ class WorkerPages:
     """Adds up the counters and loads of all workers. Of other gauges, the largest counts."""
 
     def __init__(self, settings: ServeSettings, ports: Callable[[], Mapping[int, int | None]]) -> None:
-        """`ports` are the metrics ports by worker, None for one that does not serve."""
+        """`ports` are the metrics ports of all workers, None for one that does not serve."""
         self._ports = ports
         self._token = None if settings.admin_token_file is None else settings.admin_token_file.read_text().strip()
         application = web.Application()
@@ -79,8 +79,9 @@ class WorkerPages:
 
     async def start(self) -> int:
         """Serve; returns the port. Raises ListenError, TlsError."""
+        port = await self._server.start()
         self._session = ClientSession(timeout=_TIMEOUT)
-        return await self._server.start()
+        return port
 
     async def stop(self) -> None:
         """Close the port."""
@@ -108,8 +109,10 @@ class WorkerPages:
     async def _healthz(self, request: web.Request) -> web.Response:
         pages = await self._from_all("/healthz", request)
         ready = any(page.is_ok for page in pages)
-        text = "".join(f"worker {page.worker}: {line}\n" for page in pages for line in page.body.decode().splitlines())
-        return web.Response(text=text or "no worker serves\n", status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+        answers = {page.worker: page.body.decode().splitlines() for page in pages}
+        lines = {worker: answers.get(worker, ["does not serve"]) for worker in self._asked(request)}
+        text = "".join(f"worker {worker}: {line}\n" for worker, said in lines.items() for line in said)
+        return web.Response(text=text, status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _admin(self, request: web.Request) -> web.Response:
         if not admits(request, self._token):
@@ -124,10 +127,16 @@ class WorkerPages:
 
     async def _from_all(self, path: str, request: web.Request) -> list[Page]:
         """The pages of all workers, or of one, by the query."""
-        wanted = request.query.get("worker")
-        ports = {number: port for number, port in sorted(self._ports().items()) if wanted in (None, str(number))}
-        asked = [self._from(number, port, path, request) for number, port in ports.items() if port is not None]
+        asked = [self._from(number, port, path, request) for number, port in self._asked(request).items() if port is not None]
         return [page for page in await asyncio.gather(*asked) if page is not None]
+
+    def _asked(self, request: web.Request) -> dict[int, int | None]:
+        """The ports of all workers, or of one, by the query. Raises HTTPNotFound."""
+        wanted, ports = request.query.get("worker"), self._ports()
+        asked = {number: port for number, port in sorted(ports.items()) if wanted in (None, str(number))}
+        if not asked:
+            raise web.HTTPNotFound(text=f"there is no worker '{wanted}', only 0 to {len(ports) - 1}\n")
+        return asked
 
     async def _from(self, worker: int, port: int, path: str, request: web.Request) -> Page | None:
         """None if the worker does not answer."""

@@ -36,6 +36,7 @@ class Worker:
     control: socket.socket
     connections: int = 0  # to ext_proc
     metrics_port: int | None = None  # once it serves
+    is_replacement: bool = False
 
 
 class Supervisor:
@@ -49,7 +50,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._ending = asyncio.Event()
         self._begun = asyncio.Event()  # a worker serves
-        self._pages = WorkerPages(settings, lambda: {worker.number: worker.metrics_port for worker in self._workers.values()})
+        self._pages = WorkerPages(settings, self._metrics_ports)
         self._ports: dict[Port, socket.socket] = {}
 
     async def run(self) -> int:
@@ -85,9 +86,10 @@ class Supervisor:
 
     async def _keep(self, number: int) -> int:
         """Run a worker, and another one when it crashes; returns the exit code of the last."""
-        code = 0
+        code, has_crashed = 0, False
         while not self._ending.is_set():
             worker = await self._spawn(number)
+            worker.is_replacement = has_crashed
             try:
                 code = await worker.process.wait()
             finally:
@@ -96,9 +98,10 @@ class Supervisor:
                 del self._workers[number]
                 self._pages.ended(number)
             if self._ending.is_set() or not self._begun.is_set():
+                code = 0 if -code in _SIGNALS else code  # a second signal found it at its very end
                 break
             _log.error("worker %d ended with code %d; another one starts", number, code)
-            code = 0
+            code, has_crashed = 0, True
             await asyncio.sleep(_RESTART_SECONDS)
         return code
 
@@ -125,11 +128,19 @@ class Supervisor:
             message = b""
         if message.startswith(b"r"):
             worker.metrics_port = int(message[1:])
+            if worker.is_replacement:  # it has read the configuration anew
+                for other in self._workers.values():
+                    if other is not worker:
+                        other.process.send_signal(signal.SIGHUP)
             self._begun.set()
         elif message == b"-":
             worker.connections -= 1
         elif not message:
             asyncio.get_running_loop().remove_reader(worker.control.fileno())
+
+    def _metrics_ports(self) -> dict[int, int | None]:
+        serving = {worker.number: worker.metrics_port for worker in self._workers.values()}
+        return {number: serving.get(number) for number in range(self._count)}
 
     async def _accept(self, port: Port) -> None:
         loop, bound = asyncio.get_running_loop(), self._ports[port]
