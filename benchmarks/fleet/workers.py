@@ -69,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.workers", description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="the interpreter for which endpick is installed")
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second for each worker (%(default)s)")
+    parser.add_argument("--together", action="store_true", help="the rate is that of all workers together")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
@@ -77,7 +78,8 @@ def main() -> None:
         running = []
         for workers in (1, 2, 4):
             served, supervisor = stack.enter_context(supervised(options.python, workers, port))
-            pace = Pace(options.rate * workers, options.seconds, 4 * workers, 1024, GATEWAY_CORE)
+            rate = options.rate if options.together else options.rate * workers
+            pace = Pace(rate, options.seconds, 4 * workers, 1024, GATEWAY_CORE)
             gateway = PacedGateway(served, pace, next(_prompts))
             stack.callback(gateway.stop)
             running.append((workers, gateway, *processes(workers, supervisor)))
