@@ -64,7 +64,7 @@ def test_text_shows_who_said_what(attempt):
         "warning: default/c: no 'waiting-queue-size', which queue-scorer reads\n"
     )
     assert result.stdout == (
-        "the request goes to 10.0.0.2:8000, then 10.0.0.1:8000\n"
+        "the request goes to 10.0.0.2:8000, with 10.0.0.1:8000 as fallback\n"
         "\n"
         "profile default\n"
         "  filter decode-filter: kept 2 of 3; dropped default/c\n"
