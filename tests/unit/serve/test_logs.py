@@ -105,6 +105,7 @@ def test_long_texts_lose_their_middle(log_format):
 
 
 def test_warnings_of_python_are_logged():
+    logging.captureWarnings(False)  # it does nothing the second time, and pytest has its own hook back after each test
     stream = io.StringIO()
     stop = configure_logging("info", "json", stream)
     with warnings.catch_warnings():
