@@ -16,7 +16,7 @@ COLUMNS: Final = "columns"  # the name of their part in messages
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
-    """What one source said about one endpoint: values by the name of their key, and the age of the question."""
+    """The values of one endpoint from one source, by the name of their key; `age_seconds` counts from the request."""
 
     source: str
     endpoint: str

@@ -202,7 +202,7 @@ class Exchange:
         return None if message.kind is MessageKind.DELTAS else message
 
     def answers(self, hello: Message) -> bool:
-        """True if this picker is the one to answer. One that is silent may have crashed, and be the one that asks."""
+        """True if this picker has the least name of those that were heard lately. A silent one may have crashed."""
         limit = self._clock() - _SILENT_SECONDS
         others = [name for name, peer in self._peers.items() if peer.heard_at > limit]
         return self.origin == min((self.origin, *others), key=lambda name: (name == hello.origin, name))

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import grpc
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick._proto import ext_proc_pb2 as pb
@@ -101,6 +102,24 @@ class Picker:
     def reload(self) -> None:
         """Let it read its configuration again."""
         os.kill(self.process.pid, signal.SIGHUP)
+
+
+@asynccontextmanager
+async def metrics_page(text: Callable[[], str]) -> AsyncIterator[int]:
+    """A model server with nothing but a metrics page, asked for each scrape; yields its port."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(text=text())
+
+    application = web.Application()
+    application.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
-from aiohttp import web
 
-from integration.plugins.serving import Picker, serving
+from integration.plugins.serving import Picker, metrics_page, serving
 
 pytestmark = pytest.mark.long
 
@@ -27,24 +25,12 @@ dataLayer:
 """
 
 
-@asynccontextmanager
-async def model_server(temperatures: dict[str, float], name: str) -> AsyncIterator[int]:
+def model_server(temperatures: dict[str, float], name: str) -> AbstractAsyncContextManager[int]:
     """Something with a metrics page that tells a temperature; yields its port."""
-
-    async def metrics(request: web.Request) -> web.Response:
-        page = f'acme_gpu_temperature_celsius{{gpu="0"}} 30\nacme_gpu_temperature_celsius{{gpu="1"}} {temperatures[name]}\n'
-        return web.Response(text=page)
-
-    application = web.Application()
-    application.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    gpu = 'acme_gpu_temperature_celsius{{gpu="{}"}} {}\n'
+    return metrics_page(lambda: gpu.format(0, 30) + gpu.format(1, temperatures[name]))
+        lambda: f'acme_gpu_temperature_celsius{{gpu="0"}} 30\nacme_gpu_temperature_celsius{{gpu="1"}} {temperatures[name]}\n'
+    )
 
 
 async def until_all_go_to(picker: Picker, address: str) -> None:

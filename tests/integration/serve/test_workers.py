@@ -15,14 +15,13 @@ import aiohttp
 import grpc
 import pytest
 import pytest_asyncio
-from aiohttp import web
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.cli.doctor import ask_serving
 from endpick.cli.main import main
 from forked import FORKED
-from integration.plugins.serving import OPTIONS, Picker, serving
+from integration.plugins.serving import OPTIONS, Picker, metrics_page, serving
 from integration.serve.gateway import until
 
 pytestmark = pytest.mark.asyncio
@@ -127,20 +126,11 @@ async def test_workers_share_a_port_and_what_they_learn(workers, folder):
 @pytest.mark.parametrize("scorer", ["queue-scorer", "predicted-latency"])  # which needs the values, and which would use them
 async def test_one_worker_polls_for_all(folder, scorer):
     scrapes = itertools.count()
-
-    async def metrics(request: web.Request) -> web.Response:
-        return web.Response(text=f"vllm:num_requests_waiting {next(scrapes)}\n")
-
-    application = web.Application()
-    application.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    (folder / "endpoints.yaml").write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
-    (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", scorer))
-    async with serving(folder, "--workers=2") as picker, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(metrics_page(lambda: f"vllm:num_requests_waiting {next(scrapes)}\n"))
+        (folder / "endpoints.yaml").write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
+        (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", scorer))
+        picker = await stack.enter_async_context(serving(folder, "--workers=2"))
         workers = Workers(picker, stack)
 
         async def polls(worker: int) -> tuple[float, float]:
@@ -163,7 +153,6 @@ async def test_one_worker_polls_for_all(folder, scorer):
             await until(polls_alone, "worker 1 polls for itself", 10.0)
         finally:
             os.kill(hung, signal.SIGCONT)
-    await runner.cleanup()
 
 
 async def _reaches(polls, reported):

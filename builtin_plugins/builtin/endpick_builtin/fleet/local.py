@@ -33,15 +33,7 @@ class FileStateStore(StateStore[FileStoreParameters]):
     carries_messages = False
 
     async def start(self) -> None:
-        folder = self.parameters.path.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the folder {folder} cannot be made: {error.strerror}", "name a file in a folder of your own"
-            ) from error
-        if not os.access(folder, os.W_OK):
-            raise ConfigurationError(f"the folder {folder} cannot be written to", "name a file in a folder of your own")
+        _make(self.parameters.path.parent)
 
     async def publish(self, message: bytes) -> None:
         """Does nothing."""
@@ -74,6 +66,9 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
         self._socket = parameters.folder / f"{os.getpid()}-{secrets.token_hex(3)}{_SOCKET}"
         self._writers: dict[str, asyncio.StreamWriter] = {}  # by the name of the socket
 
+    async def start(self) -> None:
+        _make(self.parameters.folder)
+
     async def stop(self) -> None:
         for writer in self._writers.values():
             writer.close()
@@ -104,7 +99,6 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
                 writer.close()
 
         try:
-            self.parameters.folder.mkdir(parents=True, exist_ok=True)
             unfinished = self._socket.with_suffix(".part")  # one that does not listen yet looks like that of a crashed picker
             server = await asyncio.start_unix_server(read, unfinished)
             unfinished.rename(self._socket)
@@ -138,11 +132,20 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
         return writer
 
 
+def _make(folder: Path) -> None:
+    """Raises ConfigurationError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigurationError(f"the folder {folder} cannot be written to")
+
+
 async def _write(path: Path, snapshot: bytes) -> None:
     """Raises ConnectionError."""
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(unfinished.write_bytes, snapshot)
         unfinished.replace(path)
     except OSError as error:
