@@ -29,8 +29,6 @@ def model_server(temperatures: dict[str, float], name: str) -> AbstractAsyncCont
     """Something with a metrics page that tells a temperature; yields its port."""
     gpu = 'acme_gpu_temperature_celsius{{gpu="{}"}} {}\n'
     return metrics_page(lambda: gpu.format(0, 30) + gpu.format(1, temperatures[name]))
-        lambda: f'acme_gpu_temperature_celsius{{gpu="0"}} 30\nacme_gpu_temperature_celsius{{gpu="1"}} {temperatures[name]}\n'
-    )
 
 
 async def until_all_go_to(picker: Picker, address: str) -> None:

@@ -95,7 +95,7 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
                 while True:
                     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
                     received.put_nowait(await reader.readexactly(length))
-            except (asyncio.IncompleteReadError, ConnectionError):
+            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # which asyncio's streams would log as a fault
                 writer.close()
 
         try:
