@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -65,6 +66,7 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
         super().__init__(name, parameters, context)
         self._socket = parameters.folder / f"{os.getpid()}-{secrets.token_hex(3)}{_SOCKET}"
         self._writers: dict[str, asyncio.StreamWriter] = {}  # by the name of the socket
+        self._publishing = asyncio.Lock()  # two messages must not connect to one picker twice
 
     async def start(self) -> None:
         _make(self.parameters.folder)
@@ -75,32 +77,41 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
 
     async def publish(self, message: bytes) -> None:
         framed = len(message).to_bytes(_LENGTH_BYTES, "big") + message
-        others = {name for name in os.listdir(self.parameters.folder) if name.endswith(_SOCKET)}  # noqa: PTH208 - pathlib takes four times as long
-        for name in self._writers.keys() - others:
-            self._writers.pop(name).close()
-        for name in others:
-            writer = self._writers.get(name) or await self._connected(name)
-            if writer is None:
-                continue
-            if writer.is_closing() or writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        async with self._publishing:
+            others = {name for name in os.listdir(self.parameters.folder) if name.endswith(_SOCKET)}  # noqa: PTH208 - pathlib takes four times as long
+            for name in self._writers.keys() - others:
                 self._writers.pop(name).close()
-            else:
-                writer.write(framed)
+            for name in others:
+                writer = self._writers.get(name) or await self._connected(name)
+                if writer is None:
+                    continue
+                if writer.is_closing() or writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+                    self._writers.pop(name).close()
+                else:
+                    writer.write(framed)
 
     async def messages(self) -> AsyncIterator[bytes]:
         received: asyncio.Queue[bytes] = asyncio.Queue()
+        readers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        has_ended = False
 
-        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
+        async def read(reader: asyncio.StreamReader) -> None:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
                     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
                     received.put_nowait(await reader.readexactly(length))
-            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # which asyncio's streams would log as a fault
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if has_ended:
                 writer.close()
+                return
+            task = asyncio.create_task(read(reader))
+            readers[task] = writer
+            task.add_done_callback(lambda ended: readers.pop(ended).close())
 
         try:
             unfinished = self._socket.with_suffix(".part")  # one that does not listen yet looks like that of a crashed picker
-            server = await asyncio.start_unix_server(read, unfinished)
+            server = await asyncio.start_unix_server(accept, unfinished)
             unfinished.rename(self._socket)
         except OSError as error:
             raise ConnectionError(f"{self._socket} cannot be opened: {error.strerror or error}") from error
@@ -109,7 +120,11 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
             while True:
                 yield await received.get()
         finally:
+            has_ended = True
             server.close()
+            for task, writer in readers.items():
+                task.cancel()
+                writer.close()
             self._socket.unlink(missing_ok=True)
 
     async def save(self, name: str, snapshot: bytes) -> None:
