@@ -1,6 +1,7 @@
 """What a request costs with 1, 2 and 4 workers: CPU of the workers and of their supervisor.
 
-Each worker gets as many requests a second. They share one core, and the gateway has the other.
+The workers share one core, and the gateway has the other. By default one worker after the other gets the requests of a window, so that it
+and the core are as busy as with one worker, and the CPU that the others spend on what it shares is counted.
 """
 
 from __future__ import annotations
@@ -68,8 +69,13 @@ def processes(workers: int, supervisor: int) -> tuple[list[int], list[int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.workers", description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="the interpreter for which endpick is installed")
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second for each worker (%(default)s)")
-    parser.add_argument("--together", action="store_true", help="the rate is that of all workers together")
+    parser.add_argument("--rate", type=float, default=500.0, help="requests a second (%(default)s)")
+    parser.add_argument(
+        "--load",
+        choices=("turns", "each", "together"),
+        default="turns",
+        help="who gets the requests of a window: one worker, each, or all together (%(default)s)",
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
@@ -78,8 +84,9 @@ def main() -> None:
         running = []
         for workers in (1, 2, 4):
             served, supervisor = stack.enter_context(supervised(options.python, workers, port))
-            rate = options.rate if options.together else options.rate * workers
-            pace = Pace(rate, options.seconds, 4 * workers, 1024, GATEWAY_CORE)
+            rate = options.rate * workers if options.load == "each" else options.rate
+            groups = workers if options.load == "turns" else 1
+            pace = Pace(rate, options.seconds, 4 * workers, 1024, GATEWAY_CORE, groups)
             gateway = PacedGateway(served, pace, next(_prompts))
             stack.callback(gateway.stop)
             running.append((workers, gateway, *processes(workers, supervisor)))

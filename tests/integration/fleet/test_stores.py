@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import time
 from contextlib import asynccontextmanager
 
@@ -18,8 +19,9 @@ from endpick.host.planning.plan import FleetPlan
 from endpick_builtin.fleet import local
 from endpick_builtin.fleet.local import FileStateStore, FileStoreParameters, LocalStateStore, LocalStoreParameters
 from endpick_builtin.fleet.stores import RedisParameters, RedisStateStore, ValkeyParameters, ValkeyStateStore
-from integration.fleet.valkeys import valkey
+from integration.fleet.valkeys import partition, valkey
 from plugin_classes import load_class
+from unit.builtin.pages import make_certificate
 from unit.fleet.learners import Learner
 
 __all__ = ("valkey",)
@@ -175,12 +177,38 @@ async def test_nobody_at_the_address_is_named(tmp_path):
         await until(lambda: "redis://127.0.0.1:1/0" in "".join(one.link.remarks()))
 
 
+@pytest.mark.parametrize("scheme", ["valkeys", "rediss"])
+async def test_an_encrypted_connection_needs_a_certificate_that_is_trusted(valkey, tmp_path, scheme):
+    certificate, key = make_certificate(tmp_path, "server")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with partition(valkey, tls) as line:
+        url = line.url.replace("valkeys", scheme)
+        trusting, doubting = (
+            ValkeyStateStore("store", ValkeyParameters(url=url, **ca), PluginContext()) for ca in ({"caFile": certificate}, {})
+        )
+        async with Picker(trusting) as one, Picker(doubting) as other:
+            await until(lambda: one.link.is_connected)
+            await until(lambda: "certificate verify failed" in "".join(other.link.remarks()))
+
+
 @pytest.mark.parametrize(
-    ("url", "problem"), [("http://localhost", "not 'http://'"), ("valkey://:secret@localhost", "keep the password out of it")]
+    ("url", "problem"),
+    [
+        ("http://localhost", "not 'http://'"),
+        ("valkey://:secret@localhost", "keep the password out of it"),
+        ("valkey:localhost", "it names no host"),
+        ("valkey://localhost:none", "'none'"),
+    ],
 )
 async def test_an_unusable_url_is_refused(url, problem):
     with pytest.raises(ValueError, match=problem):
         ValkeyParameters(url=url)
+
+
+async def test_a_ca_is_refused_where_nothing_is_encrypted(tmp_path):
+    with pytest.raises(ValueError, match="caFile is for valkeys://"):
+        ValkeyParameters(url="valkey://localhost", caFile=tmp_path / "ca")
 
 
 async def test_a_missing_password_file_is_refused(tmp_path):

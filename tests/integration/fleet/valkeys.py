@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -65,8 +66,8 @@ class Partition:
 
 
 @asynccontextmanager
-async def partition(server: Valkey) -> AsyncIterator[Partition]:
-    """A line that passes."""
+async def partition(server: Valkey, tls: ssl.SSLContext | None = None) -> AsyncIterator[Partition]:
+    """A line that passes; with `tls` an encrypted one."""
     path = server.path.with_name("line")
     line = Partition(f"unix://{path}")
     line.passes.set()
@@ -88,7 +89,11 @@ async def partition(server: Valkey) -> AsyncIterator[Partition]:
             return
         await asyncio.gather(carry(reader, own_writer), carry(own_reader, writer))
 
-    listening = await asyncio.start_unix_server(connected, path)
+    if tls is None:
+        listening = await asyncio.start_unix_server(connected, path)
+    else:
+        listening = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+        line.url = f"valkeys://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     yield line
     line.passes.set()
     listening.close()

@@ -75,6 +75,22 @@ def test_every_picker_draws_the_same_revision_for_a_decision():
         assert kept(one, view, **decision) == kept(other, view, **decision)
 
 
+def test_decisions_are_told_to_other_pickers():
+    parameters = screener(requiredRoles=["decode"]).plugin.parameters
+    one, told, untold = (RolloutScreener("r", parameters, PluginContext(is_shared=True)) for _ in range(3))
+
+    def chosen(plugin, pool):
+        view = view_of(pool)
+        return [kept(plugin, view, **{DECISION: str(number)})[0] == "e0" for number in range(60)]
+
+    before = chosen(one, OLD * 4 + NEW)
+    told.apply(one.drain_deltas(), "one")
+
+    assert set(before) == {True, False}
+    assert chosen(told, OLD + NEW * 8) == before
+    assert chosen(untold, OLD + NEW * 8) != before, "the pool has changed, so it draws otherwise"
+
+
 def test_decisions_outlast_a_change_of_the_pool_for_three_minutes():
     now = [0.0]
     parameters = RolloutParameters.model_validate(

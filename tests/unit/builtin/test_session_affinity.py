@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import DataKey, InferenceRequest, ResponseHead, Scope
+from endpick.api import DataKey, InferenceRequest, PluginContext, ResponseHead, Scope
 from endpick.api.access import AccessScope
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
-from endpick_builtin.pairs.sessions import SessionAffinityFilter, SessionAffinityScorer, SessionBindings, decoded, encoded
+from endpick_builtin.bindings import Bindings
+from endpick_builtin.pairs.sessions import SessionAffinityFilter, SessionAffinityScorer, decoded, encoded
 from endpick_builtin.recency import LONGEST_ID
 from unit.scheduling.workbench import access, instance, names, pool
 
@@ -124,7 +125,7 @@ def test_attribute_source_reads_request_text():
 
 
 def bindings(most=100, now=None):
-    return SessionBindings(300.0, 10.0, most, lambda: now[0])
+    return Bindings(300.0, 10.0, most, PluginContext(clock=lambda: now[0]))
 
 
 def test_unseen_session_expires():
@@ -134,23 +135,23 @@ def test_unseen_session_expires():
     now[0] = 200.0
     known.bind("b", "pool/e1")
     now[0] = 300.0
-    assert known.endpoint_of("a") == "pool/e0"
+    assert known.name_of("a") == "pool/e0"
     now[0] = 300.5
-    assert known.endpoint_of("a") is None
+    assert known.name_of("a") is None
     assert len(known) == 2, "nothing has been swept yet"
 
     known.bind("b", "pool/e1")
 
     assert len(known) == 1
     now[0] = 600.0
-    assert known.endpoint_of("b") == "pool/e1", "it was seen at 300.5"
+    assert known.name_of("b") == "pool/e1", "it was seen at 300.5"
 
 
 def test_least_recent_session_is_displaced():
     known = bindings(most=2, now=[0.0])
     displaced = [known.bind(session, f"pool/{session}") for session in "abac"]
 
-    assert [known.endpoint_of(session) for session in "abc"] == ["pool/a", None, "pool/c"]
+    assert [known.name_of(session) for session in "abc"] == ["pool/a", None, "pool/c"]
     assert displaced == [0, 0, 0, 1]
 
 
@@ -159,9 +160,9 @@ def test_long_session_ids_are_hashed():
     known.bind("x" * 100_000, "pool/e0")
     known.bind("x" * 100_000 + "y", "pool/e1")
 
-    assert max(map(len, known._bindings)) <= LONGEST_ID
-    assert known.endpoint_of("x" * 100_000) == "pool/e0"
-    assert known.endpoint_of("x" * 100_001) is None
+    assert max(map(len, known._kept)) <= LONGEST_ID
+    assert known.name_of("x" * 100_000) == "pool/e0"
+    assert known.name_of("x" * 100_001) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0.0, 400.0)), max_size=40), st.integers(1, 4))
@@ -178,7 +179,7 @@ def test_bindings_match_a_simple_model(steps, most):
         assert len(known) <= most
         for other in "abcdef":
             last, endpoint = latest.get(other, (-np.inf, None))
-            assert known.endpoint_of(other) == (endpoint if now[0] - last <= 300.0 else None)
+            assert known.name_of(other) == (endpoint if now[0] - last <= 300.0 else None)
 
 
 def test_session_metrics():
@@ -203,12 +204,12 @@ def test_any_text_is_accepted_as_a_token(text):
 
 
 def test_session_id_of_wide_characters_is_hashed():
-    bindings = SessionBindings(300.0, 10.0, 10, lambda: 0.0)
+    bindings = Bindings(300.0, 10.0, 10, PluginContext(clock=lambda: 0.0))
     session = "\U0001f600" * LONGEST_ID
     bindings.bind(session, "e1")
-    assert bindings.endpoint_of(session) == "e1"
-    assert bindings.endpoint_of("\U0001f600" * (LONGEST_ID - 1)) is None
-    assert max(len(key.encode()) for key in bindings._bindings) <= LONGEST_ID
+    assert bindings.name_of(session) == "e1"
+    assert bindings.name_of("\U0001f600" * (LONGEST_ID - 1)) is None
+    assert max(len(key.encode()) for key in bindings._kept) <= LONGEST_ID
 
 
 def test_expired_sessions_are_removed_by_the_next_sweep():
@@ -223,7 +224,7 @@ def test_expired_sessions_are_removed_by_the_next_sweep():
 
 def test_of_two_pickers_bindings_the_later_one_counts():
     now = 200.0
-    bindings = SessionBindings(1000.0, 1000.0, 10, lambda: now)
+    bindings = Bindings(1000.0, 1000.0, 10, PluginContext(clock=lambda: now))
     bindings.merge({"late": ("new", 50.0), "same": ("b", 50.0)})
     bindings.merge({"late": ("old", 100.0), "same": ("a", 49.5), "only": ("old", 100.0)})
     assert bindings.ages() == {"late": ("new", 50.0), "same": ("b", 50.0), "only": ("old", 100.0)}

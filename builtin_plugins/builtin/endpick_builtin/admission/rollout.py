@@ -30,12 +30,13 @@ from endpick.api import (
     Stability,
 )
 from endpick.api.fast_metrics import Counts
+from endpick_builtin.bindings import Bindings, LearntBindings
 from endpick_builtin.label_filters import LabelSelectorParameters, parse_selector
-from endpick_builtin.recency import Recency, kept_id
 
 DECISION_ID = "x-llm-d-revision-decision-id"
 _REQUEST_ID = "x-request-id"
 _REMEMBERED_SECONDS = 180.0
+_SWEEP_SECONDS = 10.0
 _MOST_REMEMBERED = 100_000
 
 
@@ -180,26 +181,7 @@ class _RevisionShares(Collector):
         yield family
 
 
-class _Decisions:
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._kept: Recency[str, tuple[float, str]] = Recency()
-
-    def made(self, decision: str) -> str | None:
-        self._forget()
-        found = self._kept.get(kept_id(decision))
-        return None if found is None else found[1]
-
-    def make(self, decision: str, revision: str) -> None:
-        self._kept.use(kept_id(decision), (self._clock(), revision))
-        self._kept.trim(_MOST_REMEMBERED)
-
-    def _forget(self) -> None:
-        before = self._clock() - _REMEMBERED_SECONDS
-        self._kept.expire(lambda kept: kept[0] < before)
-
-
-class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
+class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters], LearntBindings):
     """Sends each request to one revision of a deployment with several roles, so that revisions do not mix.
 
     Revisions within `scope` that lack a required role are excluded. The revision header chooses one; without it a revision is drawn,
@@ -217,7 +199,7 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         self._gated = gating.mode is not GatingMode.DISABLED
         self._pool: object = None
         self._revisions = Revisions((), (), np.empty(0, dtype=np.intp))
-        self._decisions = _Decisions(context.clock)
+        self._bindings = Bindings(_REMEMBERED_SECONDS, _SWEEP_SECONDS, _MOST_REMEMBERED, context)
         self._unmatched = Counts(
             "llm_d_epp_disaggregatedset_strict_revision_no_match_total",
             "Requests whose header names a revision that no candidate has.",
@@ -253,11 +235,11 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         decision = ""
         if len(revisions.names) > 1 and not self._gating.disable_coordination:
             decision = request.headers.get(DECISION_ID) or request.headers.get(_REQUEST_ID) or ""
-        made = revisions.servable(self._decisions.made(decision)) if decision else None
+        made = revisions.servable(self._bindings.name_of(decision)) if decision else None
         if made is not None:
             return made
         draws = Random(decision) if decision else self.context.random  # noqa: S311 - all pickers must draw the same
         [drawn] = draws.choices(range(len(revisions.names)), revisions.weights)
         if decision:
-            self._decisions.make(decision, revisions.names[drawn])
+            self._bindings.bind(decision, revisions.names[drawn])
         return drawn

@@ -7,10 +7,10 @@ import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from endpick.api import ConfigurationError, Duration, Parameters, PluginContext
 from endpick.api.fleet import StateStore
@@ -24,7 +24,8 @@ T = TypeVar("T")
 _SNAPSHOT_SECONDS: Final = 600
 _SOCKET_SECONDS: Final = 1.0
 _PASSWORD_VARIABLE: Final = "VALKEY_PASSWORD"  # noqa: S105 - a variable's name
-_SCHEMES: Final = ("valkey", "valkeys", "unix")
+_ENCRYPTED: Final = ("valkeys", "rediss")
+_SCHEMES: Final = ("valkey", "redis", "unix", *_ENCRYPTED)
 
 
 class PasswordParameters(Parameters):
@@ -53,7 +54,8 @@ class ValkeyParameters(PasswordParameters):
     url: Annotated[
         str,
         Field(
-            description="`valkey://host:port/db`, `valkeys://` for TLS, or `unix:///path`. User names may be part of it, passwords not.",
+            description="`valkey://host:port/db`, `valkeys://` for TLS, or `unix:///path`; `redis://` and `rediss://` are the same. "
+            "User names may be part of it, passwords not.",
             examples=["valkey://localhost:6379/0"],
         ),
     ]
@@ -70,7 +72,16 @@ class ValkeyParameters(PasswordParameters):
             raise ValueError(f"write {', '.join(f'{scheme}://' for scheme in _SCHEMES)}, not '{parts.scheme}://'")
         if parts.password:
             raise ValueError("keep the password out of it: name it with passwordEnv or passwordFile")
+        if parts.scheme != "unix" and not parts.hostname:
+            raise ValueError("it names no host")
+        _ = parts.port  # ValueError if it is no number
         return url
+
+    @model_validator(mode="after")
+    def _encrypts(self) -> Self:
+        if self.ca_file is not None and urlsplit(self.url).scheme not in _ENCRYPTED:
+            raise ValueError("caFile is for valkeys:// and rediss://, and the url has another scheme")
+        return self
 
 
 class _Store(StateStore[P]):
@@ -153,7 +164,7 @@ class RedisParameters(PasswordParameters):
     state_ttl: Annotated[Duration | None, ignored("stateTTL", "remove it; the load of a silent picker is forgotten after 3.5 s")] = None
     coordination_ttl: Annotated[
         Duration | None,
-        ignored("coordinationTTL", "remove it; all pickers draw the same revision without a store"),
+        ignored("coordinationTTL", "remove it; pickers keep to a revision for three minutes"),
     ] = None
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
-import msgspec
 import numpy as np
 from prometheus_client.metrics import Counter, Gauge
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -38,9 +36,8 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
-from endpick.api.fleet import LearntState
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
-from endpick_builtin.recency import Recency, kept_id
+from endpick_builtin.bindings import Bindings, LearntBindings
 
 SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 
@@ -226,75 +223,7 @@ def decoded(token: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """The endpoint of a session."""
-
-    endpoint: str
-    last_seen: float
-
-
-_SAME_SECONDS: Final = 1.0
-
-
-class SessionBindings:
-    """Endpoints by session, least recent first."""
-
-    def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:
-        self._ttl = ttl_seconds
-        self._sweep_every = sweep_seconds
-        self._most = most
-        self._clock = clock
-        self._next_sweep = clock() + sweep_seconds
-        self._bindings: Recency[str, Binding] = Recency()
-
-    def __len__(self) -> int:
-        return len(self._bindings)
-
-    def endpoint_of(self, session: str) -> str | None:
-        binding = self._bindings.get(kept_id(session))
-        return None if binding is None or self._clock() - binding.last_seen > self._ttl else binding.endpoint
-
-    def bind(self, session: str, endpoint: str) -> int:
-        """Returns the number of displaced sessions."""
-        now, key = self._clock(), kept_id(session)
-        if now >= self._next_sweep:
-            self._next_sweep = now + self._sweep_every
-            self._bindings.expire(lambda binding: now - binding.last_seen > self._ttl)
-        self._bindings.use(key, Binding(endpoint, now))
-        return len(self._bindings.trim(self._most))
-
-    def merge(self, bindings: Mapping[str, tuple[str, float]]) -> None:
-        """Add bindings of other pickers: endpoint and age by `kept_id`, the oldest first. The later one counts.
-
-        Of two at almost the same time, all pickers take the one with the greater name.
-        """
-        now = self._clock()
-        for key, (endpoint, age) in bindings.items():
-            known, theirs = self._bindings.get(key), Binding(endpoint, now - age)
-            if known is not None and abs(known.last_seen - theirs.last_seen) < _SAME_SECONDS:
-                self._bindings.use(key, max(known, theirs, key=lambda binding: (binding.endpoint, binding.last_seen)))
-            elif known is None or theirs.last_seen > known.last_seen:
-                self._bindings.use(key, theirs)
-        self._bindings.trim(self._most)
-
-    def keys(self) -> list[str]:
-        """All sessions, the oldest first."""
-        return list(self._bindings)
-
-    def ages(self, keys: Iterable[str] | None = None) -> dict[str, tuple[str, float]]:
-        """Endpoint and age of these sessions, or of all, the oldest first."""
-        now = self._clock()
-        chosen = self._bindings if keys is None else [key for key in keys if key in self._bindings]
-        return {key: (self._bindings[key].endpoint, now - self._bindings[key].last_seen) for key in chosen}
-
-
-_SESSIONS_IN_PART: Final = 1000  # of a snapshot
-_encode: Final = msgspec.msgpack.encode
-_read_bindings: Final = msgspec.msgpack.Decoder(dict[str, tuple[str, float]]).decode
-
-
-class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters], LearntState):
+class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[SessionAffinityParameters], LearntBindings):
     stability = Stability.EXPERIMENTAL
 
     @classmethod
@@ -310,8 +239,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         self._header = parameters.encoded_endpoint_header_config.header
         self._by_id = parameters.strategy is Strategy.SESSION_ID
         self._sources = tuple((source.header, source.key()) for source in config.sources)
-        self._bindings = SessionBindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context.clock)
-        self._untold: dict[str, None] = {}
+        self._bindings = Bindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context)
         bound = Gauge("endpick_session_bindings", "Sessions with a remembered endpoint.", registry=context.registry)
         bound.set_function(lambda: len(self._bindings))
         self._displaced = Counter(
@@ -321,7 +249,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:
         if self._by_id:
             session = self._session(request, state)
-            bound = self._bindings.endpoint_of(session) if session else None
+            bound = self._bindings.name_of(session) if session else None
         else:
             token = request.headers.get(self._header)
             bound = decoded(token) if token else None
@@ -347,23 +275,6 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             bound = state.private.get("bound", picked)
             assert isinstance(bound, str)
             self._displaced.inc(self._bindings.bind(session, bound))
-            if self.context.is_shared:
-                self._untold[kept_id(session)] = None
-
-    def snapshot(self) -> Iterable[bytes]:
-        keys = self._bindings.keys()
-        for start in range(0, len(keys), _SESSIONS_IN_PART):
-            yield _encode(self._bindings.ages(keys[start : start + _SESSIONS_IN_PART]))
-
-    def restore(self, part: bytes) -> None:
-        self._bindings.merge(_read_bindings(part))
-
-    def drain_deltas(self) -> bytes:
-        untold, self._untold = self._untold, {}
-        return _encode(self._bindings.ages(untold)) if untold else b""
-
-    def apply(self, deltas: bytes, origin: str) -> None:
-        self._bindings.merge(_read_bindings(deltas))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str] | None:
         picked = state.private.get("picked")
