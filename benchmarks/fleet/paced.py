@@ -35,8 +35,6 @@ class Pace:
     connections: int
     size: int
     core: int
-    groups: int = 1
-    """Of connections, which take turns from window to window."""
 
 
 class Paced(Reader):
@@ -54,7 +52,6 @@ class Windows:
         self._picks: list[float] = []
         self._scripts = itertools.cycle([conversation_phases(messages, 0) for messages in variants(pace.size, 0, PROMPTS, first)])
         self._readers: list[Paced] = []
-        self._turn = itertools.cycle(range(pace.groups))
 
     async def connect(self, port: int) -> None:
         """Open the connections."""
@@ -65,7 +62,7 @@ class Windows:
     async def window(self) -> dict[str, object]:
         """Requests at a rate, spread over the connections."""
         loop = asyncio.get_running_loop()
-        turns = itertools.cycle(self._readers[next(self._turn) :: self._pace.groups])
+        turns = itertools.cycle(self._readers)
         done = sum(reader.done for reader in self._readers)
         self._picks.clear()
         began, opened = loop.time(), 0
@@ -93,7 +90,6 @@ class PacedGateway:
         """Its prompts are numbered from `first` on."""
         command = [sys.executable, "-m", "benchmarks.fleet.paced", str(port), "--rate", str(pace.rate), "--seconds", str(pace.seconds)]
         command += ["--connections", str(pace.connections), "--size", str(pace.size), "--core", str(pace.core), "--first", str(first)]
-        command += ["--groups", str(pace.groups)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._line() == "ready\n"
 
@@ -148,11 +144,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--core", type=int, required=True)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--groups", type=int, default=1)
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
-    pace = Pace(options.rate, options.seconds, options.connections, options.size, options.core, options.groups)
-    uvloop.run(serve(options.port, pace, options.first))
+    uvloop.run(serve(options.port, Pace(options.rate, options.seconds, options.connections, options.size, options.core), options.first))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What a request costs with 1, 2 and 4 workers: CPU of the workers and of their supervisor.
+"""What a request costs with 1, 2 and 4 workers, of what it costs a single process.
 
-The workers share one core, and the gateway has the other. By default one worker after the other gets the requests of a window, so that it
-and the core are as busy as with one worker, and the CPU that the others spend on what it shares is counted.
+Each worker gets as many requests a second as the single process, at the same time and on the same core. The gateways have the other one.
 """
 
 from __future__ import annotations
@@ -66,46 +65,57 @@ def processes(workers: int, supervisor: int) -> tuple[list[int], list[int]]:
     return ([supervisor], []) if workers == 1 else (children(supervisor), [supervisor])
 
 
+class Serving:
+    """A picker of one or several workers, and its gateway."""
+
+    def __init__(self, stack: ExitStack, python: str, workers: int, port: int, options: argparse.Namespace) -> None:
+        served, supervisor = stack.enter_context(supervised(python, workers, port))
+        pace = Pace(options.rate * workers, options.seconds, 4 * workers, 1024, GATEWAY_CORE)
+        self.gateway = PacedGateway(served, pace, next(_prompts))
+        stack.callback(self.gateway.stop)
+        self.workers, others = processes(workers, supervisor)
+        self._all = (*self.workers, *others)
+        self._used = 0.0
+
+    def begin(self) -> None:
+        """Begin a window."""
+        self._used = sum(map(cpu_seconds, self._all))
+        self.gateway.begin()
+
+    def cost(self) -> float:
+        """CPU seconds per request of the window, of the workers and their supervisor."""
+        requests = self.gateway.requests()
+        return (sum(map(cpu_seconds, self._all)) - self._used) / requests
+
+
+def compared(workers: int, port: int, options: argparse.Namespace) -> tuple[list[float], float, float]:
+    """The cost of each window, of that with one worker at the same time; its median in seconds; MiB of a worker."""
+    with ExitStack() as stack:
+        one, many = (Serving(stack, options.python, count, port, options) for count in (1, workers))
+        found = []
+        for number in range(options.rounds + 1):
+            for serving in (one, many)[:: (-1) ** number]:
+                serving.begin()
+            alone, cost = one.cost(), many.cost()
+            if number:  # the first is for warming up
+                found.append((cost / alone, cost))
+        memory = sum(map(resident_mebibytes, many.workers)) / workers
+    return [ratio for ratio, _ in found], statistics.median(cost for _, cost in found), memory
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.workers", description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="the interpreter for which endpick is installed")
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second (%(default)s)")
-    parser.add_argument(
-        "--load",
-        choices=("turns", "each", "together"),
-        default="turns",
-        help="who gets the requests of a window: one worker, each, or all together (%(default)s)",
-    )
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
+    parser.add_argument("--rate", type=float, default=250.0, help="requests a second of each worker (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    found: dict[int, list[tuple[float, float, float]]] = {}
-    with model_server(GATEWAY_CORE) as port, awake(WORKER_CORE), ExitStack() as stack:
-        running = []
+    print("| workers | CPU, of that of one | µs per request | MiB per worker |\n|---|---|---|---|")
+    with model_server(GATEWAY_CORE) as port, awake(WORKER_CORE):
         for workers in (1, 2, 4):
-            served, supervisor = stack.enter_context(supervised(options.python, workers, port))
-            rate = options.rate * workers if options.load == "each" else options.rate
-            groups = workers if options.load == "turns" else 1
-            pace = Pace(rate, options.seconds, 4 * workers, 1024, GATEWAY_CORE, groups)
-            gateway = PacedGateway(served, pace, next(_prompts))
-            stack.callback(gateway.stop)
-            running.append((workers, gateway, *processes(workers, supervisor)))
-        for number in range(options.rounds + 1):
-            for workers, gateway, serving, others in running[:: (-1) ** number]:
-                before, aside = sum(map(cpu_seconds, (*serving, *others))), sum(map(cpu_seconds, others))
-                gateway.begin()
-                requests = gateway.requests()
-                used, beside = sum(map(cpu_seconds, (*serving, *others))) - before, sum(map(cpu_seconds, others)) - aside
-                memory = sum(map(resident_mebibytes, serving)) / len(serving)
-                if number:  # the first is for warming up
-                    found.setdefault(workers, []).append((used / requests * 1e6, beside / requests * 1e6, memory))
-    print("| workers | CPU, of that of one | µs per request | of it the supervisor | MiB per worker |\n|---|---|---|---|---|")
-    for workers, samples in sorted(found.items()):
-        ratios = sorted(own[0] / one[0] for own, one in zip(samples, found[1], strict=True))
-        each, beside, memory = (statistics.median(column) for column in zip(*samples, strict=True))
-        low, middle, high = statistics.quantiles(ratios)
-        spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-        print(f"| {workers} | {spread} | {each:.0f} | {beside:.0f} | {memory:.0f} |")
+            ratios, cost, memory = compared(workers, port, options)
+            low, middle, high = statistics.quantiles(ratios)
+            print(f"| {workers} | {middle:.2f} ({low:.2f} to {high:.2f}) | {cost * 1e6:.0f} | {memory:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

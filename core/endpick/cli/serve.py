@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PORT = click.IntRange(0, 65535)
 _MAX_WORKERS = 128
-_STORES = ("valkey", "valkeys", "unix", "local", "file")
+_STORES = ("valkey", "valkeys", "redis", "rediss", "unix", "local", "file")
 
 
 class _Workers(click.ParamType[int]):

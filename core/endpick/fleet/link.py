@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Coroutine, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import Parameters
@@ -17,6 +17,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import FleetPlan
 
+T = TypeVar("T")
 _log = logging.getLogger("endpick.fleet")
 
 SYNC_SECONDS: Final = 0.05
@@ -186,9 +187,9 @@ class FleetLink:
             await self._publish(self._exchange.message(MessageKind.SAVED, to=to))
 
     async def _publish(self, message: bytes) -> bool:
-        problem = await _problem(self._publish_seconds, self._stored.publish(message))
-        if problem is not None:
-            self._cut_off(problem)
+        answer = await _asked(self._publish_seconds, self._stored.publish(message))
+        if isinstance(answer, _Problem):
+            self._cut_off(answer)
             return False
         self.bytes_sent += len(message)
         return True
@@ -198,23 +199,17 @@ class FleetLink:
         for piece in self._exchange.snapshot():
             pieces.append(piece)
             await asyncio.sleep(0)  # requests come first
-        problem = await _problem(_SNAPSHOT_SECONDS, self._stored.save(name, encode_snapshot(pieces)))
-        if problem is not None:
-            _log.warning("no snapshot is kept for other pickers: %s", problem)
-        return problem is None
+        answer = await _asked(_SNAPSHOT_SECONDS, self._stored.save(name, encode_snapshot(pieces)))
+        if isinstance(answer, _Problem):
+            _log.warning("no snapshot is kept for other pickers: %s", answer)
+            return False
+        return True
 
     async def _restore(self, name: str) -> None:
-        loaded: list[bytes] = []
-
-        async def load() -> None:
-            snapshot = await self._stored.load(name)
-            if snapshot:
-                loaded.append(snapshot)
-
-        problem = await _problem(_SNAPSHOT_SECONDS, load())
-        if problem is not None:
-            _log.warning("the snapshot of other pickers cannot be read: %s", problem)
-        for snapshot in loaded:
+        snapshot = await _asked(_SNAPSHOT_SECONDS, self._stored.load(name))
+        if isinstance(snapshot, _Problem):
+            _log.warning("the snapshot of other pickers cannot be read: %s", snapshot)
+        elif snapshot:
             restored = set()
             for key in self._exchange.restore(snapshot):
                 restored.add(key)
@@ -228,15 +223,20 @@ class FleetLink:
         self._exchange.cut_off()
 
 
-async def _problem(seconds: float, call: Coroutine[object, object, None]) -> str | None:
-    """The failure of the store, or None."""
+class _Problem(str):
+    """What went wrong in the store."""
+
+    __slots__ = ()
+
+
+async def _asked(seconds: float, call: Coroutine[object, object, T]) -> T | _Problem:
+    """The answer of the store."""
     try:
         async with asyncio.timeout(seconds):
-            await call
+            return await call
     except TimeoutError:
-        return f"the state store does not answer within {seconds:g} s"
+        return _Problem(f"the state store does not answer within {seconds:g} s")
     except ConnectionError as error:
-        return str(error)
+        return _Problem(error)
     except PLUGIN_ERRORS as error:
-        return describe_error(error)
-    return None
+        return _Problem(describe_error(error))

@@ -19,7 +19,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.keys import PREFIX_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
 from endpick.api.request import InferenceRequest, JSONValue
-from endpick.api.request_control import ResponseEnd
+from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.telemetry import FaultRecord
@@ -29,6 +29,7 @@ from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, name
 
 VERSION = 2
 _FIRST_ERROR = 400
+_FIRST_SERVER_ERROR = 500
 SUBSET = "subset"  # in place of an instance: the gateway's subset hint
 
 
@@ -199,6 +200,11 @@ class DecisionRecord:
         """False for a routed request, and for a direct response that is no error."""
         return self.status is not None and self.status >= _FIRST_ERROR
 
+    @property
+    def has_failed(self) -> bool:
+        """True if it was refused, or its response failed."""
+        return self.is_refused or (self.outcome is not None and is_failure(self.outcome.cause, self.outcome.status))
+
     def concerns(self, endpoint: str) -> bool:
         """True if the endpoint, with or without its namespace, was in the pool."""
         known = () if self.snapshot is None else self.snapshot.endpoints
@@ -236,6 +242,11 @@ class DecisionRecord:
             None if usage is None else usage.completion_tokens,
             None if usage is None else usage.cached_tokens,
         )
+
+
+def is_failure(cause: str, status: int) -> bool:
+    """True for a response that broke off, or a server error. Its decision is always recorded."""
+    return status >= _FIRST_SERVER_ERROR or cause == TerminationCause.ERROR
 
 
 class DecisionLog(Protocol):

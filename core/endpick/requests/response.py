@@ -23,18 +23,16 @@ from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.compressed_body import IDENTITY, CompressedUsage, decoder_of
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import CloseCause
-from endpick.requests.record import DecisionLog, DecisionRecord, Why
+from endpick.requests.record import DecisionLog, DecisionRecord, Why, is_failure
 from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.requests.restored_names import ModelNameRestorer
 
 _STATUS_DIGITS: Final = 3
-_FIRST_SERVER_ERROR: Final = 500
 _NO_USAGE: Final = UsageReader()
 _UNAVAILABLE: Final = 503
 UPSTREAM_TIME: Final = "x-envoy-upstream-service-time"  # Envoy sets it on responses of the model server only
 UNNAMED_ERROR: Final = "unnamed"
 _OPEN: Final = BreakerState.OPEN
-_ERROR: Final = TerminationCause.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +298,7 @@ class TrackedExchange:
     def _finish_record(self, decisions: DecisionLog, end: ResponseEnd) -> None:
         record = self.record
         if record is None:
-            if end.status < _FIRST_SERVER_ERROR and end.cause is not _ERROR:
+            if not is_failure(end.cause, end.status):
                 return
             record = DecisionRecord.of(self._request, self.plan, Why.ERROR)
             record.destinations = self._destinations

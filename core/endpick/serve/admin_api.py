@@ -29,7 +29,7 @@ from endpick.host.instance import Instance
 from endpick.host.planning.changes import masked, parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
 from endpick.host.planning.plan import Plan
-from endpick.requests.record import document_of, is_missing, to_json, to_time
+from endpick.requests.record import Why, document_of, is_missing, to_json, to_time
 from endpick.serve.active_plan import ActivePlan
 from endpick.serve.decisions import DecisionRecords
 from endpick.serve.drift import Drift
@@ -116,7 +116,7 @@ class AdminAPI:
         records = [
             record
             for record in self._sources.records.latest()
-            if (why is None or record.why == why) and (endpoint is None or record.concerns(endpoint))
+            if (why in (None, record.why) or (why == Why.ERROR and record.has_failed)) and (endpoint is None or record.concerns(endpoint))
         ][:limit]
         values = "values" in query
         return lambda: {"decisions": _in_pieces(document_of(record, values=values) for record in records)}
@@ -325,7 +325,7 @@ def _endpoint(generation: Generation, row: int, adapters: Mapping[str, TypeAdapt
 
 _DECISIONS_QUERY: Final = {
     "limit": f"At most this many; {DEFAULT_LIMIT} by default, {MAX_LIMIT} at most.",
-    "why": "Only `sampled`, `asked`, `traced` or `error`.",
+    "why": "Only `sampled`, `asked`, `traced` or `error`, which is every failure, sampled or not.",
     "endpoint": "Only decisions that knew this endpoint.",
     "values": "Anything: include the data of the endpoints, which makes the answer long.",
 }

@@ -286,7 +286,7 @@ def _why_not_started(instance: Instance, error: BaseException, timeout_seconds: 
     if timeout_seconds is not None:
         return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
     if isinstance(error, ConfigurationError):
-        return instance_failed(Code.E0706, instance, f"cannot start: {error}")
+        return instance_failed(Code.E0706, instance, f"cannot start: {error}", error.repair)
     return instance_failed(Code.E0706, instance, f"failed to start: {describe_error(error)}")
 
 

@@ -95,4 +95,4 @@ async def test_doctor_asks_a_serving_process(fixture_project, folder, run_cli):
     assert "suspect (faulty.raises, faulty-scorers 2.3) is left out for" in ill.stdout
     assert told["serving"]["ready"] is True
     assert len(told["serving"]["remarks"]) == 1
-    assert f"{url} is not ready\nno answer:" in gone.stdout
+    assert f"{url} is not ready\nno answer from {url}: " in gone.stdout

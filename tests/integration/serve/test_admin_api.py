@@ -90,6 +90,14 @@ async def test_every_path_answers(folder):
         assert {path.replace("{id}", "one").strip("/") for path in documented} == {path.partition("?")[0] for path in PATHS}
 
 
+async def test_failures_are_found_although_they_were_sampled(folder):
+    (folder / "endpoints.yaml").write_text(ENDPOINTS.replace("size: big", "size: tiny"))
+    async with serving(folder, "--decision-sampling=1") as picker:
+        await recorded(picker, "refused")
+        found = (await get(picker, "decisions?why=error"))[1]["decisions"]
+        assert [(one["id"], one["why"], one["status"]) for one in found] == [("refused", "sampled", 429)]
+
+
 async def test_reloads_are_listed_with_their_changes(folder):
     async with serving(folder) as picker:
         (folder / "config.yaml").write_text(CONFIG.replace("weight: 3", "weight: 0.5"))

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from endpick.api import InferenceRequest
+from endpick.api import InferenceRequest, ResponseEnd, TerminationCause
 from endpick.host.hooks import HookRegistry
 from endpick.host.telemetry import Throttle
+from endpick.requests.model import Refused
 from endpick.requests.record import DecisionRecord, Snapshot, Why, document_of
 from endpick.serve.decisions import DecisionFile, DecisionRecords, RecordSettings, Ring
 from endpick.serve.metrics import EndpickMetrics
@@ -35,6 +36,18 @@ def a_record(number: int = 0, *, why: Why = Why.SAMPLED, cells: int = 0) -> Deci
         members = pool(size=cells).generation.endpoints
         record.snapshot = Snapshot(members, 0.0, {"queue": (np.zeros(cells), None)})
     return record
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "has_failed"),
+    [("natural", 200, False), ("client-disconnect", 0, False), ("natural", 429, False), ("natural", 503, True), ("error", 200, True)],
+)
+def test_failed_responses_are_told_from_others(cause, status, has_failed):
+    record = a_record()
+    record.ended(ResponseEnd(TerminationCause(cause), status, None, 0, 0.1, None))
+    assert record.has_failed is has_failed
+    record.refused(Refused(503, "Unavailable", "no endpoint"))
+    assert record.has_failed
 
 
 def test_ring_keeps_the_latest():

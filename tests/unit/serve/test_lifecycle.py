@@ -70,8 +70,10 @@ async def test_started_instances_are_stopped_after_a_failure(log):
 
 @pytest.mark.asyncio
 async def test_configuration_error_is_shown_in_the_plugins_words(log):
-    with pytest.raises(StartRefused, match=r"^'a' cannot start: no file at x\.yaml$"):
-        await start_instances([instance(Recording("a", log, start=ConfigurationError("no file at x.yaml")))])
+    broken = Recording("a", log, start=ConfigurationError("no file at x.yaml", "write it"))
+    with pytest.raises(StartRefused, match=r"^'a' cannot start: no file at x\.yaml$") as refused:
+        await start_instances([instance(broken)])
+    assert refused.value.diagnostics[0].help == "write it"
 
 
 @pytest.mark.asyncio

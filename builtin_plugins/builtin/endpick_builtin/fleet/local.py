@@ -149,12 +149,13 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
 
 def _make(folder: Path) -> None:
     """Raises ConfigurationError."""
+    repair = "name a folder that the user of this process can write to, in --state-url or the parameters"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        raise ConfigurationError(f"the folder {folder} cannot be made: {error.strerror}", repair) from error
     if not os.access(folder, os.W_OK):
-        raise ConfigurationError(f"the folder {folder} cannot be written to")
+        raise ConfigurationError(f"the folder {folder} cannot be written to", repair)
 
 
 async def _write(path: Path, snapshot: bytes) -> None:
