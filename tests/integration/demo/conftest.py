@@ -15,8 +15,9 @@ class ProcessTable:
     """Linux's /proc, as far as a test needs it."""
 
     def children_of(self, pid: int) -> set[int]:
-        """Living children of a process."""
-        return {child for child, (state, parent) in self._read().items() if parent == pid and state != "Z"}
+        """Living children of a process, without the fork server of the tests, which stays."""
+        children = {child for child, (state, parent) in self._read().items() if parent == pid and state != "Z"}
+        return {child for child in children if "fork_server.py" not in self.command(child)}
 
     def running_in(self, folder: Path) -> set[int]:
         """Living processes that were started in a folder or below, whichever process is their parent by now."""
@@ -32,7 +33,10 @@ class ProcessTable:
 
     def command(self, pid: int) -> str:
         """The command line of a process, arguments separated by spaces."""
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
 
     def _read(self) -> dict[int, tuple[str, int]]:
         table = {}
