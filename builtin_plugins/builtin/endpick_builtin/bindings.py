@@ -1,4 +1,4 @@
-"""What the ids that clients choose are bound to, the same at all pickers."""
+"""Bindings of client ids to endpoints or revisions, shared between pickers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _read: Final = msgspec.msgpack.Decoder(dict[str, tuple[str, float]]).decode
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an id is bound to: an endpoint or a revision, by name."""
+    """The endpoint or revision of an id."""
 
     name: str
     bound_at: float
@@ -43,7 +43,7 @@ class Bindings:
         return len(self._kept)
 
     def name_of(self, chosen: str) -> str | None:
-        """What an id is bound to, or None."""
+        """The bound name, or None."""
         binding = self._kept.get(kept_id(chosen))
         return None if binding is None or self._clock() - binding.bound_at > self._ttl else binding.name
 
@@ -83,13 +83,13 @@ class Bindings:
         return {key: (self._kept[key].name, now - self._kept[key].bound_at) for key in chosen}
 
     def untold(self) -> dict[str, tuple[str, float]]:
-        """Name and age of what was bound since the last call."""
+        """Name and age by the ids that were bound since the last call."""
         keys, self._untold = self._untold, {}
         return self.ages(keys)
 
 
 class LearntBindings(LearntState):
-    """A plugin whose bindings are its learnt state."""
+    """Bindings as learnt state."""
 
     _bindings: Bindings
 

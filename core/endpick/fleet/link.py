@@ -224,7 +224,7 @@ class FleetLink:
 
 
 class _Problem(str):
-    """What went wrong in the store."""
+    """A failure of the store."""
 
     __slots__ = ()
 

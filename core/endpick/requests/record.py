@@ -245,7 +245,7 @@ class DecisionRecord:
 
 
 def is_failure(cause: str, status: int) -> bool:
-    """True for a response that broke off, or a server error. Its decision is always recorded."""
+    """True for broken responses and server errors. Their decisions are always recorded."""
     return status >= _FIRST_SERVER_ERROR or cause == TerminationCause.ERROR
 
 
