@@ -1,4 +1,4 @@
-"""What a request costs with 1, 2 and 4 workers, of what it costs a single process.
+"""What a request costs 1, 2 and 4 workers, divided by what it costs a single process.
 
 Each worker gets as many requests a second as the single process, at the same time and on the same core. The gateways have the other one.
 """
@@ -89,7 +89,7 @@ class Serving:
 
 
 def compared(workers: int, port: int, options: argparse.Namespace) -> tuple[list[float], float, float]:
-    """The cost of each window, of that with one worker at the same time; its median in seconds; MiB of a worker."""
+    """The cost in each window, divided by that of a single process; its median in seconds; MiB per worker."""
     with ExitStack() as stack:
         one, many = (Serving(stack, options.python, count, port, options) for count in (1, workers))
         found = []
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    print("| workers | CPU, of that of one | µs per request | MiB per worker |\n|---|---|---|---|")
+    print("| workers | CPU, divided by that of one process | µs per request | MiB per worker |\n|---|---|---|---|")
     with model_server(GATEWAY_CORE) as port, awake(WORKER_CORE):
         for workers in (1, 2, 4):
             ratios, cost, memory = compared(workers, port, options)

@@ -76,11 +76,10 @@ class Bindings:
         """All ids, the oldest first."""
         return list(self._kept)
 
-    def ages(self, keys: Iterable[str] | None = None) -> dict[str, tuple[str, float]]:
-        """Name and age by these ids, or by all, the oldest first."""
-        now = self._clock()
-        chosen = self._kept if keys is None else [key for key in keys if key in self._kept]
-        return {key: (self._kept[key].name, now - self._kept[key].bound_at) for key in chosen}
+    def ages(self, keys: Iterable[str]) -> dict[str, tuple[str, float]]:
+        """Name and age by those of the ids that are still bound."""
+        now, kept = self._clock(), self._kept
+        return {key: (kept[key].name, now - kept[key].bound_at) for key in keys if key in kept}
 
     def untold(self) -> dict[str, tuple[str, float]]:
         """Name and age by the ids that were bound since the last call."""

@@ -207,7 +207,7 @@ async def test_an_unusable_url_is_refused(url, problem):
 
 
 async def test_a_ca_is_refused_where_nothing_is_encrypted(tmp_path):
-    with pytest.raises(ValueError, match="caFile is for valkeys://"):
+    with pytest.raises(ValueError, match="valkey:// is not encrypted, so caFile has no effect; write valkeys://"):
         ValkeyParameters(url="valkey://localhost", caFile=tmp_path / "ca")
 
 

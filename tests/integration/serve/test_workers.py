@@ -137,10 +137,14 @@ async def test_one_worker_polls_for_all(folder, scorer):
             return tuple([await workers.sample("endpick_polls_total", worker, event=event) for event in ("made", "reported")])
 
         await workers.both("endpick_fleet_peers", 1)
-        began = await polls(1)
-        await until(lambda: _reaches(polls(1), began[1] + 40), "worker 1 received what worker 0 polled")
-        made, reported = (now - before for now, before in zip(await polls(1), began, strict=True))
-        assert made < reported / 2, "once a second on a quiet machine, not twenty times"
+
+        async def polls_once_a_second() -> bool:  # not twenty times; on a busy machine values may come late for a while
+            began = await polls(1)
+            await until(lambda: _reaches(polls(1), began[1] + 40), "worker 1 received what worker 0 polled")
+            made, reported = (now - before for now, before in zip(await polls(1), began, strict=True))
+            return made <= reported / 8
+
+        await until(polls_once_a_second, "worker 1 leaves the polls to worker 0", 60.0)
 
         hung = children(picker.process.pid, "endpick serve")[0]
         os.kill(hung, signal.SIGSTOP)

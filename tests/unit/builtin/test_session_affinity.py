@@ -227,6 +227,6 @@ def test_of_two_pickers_bindings_the_later_one_counts():
     bindings = Bindings(1000.0, 1000.0, 10, PluginContext(clock=lambda: now))
     bindings.merge({"late": ("new", 50.0), "same": ("b", 50.0)})
     bindings.merge({"late": ("old", 100.0), "same": ("a", 49.5), "only": ("old", 100.0)})
-    assert bindings.ages() == {"late": ("new", 50.0), "same": ("b", 50.0), "only": ("old", 100.0)}
+    assert bindings.ages(bindings.keys()) == {"late": ("new", 50.0), "same": ("b", 50.0), "only": ("old", 100.0)}
     bindings.merge({"late": ("newer", 10.0)})
     assert bindings.ages(["late"]) == {"late": ("newer", 10.0)}

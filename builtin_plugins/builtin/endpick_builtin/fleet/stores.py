@@ -79,8 +79,9 @@ class ValkeyParameters(PasswordParameters):
 
     @model_validator(mode="after")
     def _encrypts(self) -> Self:
-        if self.ca_file is not None and urlsplit(self.url).scheme not in _ENCRYPTED:
-            raise ValueError("caFile is for valkeys:// and rediss://, and the url has another scheme")
+        scheme = urlsplit(self.url).scheme
+        if self.ca_file is not None and scheme not in _ENCRYPTED:
+            raise ValueError(f"{scheme}:// is not encrypted, so caFile has no effect; write {_ENCRYPTED[0]}://, or remove caFile")
         return self
 
 
