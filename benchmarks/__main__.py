@@ -45,14 +45,12 @@ BENCHMARKS = {
     ),
     "request": Benchmark("The default profile without sockets, 1 to 1000 endpoints", ("request",), 180),
     "flow_control": Benchmark("Flow control: nothing waits, ten thousand wait", ("flow_control",), 180),
-    "instructions": Benchmark("Instructions per request", ("instructions",), 1500, needs="valgrind: apt-get install valgrind"),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),
     "scraped": Benchmark("What scraping /metrics costs requests", ("scraped", "--rounds", "3"), 120),
     "startup": Benchmark("The command line", ("startup", "--runs", "7"), 120),
     "start": Benchmark("From the start to the first decision, and memory when idle", ("start",), 120),
-    "limits": Benchmark("What the limits cost on the normal path", ("limits",), 180),
-    "large_bodies": Benchmark("The largest request bodies: parsing, rendering, another model", ("large_bodies",), 120),
+    "large_forms": Benchmark("The worst forms, and requests beside them", ("large_forms",), 120),
 }
 
 

@@ -62,10 +62,17 @@ def test_the_boundary_may_be_quoted(written, boundary):
         (HEADERS, form({"model": "m"}, boundary="another"), "the body has no form field"),
         (HEADERS, f"--{BOUNDARY}\r\nno end".encode(), "the body has no form field"),
         (HEADERS, b"\0" * 1000, "the body has no form field"),
+        (HEADERS, form({"x" * 8192: "m"}), "the head of a part is longer than 8192 bytes"),
     ],
 )
 def test_a_body_that_is_no_form_is_refused(headers, body, reason):
     assert PARSER.parse("/v1/images/edits", headers, body) == Rejection(f"error parsing multipart form: {reason}", status=400)
+
+
+def test_a_field_begins_its_line():
+    elsewhere = f'--{BOUNDARY}\r\nX-Note: content-disposition: form-data; name="model"\r\n\r\nm\r\n'.encode()
+
+    assert PARSER.parse("/v1/images/edits", HEADERS, elsewhere + form({"prompt": "p"})).model == ""
 
 
 def test_speech_is_text_and_needs_its_input():

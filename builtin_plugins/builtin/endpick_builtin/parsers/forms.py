@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 _BOUNDARY: Final = re.compile(r'multipart/form-data\s*;.*?\bboundary=(?:"([^"]+)"|([^\s;,]+))', re.IGNORECASE | re.DOTALL)
-_NAME: Final = re.compile(rb'content-disposition:[^\r\n]*?;\s*name="([^"\r\n]*)"', re.IGNORECASE)
-_FILE: Final = re.compile(rb"content-disposition:[^\r\n]*?;\s*filename", re.IGNORECASE)
+_NAME: Final = re.compile(rb'^content-disposition:[^\r\n]*?;[ \t]*name="([^"\r\n]*)"', re.IGNORECASE | re.MULTILINE)
+_FILE: Final = re.compile(rb"^content-disposition:[^\r\n]*?;[ \t]*filename", re.IGNORECASE | re.MULTILINE)
 MAX_PARTS: Final = 1000
+MAX_HEAD_BYTES: Final = 8 << 10
 _MAX_TEXT_BYTES: Final = 1 << 20
 
 
@@ -17,7 +18,7 @@ class Form:
     """The text fields of a body: name to text."""
 
     def __init__(self, content_type: str, body: bytes) -> None:
-        """Raises ValueError if this is not a form."""
+        """Raises ValueError if this is not a form, or if the head of a part is too long."""
         found = _BOUNDARY.match(content_type.strip())
         if found is None:
             raise ValueError("the content-type is not multipart/form-data with a boundary")
@@ -42,10 +43,15 @@ class Form:
         for _ in range(MAX_PARTS):
             head = at + len(self._delimiter)
             at = self._body.find(b"\r\n" + self._delimiter, head)
-            start = self._body.find(b"\r\n\r\n", head, at) + 4
-            if at < 0 or start < 4:
+            if at < 0:
                 return
-            named = _NAME.search(self._body, head, start)
-            if named is not None and not _FILE.search(self._body, head, start) and at - start <= _MAX_TEXT_BYTES:
+            start = self._body.find(b"\r\n\r\n", head, min(at, head + MAX_HEAD_BYTES)) + 4
+            if start < 4 and at - head > MAX_HEAD_BYTES:
+                raise ValueError(f"the head of a part is longer than {MAX_HEAD_BYTES} bytes")
+            if start < 4:
+                return
+            lines = self._body[head:start]
+            named = _NAME.search(lines)
+            if named is not None and not _FILE.search(lines) and at - start <= _MAX_TEXT_BYTES:
                 yield named[1].decode(errors="replace"), start, at
             at += 2
