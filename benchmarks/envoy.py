@@ -26,9 +26,9 @@ from benchmarks.extproc.served import SESSIONS, contestants, served
 from benchmarks.model_server import CHUNKS, model_server
 from endpick.api import Endpoint
 from endpick.extproc.messages import DESTINATION_HEADER
-from endpick.gateway.eds import write_eds
-from endpick.gateway.envoy import find_envoy
-from endpick.gateway.envoy_config import EnvoySettings, bootstrap
+from endpick.serve.eds import write_eds
+from endpick_gateway.envoy import find_envoy
+from endpick_gateway.envoy_config import EnvoySettings, bootstrap
 
 BODIES = {"1 KB": chat(1024), f"1 KB + {CHUNKS} chunks": chat(1024, stream=True), "16 KB": chat(16 * 1024)}
 _READY_SECONDS = 20.0

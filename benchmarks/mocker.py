@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from endpick.simulation.figures import tpot, ttft
-from endpick.simulation.pool import PoolSettings
-from endpick.simulation.run import run
-from endpick.simulation.settings import EngineSettings, Timing
-from endpick.simulation.trace import TraceRequest
-from endpick.simulation.workload import read_workload
+from endpick_lab.figures import tpot, ttft
+from endpick_lab.pool import PoolSettings
+from endpick_lab.run import run
+from endpick_lab.settings import EngineSettings, Timing
+from endpick_lab.trace import TraceRequest
+from endpick_lab.workload import read_workload
 
 BLOCK, BLOCKS, SEQUENCES, BATCHED = 64, 4000, 64, 2048
 LOADS = (2.0, 6.0, 10.0)

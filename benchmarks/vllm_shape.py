@@ -17,10 +17,10 @@ from random import Random
 import aiohttp
 import numpy as np
 
-from endpick.simulation.engine import GenerationRequest, TokenUsage
-from endpick.simulation.pool import Followed, PooledServer
-from endpick.simulation.settings import EngineSettings, Timing
-from endpick.simulation.virtual_time import VirtualLoop
+from endpick_lab.engine import GenerationRequest, TokenUsage
+from endpick_lab.pool import Followed, PooledServer
+from endpick_lab.settings import EngineSettings, Timing
+from endpick_lab.virtual_time import VirtualLoop
 
 BLOCK, BLOCKS, SEQUENCES = 32, 256, 4
 PROMPT, ANSWER = 1600, 16

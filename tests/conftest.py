@@ -22,7 +22,7 @@ from installing import only_one_at_a_time, pip_install, shared_directory
 
 PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
 REPOSITORY = Path(__file__).parents[1]
-SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins" / "builtin")
+SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins" / "builtin", *sorted((REPOSITORY / "extras").iterdir()))
 GROUP = "endpick.plugins.v1"
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"

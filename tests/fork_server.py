@@ -30,7 +30,7 @@ IMPORTED = (
     "endpick.cli.new",
     "endpick.serve.main",
     "endpick.serve.process",
-    "endpick.simulation.server",
+    "endpick_lab.server",
     "endpick.testing.kit",
     "endpick.transport.h2.server",
     "prometheus_client",

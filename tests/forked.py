@@ -24,7 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-SOURCES = tuple(Path(__file__).parents[1] / name for name in ("core", "builtin_plugins/builtin"))
+SOURCES = tuple(
+    Path(__file__).parents[1] / name for name in ("core", "builtin_plugins/builtin", "extras/gateway", "extras/lab", "extras/migrate")
+)
 _SPEC = importlib.util.find_spec("endpick")
 AVAILABLE = sys.platform == "linux" and _SPEC is not None and (_SPEC.origin or "").startswith(str(SOURCES[0]))
 """A compiled endpick is started as its users start it."""

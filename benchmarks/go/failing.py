@@ -22,10 +22,10 @@ from aiohttp import web
 from benchmarks.extproc.plan import CONFIG, endpoints_file
 from benchmarks.go.pickers import MISSING, add_options, commands, started
 from endpick.api import Endpoint
-from endpick.gateway.eds import write_eds
-from endpick.gateway.envoy import find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import EDS_FILE, start_envoy
+from endpick.serve.eds import write_eds
+from endpick_gateway.envoy import find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import EDS_FILE, start_envoy
 
 SERVERS = 3
 CLIENTS = 8

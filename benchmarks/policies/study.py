@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.policies import ORACLE, POLICIES, plan_of
-from endpick.simulation.figures import Figures, figures_of
-from endpick.simulation.pool import Failure, PoolSettings, Trouble
-from endpick.simulation.run import run
-from endpick.simulation.settings import EngineSettings
-from endpick.simulation.trace import TraceRequest, read_trace, spread
-from endpick.simulation.workload import read_workload
+from endpick_lab.figures import Figures, figures_of
+from endpick_lab.pool import Failure, PoolSettings, Trouble
+from endpick_lab.run import run
+from endpick_lab.settings import EngineSettings
+from endpick_lab.trace import TraceRequest, read_trace, spread
+from endpick_lab.workload import read_workload
 
 SUBJECT = "predicted latency"
 WINDOW_SECONDS = 200.0

@@ -17,7 +17,7 @@ import pytest
 from docs.page_plugins import distribution_of
 from docs.pages import ROOT, TUTORIAL, Block, all_blocks, blocks, named, pages
 from docs.replay import Shell, as_shown, commands
-from endpick.cli.main import VERBS, main
+from endpick.cli.main import main
 
 NOT_REPLAYED = "not replayed, "
 INSTALLED_FOR = re.compile(r"with ([a-z-]+)")
@@ -43,7 +43,7 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribut
     def for_block(block: Block) -> Shell:
         wanted = INSTALLED_FOR.fullmatch(block.mark)
         projects = [] if wanted is None else [of_page(block.page) if wanted[1] == "page" else fixture_project(wanted[1])]
-        path = [*projects, ROOT / "core", ROOT / "builtin_plugins" / "builtin"]
+        path = [*projects, ROOT / "core", ROOT / "builtin_plugins" / "builtin", *sorted((ROOT / "extras").iterdir())]
         terminal.environment = {
             "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(map(str, path)),
@@ -86,7 +86,7 @@ def parse_problem(arguments: list[str]) -> str | None:
     """Why `endpick` rejects these arguments; None if verb and options exist."""
     if arguments[0].startswith("-"):
         return None
-    verb = main.get_command(click.Context(main), arguments[0]) if arguments[0] in VERBS else None
+    verb = main.get_command(click.Context(main), arguments[0])
     if verb is None:
         return f"no verb {arguments[0]}"
     try:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from docs.pages import ROOT, all_blocks, blocks, named, pages
-from endpick.cli.main import VERBS
+from endpick.cli.verbs import HOST_VERBS, installed_verbs
 
 LANGUAGES = {"yaml", "console", "python", "toml", "json", "text", "{toctree}"}
 MARKETING = re.compile(r"\b(blazing|seamless\w*|effortless\w*|world-class|cutting-edge|simply|easily|powerful)\b", re.IGNORECASE)
-MOST_WORDS = 55_000
+MOST_WORDS = 22_000  # of pages by hand: the reference has as many as the docstrings
 PAGES = [page for page in pages() if "docs" in page.parts]
 
 
@@ -55,8 +55,8 @@ def test_pages_use_known_languages_only():
     assert [block.name for page in pages() for block in blocks(page) if block.language not in LANGUAGES] == []
 
 
-def test_pages_stay_short():
-    tokens = (token for page in PAGES for token in page.read_text(encoding="utf-8").split())
+def test_pages_by_hand_stay_short():
+    tokens = (token for page in PAGES if "reference" not in page.parts for token in page.read_text(encoding="utf-8").split())
     assert sum(any(character.isalnum() for character in token) for token in tokens) <= MOST_WORDS
 
 
@@ -92,7 +92,7 @@ def test_contributing_lists_every_make_target():
 
 def test_the_changelog_names_every_verb():
     words = set(re.findall(r"`(?:endpick )?([a-z-]+)`", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
-    assert set(VERBS) <= words
+    assert {*HOST_VERBS, *installed_verbs().verbs} <= words
 
 
 def test_every_page_is_reachable_from_the_index():

@@ -11,11 +11,11 @@ from statistics import fmean
 import aiohttp
 import pytest
 
-from endpick.simulation.pool import PoolSettings
-from endpick.simulation.run import Observed, run
-from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
-from endpick.simulation.trace import TraceRequest
+from endpick_lab.pool import PoolSettings
+from endpick_lab.run import Observed, run
+from endpick_lab.server import serve
+from endpick_lab.settings import EngineSettings, ServerSettings, Timing
+from endpick_lab.trace import TraceRequest
 
 ENGINE = EngineSettings(kv_blocks=400, block_size=64, max_model_len=16_384, timing=Timing(0.000_1, 0.02, 0.01))
 REQUESTS = 40

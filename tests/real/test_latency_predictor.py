@@ -13,8 +13,8 @@ import aiohttp
 import orjson
 import pytest
 
-from endpick.simulation.demo.processes import Children
 from endpick_builtin.producers.latency_service import MAX_ROWS
+from endpick_lab.demo.processes import Children
 from integration.serve.gateway import Gateway, running_gateway, until
 from real.servers import free_port
 

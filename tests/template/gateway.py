@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from endpick.extproc.messages import DESTINATION_HEADER
-from endpick.simulation.demo.processes import Child, Children
 from endpick.transport.methods import EXT_PROC_PATH
+from endpick_lab.demo.processes import Child, Children
 
 READY_SECONDS = 60.0
 LISTEN = (

@@ -12,7 +12,8 @@ import click
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
 from endpick.cli.llm_d_flags import FLAGS, Effect
-from endpick.cli.main import VERBS, main
+from endpick.cli.main import main
+from endpick.cli.verbs import HOST_VERBS, installed_verbs
 from endpick.diagnostics import ExitCode
 
 _Row = tuple[str, str, str, str]
@@ -52,7 +53,7 @@ completed; no plugin is imported.
 def page() -> str:
     """The page."""
     context = click.Context(main, info_name="endpick")
-    summary = table(("command", "does"), ((f"[`{name}`](#endpick-{name})", verb.summary) for name, verb in VERBS.items()))
+    summary = table(("command", "does"), ((f"[`{name}`](#endpick-{name})", summary) for name, summary in _verbs().items()))
     return markdown_page(
         "Command line",
         "All commands of `endpick`, with options, defaults and exit codes.",
@@ -62,8 +63,14 @@ def page() -> str:
         "If several apply, the smallest wins.",
         _OUTPUT,
         _COMPLETION,
-        *(_verb(name, context) for name in VERBS),
+        *(_verb(name, context) for name in _verbs()),
     )
+
+
+def _verbs() -> dict[str, str]:
+    """Those of the endpick distribution, with their summaries."""
+    extras = (verb for verb in installed_verbs().verbs.values() if verb.table.is_builtin)
+    return {name: summary for name, (_, summary) in HOST_VERBS.items()} | {verb.name: verb.summary for verb in extras}
 
 
 def _verb(name: str, parent: click.Context) -> str:
@@ -72,7 +79,7 @@ def _verb(name: str, parent: click.Context) -> str:
     context = click.Context(command, info_name=name, parent=parent)
     usage = f"```text\nendpick {name} {' '.join(command.collect_usage_pieces(context))}\n```"
     rows = _rows(name, parent)
-    earlier = (_earlier(verb, rows, parent) for verb in itertools.takewhile(lambda verb: verb != name, VERBS))
+    earlier = (_earlier(verb, rows, parent) for verb in itertools.takewhile(lambda verb: verb != name, _verbs()))
     verb, shared = next((found for found in earlier if len(found[1]) >= _MANY), ("", []))
     also = f"Options of [`{verb}`](#endpick-{verb}) that work here, too: {', '.join(row[0] for row in shared)}." if shared else ""
     text = "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))

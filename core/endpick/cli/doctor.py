@@ -12,6 +12,7 @@ import click
 from endpick import __version__
 from endpick.cli.admin_client import AdminClient, AdminError
 from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.verbs import installed_verbs
 from endpick.config.upstream import AS_OF
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.diagnostics.tables import table
@@ -34,7 +35,7 @@ def command(strict: bool, loads: bool, url: str | None, output: str) -> None:
     health = examine()
     answer = None if url is None else ask_serving(url)
     loaded = _load(health) if loads else {}
-    diagnostics = (*health.diagnostics, *(fault for _, faults in loaded.values() for fault in faults))
+    diagnostics = (*health.diagnostics, *installed_verbs().mistakes, *(fault for _, faults in loaded.values() for fault in faults))
     seconds = {candidate: taken for candidate, (taken, _) in loaded.items()}
     render = _json if output == "json" else _text
     click.echo(render(health, diagnostics, seconds, answer), nl=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import shlex
 import shutil
 import sys
@@ -18,7 +17,7 @@ import endpick.api
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import ExitCode
-from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover, find, is_valid_type, resource
+from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover, find, installed_version, is_valid_type, resource
 
 # a data source comes with a collector; a `pool-source` fetches data of the whole pool
 KINDS = (
@@ -140,19 +139,12 @@ def _refuse_taken(project: Project, candidates: tuple[Candidate, ...]) -> str | 
         offers = find(candidates, plugin_type)
         if offers:
             return f"plugin type '{plugin_type}' is taken: {offers[0].origin} is installed and offers it; choose another name"
-    installed = _installed_version(project.distribution)
+    installed = installed_version(project.distribution)
     if installed is not None:
         return f"distribution '{project.distribution}' is taken: version {installed} is installed; choose another name"
     if find_spec(project.package) is not None:
         return f"package name '{project.package}' is taken: Python imports another module by it; choose another name"
     return None
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _refuse_folder(folder: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,8 @@ import click
 from pydantic import BaseModel, TypeAdapter
 
 from endpick.cli.console import print_diagnostics
-from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, ReplayOutput, TryOutput
+from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
+from endpick.cli.verbs import HOST_VERBS, installed_verbs
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.render import SCHEMA as DIAGNOSTICS
@@ -25,20 +27,27 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
-    """Output schemas by verb."""
-    from endpick.simulation.figures import SimulateOutput
-
+    """Output schemas by verb, and those of diagnostics and decision records; imports the modules of all verbs."""
+    places = {name: place for name, (place, _) in HOST_VERBS.items()}
+    places |= {name: verb.place for name, verb in installed_verbs().verbs.items()}
+    models = {name: model for name, place in places.items() if (model := output_of(name, place)) is not None}
     return {
+        **{name: _document(model, f"endpick {name}") for name, model in models.items()},
         "diagnostics": DIAGNOSTICS,
         "decision": _document(DecisionOutput, "endpick decision record"),
         "graph": _document(Picture, "endpick graph"),
-        "replay": _document(ReplayOutput, "endpick replay"),
-        "simulate": _document(SimulateOutput, "endpick simulate"),
         "try": _document(TryOutput, "endpick try"),
         "plan": _document(PlanDocument, "endpick plan"),
         "explain": {"$schema": DIALECT, "title": "endpick explain", **TypeAdapter(list[CodeExplanation]).json_schema()},
         **{name: _document(output, f"endpick {name}") for name, output in OUTPUTS.items()},
     }
+
+
+def output_of(verb: str, place: str) -> type[BaseModel] | None:
+    """The model of a verb's JSON output: the entry of the verb in `OUTPUTS` of its module."""
+    module = importlib.import_module(place.partition(":")[0])
+    model: type[BaseModel] | None = getattr(module, "OUTPUTS", {}).get(verb)
+    return model
 
 
 def parameter_schemas(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from endpick.cli.serve_settings import ServeOptions
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
-    from endpick.gateway.eds import EdsFile
     from endpick.host.planning.plan import Plan, PlanOutcome
+    from endpick.serve.eds import EdsFile
     from endpick.serve.settings import ServeSettings
 
 
@@ -347,8 +347,8 @@ def _run(document: _Document, planning: _Planning, settings: ServeSettings, opti
 
 def _eds_file(path: Path) -> EdsFile:
     from endpick.diagnostics import Code, Diagnostic
-    from endpick.gateway.eds import EdsFile
     from endpick.serve.deployment import StartRefused
+    from endpick.serve.eds import EdsFile
 
     try:
         return EdsFile(path)

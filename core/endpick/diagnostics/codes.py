@@ -66,6 +66,10 @@ class Code(Enum):
     E0322 = "the plugin is only offered for another major version of the plugin API"
     E0323 = "llm-d has this plugin type, and this release of endpick does not"
 
+    E0324 = "a table of verbs cannot be used"
+    E0325 = "a verb is offered twice"
+    E0326 = "a verb cannot be imported"
+
     E0401 = "a parameter has a value that is not allowed"
     E0402 = "a parameter is not known to the plugin"
     E0403 = "the plugin refused to be built"

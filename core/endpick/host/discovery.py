@@ -1,4 +1,4 @@
-"""Finds installed plugin types and hook objects in package metadata; imports no plugin."""
+"""Finds installed plugin types, hook objects and tables of verbs in package metadata; imports none of them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ ENTRY_POINT_GROUP_PREFIX = "endpick.plugins.v"
 
 HOOKS_ENTRY_POINT_GROUP = f"endpick.hooks.v{API_MAJOR}"
 """Group of hook objects; see `endpick.api.hooks`."""
+
+VERBS_ENTRY_POINT_GROUP = f"endpick.verbs.v{API_MAJOR}"
+"""Group of tables of verbs; see `endpick.cli.verbs`."""
 
 HOST_DISTRIBUTION = "endpick"
 """The distribution of the host and the built-in plugins."""
@@ -72,6 +75,7 @@ def resource(name: str) -> Path:
 
 TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"  # such as `queue-scorer` or `acme.queue-scorer`
 
+_EXTRA = re.compile(r"extra == ['\"]([^'\"]+)['\"]")
 _TYPE = re.compile(TYPE_PATTERN, re.ASCII)
 _GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
 
@@ -215,6 +219,22 @@ def find_installed(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
     return tuple(map(Installed, found))
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedFile:
+    """A file in the RECORD of a distribution, with the digest it had when it was installed."""
+
+    name: str
+    place: Path
+    algorithm: str
+    digest: str  # urlsafe base64 without padding
+
+
+def files_of(metadata_path: str) -> tuple[RecordedFile, ...]:
+    """The files in RECORD that have a digest."""
+    files = Distribution.at(metadata_path).files or ()
+    return tuple(RecordedFile(str(file), Path(str(file.locate())), file.hash.mode, file.hash.value) for file in files if file.hash)
+
+
 def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
     """By canonical name; the first copy on the import path counts, as in Python."""
     first: dict[str, Installed] = {}
@@ -231,8 +251,17 @@ def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
 
 def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
     """All hook objects, sorted; `Candidate.type` is the object's name."""
+    return _discover_group(HOOKS_ENTRY_POINT_GROUP, path)
+
+
+def discover_verb_tables(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
+    """All tables of verbs, sorted; `Candidate.type` is the table's name."""
+    return _discover_group(VERBS_ENTRY_POINT_GROUP, path)
+
+
+def _discover_group(group: str, path: Sequence[str] | None) -> tuple[Candidate, ...]:
     copies = for_endpick(find_installed(path)).values()
-    found = [(entry, copy) for copy in copies for entry in copy.entry_points if entry.group == HOOKS_ENTRY_POINT_GROUP]
+    found = [(entry, copy) for copy in copies for entry in copy.entry_points if entry.group == group]
     return tuple(sorted(_candidate(entry, API_MAJOR, copy) for entry, copy in found))
 
 
@@ -283,6 +312,13 @@ def requirements_of(distribution: str) -> tuple[str, ...]:
         return ()
 
 
+def extra_with(distribution: str, module: str) -> str:
+    """The extra of a distribution whose requirements include the package that is named like a module; empty if there is none."""
+    named = normalise(module.partition(".")[0])
+    lines = [line for line in requirements_of(distribution) if normalise(Requirement(line).name) == named]
+    return next((match[1] for line in lines if (match := _EXTRA.search(line))), "")
+
+
 def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
     """Unmet requirements, except those of extras."""
     applying = (one for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""}))
@@ -294,11 +330,18 @@ def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
     return unmet_requirements(requirements_of(distribution))
 
 
+def installed_version(distribution: str) -> str | None:
+    """None if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _unmet(requirement: Requirement) -> UnmetRequirement | None:
     name, wanted = normalise(requirement.name), f"{requirement.name}{requirement.specifier}"
-    try:
-        installed = metadata.version(requirement.name)
-    except metadata.PackageNotFoundError:
+    installed = installed_version(requirement.name)
+    if installed is None:
         return UnmetRequirement(name, wanted)
     return None if _allows(requirement, installed) else UnmetRequirement(name, wanted, installed)
 

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import Distribution, PackagePath
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference, Span
@@ -17,10 +16,13 @@ from endpick.host.discovery import (
     API_MAJOR,
     ENTRY_POINT_GROUP_PREFIX,
     HOOKS_ENTRY_POINT_GROUP,
+    VERBS_ENTRY_POINT_GROUP,
     Candidate,
     Installed,
+    RecordedFile,
     discover,
     discover_hook_objects,
+    files_of,
     find_installed,
     for_endpick,
     import_place,
@@ -32,6 +34,7 @@ from endpick.host.resolution import Reference, resolve, where
 FILE_NAME = "endpick.lock.json"
 _FORMAT = 3
 _SHOWN_FILES = 5
+_OTHER_GROUPS = (HOOKS_ENTRY_POINT_GROUP, VERBS_ENTRY_POINT_GROUP)
 
 _WRITTEN_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json)|.*\.pyc|\.\..*")
 """RECORD entries that differ between installers or environments."""
@@ -112,7 +115,7 @@ def load_lock(path: Path) -> Lock | Diagnostic:
 
 def changed_files(metadata_path: str) -> tuple[str, ...]:
     """Files that differ from RECORD, sorted."""
-    return tuple(sorted(str(file) for file in _recorded(metadata_path) if not _is_intact(file)))
+    return tuple(sorted(file.name for file in _recorded(metadata_path) if not _is_intact(file)))
 
 
 def listed(files: tuple[str, ...]) -> str:
@@ -122,22 +125,20 @@ def listed(files: tuple[str, ...]) -> str:
 
 
 def _pin(candidate: Candidate) -> Pin:
-    lines = sorted(f"{file},{file.hash and file.hash.value}\n" for file in _recorded(candidate.metadata_path))
+    lines = sorted(f"{file.name},{file.digest}\n" for file in _recorded(candidate.metadata_path))
     return Pin(candidate.distribution, candidate.version, f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}")
 
 
-def _recorded(metadata_path: str) -> list[PackagePath]:
-    files = Distribution.at(metadata_path).files or ()
-    return [file for file in files if file.hash is not None and not _WRITTEN_BY_INSTALLER.fullmatch(str(file))]
+def _recorded(metadata_path: str) -> list[RecordedFile]:
+    return [file for file in files_of(metadata_path) if not _WRITTEN_BY_INSTALLER.fullmatch(file.name)]
 
 
-def _is_intact(file: PackagePath) -> bool:
-    assert file.hash is not None
+def _is_intact(file: RecordedFile) -> bool:
     try:
-        digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
+        digest = hashlib.new(file.algorithm, file.place.read_bytes()).digest()
     except FileNotFoundError:
         return False
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.digest
 
 
 def _difference(pin: Pin | None, candidate: Candidate) -> tuple[str, tuple[str, ...]] | None:
@@ -208,11 +209,11 @@ def _group_findings(distributions: Iterable[Installed]) -> Iterator[Diagnostic]:
     for copy in distributions:
         for group in sorted({entry_point.group for entry_point in copy.entry_points}):
             number = group.removeprefix(ENTRY_POINT_GROUP_PREFIX)
-            if group != HOOKS_ENTRY_POINT_GROUP and not (number != group and number.isdecimal()):
+            if group not in _OTHER_GROUPS and not (number != group and number.isdecimal()):
                 yield Diagnostic(
                     Code.E0805,
                     f"{copy.origin} has entry points in the group '{group}', which endpick does not read",
-                    help=f"its author may mean '{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}' or '{HOOKS_ENTRY_POINT_GROUP}'",
+                    help=f"its author may mean '{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}' or {' or '.join(map(repr, _OTHER_GROUPS))}",
                 )
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pluggy
 
@@ -25,10 +25,6 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed, import_target
 from endpick.host.loader import LoadedPlugin
 from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
-
-if TYPE_CHECKING:
-    import click
-
 
 DEADLINE_SECONDS = 10.0  # for one asynchronous hook implementation
 
@@ -197,10 +193,6 @@ class HookRegistry:
     def configure(self, services: HostServices) -> tuple[Diagnostic, ...]:
         """Let hook objects replace services in place."""
         return self._call_each("endpick_configure", Code.E0706, services=services)
-
-    def add_commands(self, group: click.Group) -> tuple[Diagnostic, ...]:
-        """Let hook objects add commands."""
-        return self._call_each("endpick_add_commands", Code.E0705, group=group)
 
     async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
         """Announce that serving begins; a failure should end the start."""

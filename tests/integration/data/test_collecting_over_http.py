@@ -21,11 +21,11 @@ from endpick.data.table import EndpointTable
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import default_on_fault, kinds_of
 from endpick.host.telemetry import NullTelemetry
-from endpick.simulation.engine import EngineSettings
-from endpick.simulation.server import ServerSettings, serve
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 from endpick_builtin.listed_discovery import FileDiscovery, FileDiscoveryParameters
+from endpick_lab.engine import EngineSettings
+from endpick_lab.server import ServerSettings, serve
 
 pytestmark = pytest.mark.asyncio
 PAGE = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.5\n"

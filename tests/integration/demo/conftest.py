@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
 
 
 class ProcessTable:

@@ -17,12 +17,12 @@ import orjson
 import pytest
 
 from endpick.diagnostics import ExitCode
-from endpick.gateway.eds import EdsFile
-from endpick.gateway.envoy_config import EnvoySettings, bootstrap
-from endpick.simulation.demo.load import WorkloadSettings, make_workload
-from endpick.simulation.demo.processes import ChildFailed
-from endpick.simulation.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
-from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
+from endpick.serve.eds import EdsFile
+from endpick_gateway.envoy_config import EnvoySettings, bootstrap
+from endpick_lab.demo.load import WorkloadSettings, make_workload
+from endpick_lab.demo.processes import ChildFailed
+from endpick_lab.demo.runner import PICKER, DemoSettings, LiveTable, Trial, built_in, run_demo, run_trial
+from endpick_lab.demo.saturated import SaturatedSettings, run_saturated
 from forked import FORKED
 
 PROCESSES = 6
@@ -67,7 +67,7 @@ def demo(envoy: Path, tmp_path: Path) -> StartDemo:
 
 @pytest.fixture
 def trial(envoy: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    monkeypatch.setattr("endpick.simulation.demo.stack.sys", SimpleNamespace(executable=FORKED))  # of the model servers
+    monkeypatch.setattr("endpick_lab.demo.stack.sys", SimpleNamespace(executable=FORKED))  # of the model servers
     workload = make_workload(WorkloadSettings(span_seconds=60.0, requests_per_second=1), seed=3)
     return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, (FORKED, *PICKER[1:]))
 

@@ -16,7 +16,7 @@ import pytest
 
 from docs.pages import ROOT
 from docs.test_envoy_examples import READY_SECONDS, start
-from endpick.simulation.demo.processes import Child, Children
+from endpick_lab.demo.processes import Child, Children
 from integration.gateway.running import ask, envoy, model_servers
 
 RESOURCES = ROOT / "examples" / "envoy-gateway" / "resources.yaml"

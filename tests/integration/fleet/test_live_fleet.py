@@ -14,10 +14,10 @@ from random import Random
 import aiohttp
 import pytest
 
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import ENDPOINTS_FILE, _start_picker, start_envoy, start_stack
-from endpick.simulation.openai import answer_text
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import ENDPOINTS_FILE, _start_picker, start_envoy, start_stack
+from endpick_lab.openai import answer_text
 from forked import FORKED
 from integration.fleet.valkeys import Partition, Valkey, partition, valkey
 from integration.plugins.serving import serving

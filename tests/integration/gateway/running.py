@@ -17,9 +17,9 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import _start_server
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import _start_server
 from forked import FORKED
 from integration.serve.gateway import samples
 

@@ -18,7 +18,7 @@ from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
 from endpick.serve.deployment import build_plan, compile_collection, compile_plan, declared_keys
-from endpick.simulation.compare import path_of
+from endpick_lab.compare import path_of
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))

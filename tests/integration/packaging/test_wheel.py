@@ -17,10 +17,11 @@ plugins:
 """
 
 
-def test_wheel_holds_two_import_packages_and_nothing_else(installation):
+def test_wheel_holds_its_import_packages_and_nothing_else(installation):
     names = zipfile.ZipFile(installation.wheel).namelist()
 
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"endpick", "endpick_builtin"}
+    packages = {"endpick", "endpick_builtin", "endpick_gateway", "endpick_lab", "endpick_migrate"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == packages
     assert "endpick/py.typed" in names
     code = [name for name in names if not name.startswith("endpick/_data/")]
     assert not [name for name in code if re.search(r"(^|/)(tests?|__pycache__)/", name)]

@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from endpick._proto import ext_proc_pb2 as pb
 from forked import FORKED
 
-SOURCES = tuple(Path(__file__).parents[3] / name for name in ("core", "builtin_plugins/builtin"))
+SOURCES = tuple(
+    Path(__file__).parents[3] / name for name in ("core", "builtin_plugins/builtin", "extras/gateway", "extras/lab", "extras/migrate")
+)
 PORTS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 OPTIONS = (*PORTS, "--secure-serving=false", "--log-format=json", "--drain-timeout=200ms")
 """A test that stays connected need not wait long for the end; give `--drain-timeout` again to change that."""

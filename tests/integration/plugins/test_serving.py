@@ -26,7 +26,9 @@ def serve_and_stop(tmp_path):
     (tmp_path / "endpoints.yaml").write_text('{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": "9"}]}')
 
     def run(config: Path, path: Sequence[Path], *options: str) -> tuple[int, str]:
-        search_path = os.pathsep.join(map(str, [*path, REPOSITORY / "core", REPOSITORY / "builtin_plugins" / "builtin"]))
+        search_path = os.pathsep.join(
+            map(str, [*path, REPOSITORY / "core", REPOSITORY / "builtin_plugins" / "builtin", *sorted((REPOSITORY / "extras").iterdir())])
+        )
         with subprocess.Popen(
             [FORKED, "-m", "endpick", "serve", str(config), *OPTIONS, *options],
             cwd=tmp_path,

@@ -16,9 +16,9 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from endpick.cli.main import main
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import EDS_FILE, endpoints_file, start_envoy
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import EDS_FILE, endpoints_file, start_envoy
 from integration.plugins.serving import Picker, serving
 
 CONFIG = """\

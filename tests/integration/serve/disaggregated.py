@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import Stack, _start_picker, _start_server, start_envoy
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import Stack, _start_picker, _start_server, start_envoy
 from forked import FORKED
 from integration.serve.gateway import FAST_SERVERS, ROOT, Gateway
 

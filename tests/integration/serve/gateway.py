@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Children
-from endpick.simulation.demo.stack import Stack, start_stack
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Children
+from endpick_lab.demo.stack import Stack, start_stack
 from forked import FORKED
 
 ROOT = Path(__file__).parents[3]
@@ -113,7 +113,7 @@ async def running_gateway(
     (folder / "config.yaml").write_text(config)
     picker = (FORKED, "-m", "endpick", "serve", *options)
     async with Children(folder) as children:
-        with patch("endpick.simulation.demo.stack.sys", SimpleNamespace(executable=FORKED)):  # the model servers as well
+        with patch("endpick_lab.demo.stack.sys", SimpleNamespace(executable=FORKED)):  # the model servers as well
             stack = await start_stack(
                 children, folder, server_options=server_options, servers=servers, picker=picker, config=folder / "config.yaml", envoy=envoy
             )

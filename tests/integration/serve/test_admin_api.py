@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import aiohttp
 import pytest
 
-from endpick.simulation.decisions import read_decisions
+from endpick_lab.decisions import read_decisions
 from integration.plugins.serving import Picker, serving
 
 pytestmark = pytest.mark.asyncio

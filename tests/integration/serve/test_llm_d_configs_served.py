@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from ruamel.yaml import YAML
 
-from endpick.simulation.demo.processes import Children
+from endpick_lab.demo.processes import Children
 from integration.serve.disaggregated import IMAGE, Member, gateway_to, served_by, start_member, with_discovery
 from integration.serve.roles import STAGES, Demands, demands_of
 from integration.serve.test_disaggregation import CONFIGS, INSTALLED, sample

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.gateway.envoy_config import EnvoySettings
-from endpick.simulation.demo import stack
+from endpick_gateway.envoy_config import EnvoySettings
+from endpick_lab.demo import stack
 from integration.serve.gateway import running_gateway
 
 OTELCOL = os.environ.get("ENDPICK_OTELCOL", "")

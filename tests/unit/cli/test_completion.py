@@ -7,7 +7,8 @@ import sys
 import pytest
 from click.shell_completion import ShellComplete
 
-from endpick.cli.main import VERBS, main
+from endpick.cli.main import main
+from endpick.cli.verbs import HOST_VERBS, installed_verbs
 
 
 def offered(*words: str) -> list[str]:
@@ -19,7 +20,7 @@ def offered(*words: str) -> list[str]:
     ("words", "expected"),
     [
         (["di"], ["diff"]),
-        ([""], list(VERBS)),
+        ([""], [*HOST_VERBS, *installed_verbs().verbs]),
         (["explain", "e080"], ["E0801", "E0802", "E0805", "E0806", "E0807", "E0808", "E0809"]),
         (["describe", "running-req"], ["running-requests-size-scorer"]),
         (["test", "running-req"], ["running-requests-size-scorer"]),

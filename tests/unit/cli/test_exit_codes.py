@@ -7,7 +7,8 @@ import socket
 import pytest
 from click.testing import CliRunner
 
-from endpick.cli.main import VERBS, main
+from endpick.cli.main import main
+from endpick.cli.verbs import HOST_VERBS, installed_verbs
 from endpick.diagnostics import ExitCode
 
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -25,7 +26,7 @@ READING = ("serve", "validate", "plan", "graph", "diff good.yaml", TRY)  # verbs
 CASES = [
     *((f"{verb} unknown.yaml", ExitCode.PLUGIN_UNUSABLE) for verb in READING),
     *((f"{verb} {file}.yaml", ExitCode.CONFIG_INVALID) for verb in READING for file in ("wrong", "both", "missing")),
-    *((f"{verb} --no-such-flag", ExitCode.USAGE) for verb in VERBS),
+    *((f"{verb} --no-such-flag", ExitCode.USAGE) for verb in (*HOST_VERBS, *installed_verbs().verbs)),
     *((f"{verb} acme.unknown", ExitCode.PLUGIN_UNUSABLE) for verb in ("describe", "schema", "test")),
     ("no-such-verb", ExitCode.USAGE),
     ("validate", ExitCode.USAGE),

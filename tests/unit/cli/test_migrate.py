@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.cli.main import main
-from endpick.cli.migrate_config import rewrite
 from endpick.config import load_config
+from endpick_migrate.config import rewrite
 
 GOLDEN = Path(__file__).parent / "golden"
 SAMPLES = sorted((Path(__file__).parents[2] / "fixtures/configs").glob("*.yaml"))

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from endpick.cli.main import main
 from endpick.cli.outputs import DecisionOutput
-from endpick.cli.redecide import Redecider
 from endpick.diagnostics import ExitCode
-from endpick.simulation.compare import Scenario, plan_of, simulate
-from endpick.simulation.decisions import DecisionsError, read_decisions
-from endpick.simulation.trace import TraceRequest
+from endpick_lab.compare import Scenario, plan_of, simulate
+from endpick_lab.decisions import DecisionsError, read_decisions
+from endpick_lab.redecide import Redecider
+from endpick_lab.trace import TraceRequest
 
 GOLDEN = Path(__file__).parent / "golden" / "replay.txt"
 SCHEMA = Path(__file__).parents[3] / "schemas" / "replay.v1.json"

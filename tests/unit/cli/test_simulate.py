@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from endpick.cli.main import main
 from endpick.diagnostics import ExitCode
-from endpick.simulation.figures import SimulateOutput
+from endpick_lab.figures import SimulateOutput
 
 WORKLOAD = """
 duration: 20s

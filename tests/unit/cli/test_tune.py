@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from endpick.cli.main import main
 from endpick.diagnostics import ExitCode
-from endpick.simulation.tuning import Document, TuningError
+from endpick_lab.tuning import Document, TuningError
 
 CONFIG = """# mine
 apiVersion: llm-d.ai/v1

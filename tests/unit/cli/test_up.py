@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from endpick.cli.main import main
-from endpick.cli.up import server_of
 from endpick.diagnostics import ExitCode
+from endpick_gateway.commands.up import server_of
 
 GOLDEN = Path(__file__).parent / "golden" / "up-envoy.yaml"
 SERVER = "--server=http://127.0.0.1:8000"

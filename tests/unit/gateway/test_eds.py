@@ -9,7 +9,7 @@ import pytest
 
 from endpick.api import Endpoint
 from endpick.data.table import EndpointTable
-from endpick.gateway.eds import EdsFile
+from endpick.serve.eds import EdsFile
 
 POOL = [
     Endpoint("default/a", "10.0.0.1", 8000),

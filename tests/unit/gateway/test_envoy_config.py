@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from endpick.gateway.envoy_config import EnvoySettings, adapted, bootstrap
+from endpick_gateway.envoy_config import EnvoySettings, adapted, bootstrap
 
 PLAIN = EnvoySettings(9002, Path("/run/endpoints.json"))
 

@@ -77,10 +77,10 @@ def test_unknown_group_is_reported(make_distribution, examined, group):
 
     assert finding.code is Code.E0805
     assert finding.message == f"healthy 1.0 has entry points in the group '{group}', which endpick does not read"
-    assert finding.help == "its author may mean 'endpick.plugins.v1' or 'endpick.hooks.v1'"
+    assert finding.help == "its author may mean 'endpick.plugins.v1' or 'endpick.hooks.v1' or 'endpick.verbs.v1'"
 
 
-@pytest.mark.parametrize("group", ["endpick.hooks.v1", "other.group"])
+@pytest.mark.parametrize("group", ["endpick.hooks.v1", "endpick.verbs.v1", "other.group"])
 def test_known_and_foreign_groups_pass(make_distribution, examined, group):
     assert findings(examined(make_distribution("healthy", ENTRY_POINTS, group=group))) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import click
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -219,13 +218,6 @@ def test_findings_before_a_failure_are_kept(hooks):
     assert (failure.code, said.code) == (Code.E0705, Code.W0503)
     assert failure.message.endswith("RuntimeError: cannot judge")
     assert (said.message, said.span) == ("a last word", source.value_span(()))
-
-
-def test_hook_objects_can_add_commands(hooks):
-    registry, group = sound(hooks("hooks.rules")), click.Group()
-
-    assert registry.add_commands(group) == ()
-    assert list(group.commands) == ["house-rules"]
 
 
 def test_registered_types_are_candidates(hooks):

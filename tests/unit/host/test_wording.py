@@ -252,7 +252,6 @@ CASES = {
     "hook-types": lambda site: site.hooks("hooks.types")[0].offered()[1],
     "hook-register": _faulty(lambda registry, site: registry.offered()[1]),
     "hook-configure": _faulty(lambda registry, site: registry.configure(None)),
-    "hook-commands": lambda site: site.hooks("hooks.rules")[0].add_commands(None),
     "hook-validate": _faulty(lambda registry, site: registry.validate(site.source)),
     "doctor": lambda site: examine(site.roots).diagnostics,
 }

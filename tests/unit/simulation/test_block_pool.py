@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from endpick.simulation.caches import BlockPool
+from endpick_lab.caches import BlockPool
 
 
 def filled(pool: BlockPool, hashes: list[int]) -> list[int]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from endpick.simulation.engine import Engine, Event, Finished, GenerationRequest, Token, TokenUsage
-from endpick.simulation.settings import EngineSettings, Timing
+from endpick_lab.engine import Engine, Event, Finished, GenerationRequest, Token, TokenUsage
+from endpick_lab.settings import EngineSettings, Timing
 
 TIMING = Timing(prefill_seconds_per_token=0.5, decode_seconds=1.0, decode_slowdown_per_sequence=0.25, adapter_load_seconds=8.0)
 SETTINGS = EngineSettings(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=16, block_size=4, max_model_len=64, timing=TIMING)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.engine import Engine, Finished, GenerationRequest
-from endpick.simulation.settings import EngineSettings, Timing
+from endpick_lab.engine import Engine, Finished, GenerationRequest
+from endpick_lab.settings import EngineSettings, Timing
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TRACE = Path(os.environ.get("ENDPICK_TEST_DATA", REPOSITORY.parent / "shared" / "data")) / "mooncake/conversation_trace.jsonl"

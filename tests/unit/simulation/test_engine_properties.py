@@ -10,8 +10,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.simulation.engine import Engine, Event, Finished, GenerationRequest, Token
-from endpick.simulation.settings import EngineSettings, Timing
+from endpick_lab.engine import Engine, Event, Finished, GenerationRequest, Token
+from endpick_lab.settings import EngineSettings, Timing
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.simulation.engine import Engine, GenerationRequest
-from endpick.simulation.server import SimulatedServer, serve
-from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
-from endpick.simulation.sidecar import media_of, prefill_request, transfer_offer
+from endpick_lab.engine import Engine, GenerationRequest
+from endpick_lab.server import SimulatedServer, serve
+from endpick_lab.settings import EngineSettings, ServerSettings, Timing
+from endpick_lab.sidecar import media_of, prefill_request, transfer_offer
 
 CHAT = "/v1/chat/completions"
 FAST = EngineSettings(timing=Timing(prefill_seconds_per_token=1e-6, decode_seconds=1e-4))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.simulation.openai import (
+from endpick_lab.openai import (
     BYTES_PER_TOKEN,
     ApiError,
     ChatRequest,
@@ -17,7 +17,7 @@ from endpick.simulation.openai import (
     padded,
     plan_job,
 )
-from endpick.simulation.settings import EngineSettings, ServerSettings
+from endpick_lab.settings import EngineSettings, ServerSettings
 
 SETTINGS = ServerSettings(engine=EngineSettings(kv_blocks=64, block_size=4, max_model_len=256))
 MESSAGES = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), content=st.text(max_size=30)), min_size=1)

@@ -8,8 +8,8 @@ import pytest
 
 from endpick.api import Endpoint
 from endpick.api.keys import PREFIX_MATCH_BLOCKS
-from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, KvEventSettings, ServerSettings, Timing
+from endpick_lab.server import serve
+from endpick_lab.settings import EngineSettings, KvEventSettings, ServerSettings, Timing
 from unit.builtin.kv_publisher import picking, until
 
 BLOCK = 16

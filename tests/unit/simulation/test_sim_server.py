@@ -11,8 +11,8 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.simulation.server import SimulatedServer, serve
-from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
+from endpick_lab.server import SimulatedServer, serve
+from endpick_lab.settings import EngineSettings, ServerSettings, Timing
 
 FAST = Timing(prefill_seconds_per_token=1e-6, decode_seconds=1e-4)
 SLOW = Timing(prefill_seconds_per_token=1e-6, decode_seconds=60.0)

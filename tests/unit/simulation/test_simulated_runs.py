@@ -9,12 +9,12 @@ import pytest
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
-from endpick.simulation.figures import figures_of
-from endpick.simulation.fleet import FleetSettings
-from endpick.simulation.pool import Failure, PoolSettings, Trouble
-from endpick.simulation.run import ONE_PICKER, RunResult, run
-from endpick.simulation.settings import EngineSettings, Timing
-from endpick.simulation.trace import TraceRequest
+from endpick_lab.figures import figures_of
+from endpick_lab.fleet import FleetSettings
+from endpick_lab.pool import Failure, PoolSettings, Trouble
+from endpick_lab.run import ONE_PICKER, RunResult, run
+from endpick_lab.settings import EngineSettings, Timing
+from endpick_lab.trace import TraceRequest
 
 HEADER = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 LOADED = (

@@ -7,8 +7,8 @@ from itertools import pairwise
 import orjson
 import pytest
 
-from endpick.simulation.trace import TraceError, TraceRequest, body_of, read_trace, spread
-from endpick.simulation.workload import read_workload
+from endpick_lab.trace import TraceError, TraceRequest, body_of, read_trace, spread
+from endpick_lab.workload import read_workload
 
 MOONCAKE = (
     '{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from endpick.simulation.virtual_time import VirtualLoop
+from endpick_lab.virtual_time import VirtualLoop
 
 
 def run(prepare) -> list[tuple[float, str]]:

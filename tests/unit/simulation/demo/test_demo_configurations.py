@@ -8,7 +8,7 @@ from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.simulation.demo.runner import built_in, why_unfit
+from endpick_lab.demo.runner import built_in, why_unfit
 
 DISCOVERING = """
 apiVersion: llm-d.ai/v1

@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from endpick.simulation.demo.load import WorkloadSettings, make_workload, run_load
-from endpick.simulation.demo.runner import parse_stats, read_stats
-from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
+from endpick_lab.demo.load import WorkloadSettings, make_workload, run_load
+from endpick_lab.demo.runner import parse_stats, read_stats
+from endpick_lab.server import serve
+from endpick_lab.settings import EngineSettings, ServerSettings, Timing
 
 SETTINGS = WorkloadSettings(0.2, requests_per_second=30, tenants=1, turns=3, system_tokens=64, answer_tokens=8)
 WORKLOAD = make_workload(SETTINGS, seed=1)

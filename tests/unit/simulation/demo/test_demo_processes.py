@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo import processes as module
-from endpick.simulation.demo.processes import Child, ChildFailed, Children
+from endpick_lab.demo import processes as module
+from endpick_lab.demo.processes import Child, ChildFailed, Children
 
 SLEEP = (sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)")
 STUBBORN = (

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from endpick.simulation.demo.load import ChatOutcome
-from endpick.simulation.demo.runner import EndpointStats, LiveTable, render_report, summarize
+from endpick_lab.demo.load import ChatOutcome
+from endpick_lab.demo.runner import EndpointStats, LiveTable, render_report, summarize
 
 BUSY = EndpointStats(requests=12, running=3, waiting=2, kv_cache_usage=0.5, prefix_hit_ratio=0.875)
 

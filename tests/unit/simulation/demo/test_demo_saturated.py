@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from endpick.simulation.demo.runner import built_in, why_unfit
-from endpick.simulation.demo.saturated import (
+from endpick_lab.demo.runner import built_in, why_unfit
+from endpick_lab.demo.saturated import (
     PRIORITIES,
     Answer,
     Ask,

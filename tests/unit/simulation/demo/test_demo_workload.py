@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.simulation.demo.load import WorkloadSettings, make_workload
-from endpick.simulation.openai import count_tokens
+from endpick_lab.demo.load import WorkloadSettings, make_workload
+from endpick_lab.openai import count_tokens
 
 
 @given(

@@ -1,1 +1,0 @@
-"""A gateway of endpick's own: Envoy as a child process, configured and kept current by the picker."""

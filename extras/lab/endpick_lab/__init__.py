@@ -1,0 +1,1 @@
+"""Simulation: model servers, traces and virtual time around the real picker."""

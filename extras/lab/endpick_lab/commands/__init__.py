@@ -1,0 +1,1 @@
+"""Verbs of the lab: one module per verb."""

@@ -1,0 +1,250 @@
+"""`endpick simulate`: tries configurations on a trace, in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import click
+
+from endpick.api.plugin import parse_duration
+from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics
+from endpick.diagnostics import ExitCode
+from endpick.diagnostics.tables import table
+from endpick.serve.deployment import StartRefused
+from endpick_lab.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
+from endpick_lab.decisions import DecisionsError, holds_decisions, read_decisions
+from endpick_lab.figures import Figures, SimulateOutput
+from endpick_lab.fleet import FleetSettings
+from endpick_lab.report import NoPlotsError, html_report
+from endpick_lab.settings import PROFILES
+from endpick_lab.trace import TraceError
+
+VERSION = 1
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    try:
+        seconds = None if value is None else parse_duration(value)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from problem
+    if seconds is not None and seconds <= 0:
+        raise click.BadParameter("it must be longer than 0")
+    return seconds
+
+
+def _sync(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    return None if value in ("0", "0s", "0ms") else _seconds(context, parameter, value)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioOptions:
+    """The options of `scenario_options`."""
+
+    trace: Path
+    servers: int
+    kv_blocks: int
+    profile: str
+    rate_scale: float
+    until: float | None
+    seed: int
+    pickers: int
+    sync: float | None
+    loss: float
+
+    def scenario(self, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Scenario:
+        """What is simulated."""
+        return Scenario(
+            self.trace,
+            self.servers,
+            self.kv_blocks,
+            self.rate_scale,
+            float("inf") if self.until is None else self.until,
+            self.seed,
+            PROFILES[self.profile],
+            slo_ttft_seconds=slo_ttft,
+            slo_tpot_seconds=slo_tpot,
+            fleet=FleetSettings(self.pickers, self.sync, self.loss),
+        )
+
+
+_OPTIONS = (
+    click.option(
+        "--trace",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload.",
+    ),
+    click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers."),
+    click.option(
+        "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
+    ),
+    click.option("--profile", type=click.Choice(list(PROFILES)), default="a100-8b", help="Speed of the servers."),
+    click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast."),
+    click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s."),
+    click.option("--seed", type=int, default=1, help="The same seed gives the same output."),
+    click.option("--pickers", type=click.IntRange(1, 100), default=1, help="Pickers, each with a random share of the requests."),
+    click.option("--sync", callback=_sync, metavar="DURATION", default="50ms", help="How often they exchange what they learn; 0: never."),
+    click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of their messages that is lost."),
+)
+
+
+def scenario_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that describe what is simulated, and passes them as `simulated`."""
+    names = [one.name for one in fields(ScenarioOptions)]
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - what click parsed
+        command(simulated=ScenarioOptions(**{name: given.pop(name) for name in names}), **given)
+
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called
+
+
+OUTPUTS = {"simulate": SimulateOutput}
+
+
+@click.command("simulate", context_settings={"show_default": True})
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@scenario_options
+@click.option("--slo-ttft", callback=_seconds, metavar="DURATION", help="Objective for the time to first token.")
+@click.option("--slo-tpot", callback=_seconds, metavar="DURATION", help="Objective for the time per output token.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots here; needs endpick[simulate].")
+@click.option("--record", type=click.Path(path_type=Path), help="Write the decisions of the first CONFIG here, for `endpick replay`.")
+@FORMAT_OPTION
+def command(
+    configs: tuple[str, ...],
+    simulated: ScenarioOptions,
+    slo_ttft: float | None,
+    slo_tpot: float | None,
+    html: Path | None,
+    record: Path | None,
+    output: Literal["text", "json"],
+) -> None:
+    """Try configurations on a trace, in virtual time, and compare how long requests take.
+
+    CONFIG is a file; `default` is what endpick does without one, `llm-d` what llm-d does, and `oracle` a policy that knows the state
+    of every server. The plugins are the real ones, the model servers are simulated: continuous batching, chunked prefill, a prefix
+    cache and preemption.
+
+    Requests of a trace with equal timestamps are spread up to the next one. A configuration that falls behind the load is reported as
+    saturated, without times.
+    """
+    for config in configs:
+        if config != ORACLE:
+            plan_or_exit(path_of(config), as_json=output == "json")
+    if html is not None and not html.absolute().parent.is_dir():
+        fail(f"{html} cannot be written: there is no such directory")
+    trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
+    with explained_failures(trace):
+        arrivals = len(scenario.load()[0])
+        if holds_decisions(trace):
+            print_diagnostics(read_decisions(trace).warnings, [])
+        if record is not None:
+            _write(record, str)
+        with progress_bars(configs, arrivals) as progress:
+            compared = with_regret(compare(configs, scenario, progress, record))
+    figures = [one.figures for one in compared]
+    tables = _tables(figures)
+    title = f"{trace.name}: {arrivals} requests, {scenario.servers} servers of {scenario.kv_blocks} blocks, seed {scenario.seed}"
+    if html is not None:
+        _write(html, lambda: html_report(title, tables, compared))
+    if output == "json":
+        click.echo(json_text({"version": VERSION, "trace": trace.name, "seed": scenario.seed, "results": figures}), nl=False)
+    else:
+        tables_text = "\n".join(table(*one) for one in tables)
+        click.echo(f"{title}; times in seconds\n\n{tables_text}{_remarks(figures)}", nl=False)
+
+
+@contextmanager
+def explained_failures(trace: Path) -> Iterator[None]:
+    """Ends the process with a message for what can go wrong in a simulation."""
+    try:
+        yield
+    except DecisionsError as refusal:
+        print_diagnostics([refusal.diagnostic], [])
+        sys.exit(refusal.diagnostic.code.exit_code)
+    except TraceError as mistake:
+        raise click.UsageError(f"{trace} cannot be used: {mistake}") from mistake
+    except StartRefused as refusal:
+        click.echo(f"error: {refusal}", err=True)
+        sys.exit(ExitCode.PLUGIN_UNUSABLE)
+    except OSError as error:
+        fail(f"{trace} cannot be read: {error.strerror or error}")
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing is reported", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
+    """A bar for each name on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        tasks = [bars.add_task(name, total=total) for name in names]
+        yield lambda number, done: bars.update(tasks[number], completed=done)
+
+
+def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
+    times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
+    others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET", "SYNC B/REQ"]
+    return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]
+
+
+def _times(one: Figures) -> list[str]:
+    ttft, tpot, e2e = one["ttft_seconds"], one["tpot_seconds"], one["e2e_seconds"]
+    if ttft is None or e2e is None:
+        return [one["config"], "saturated" if one["saturated"] else "none served", *[""] * 7]
+    first = [f"{seconds:.3f}" for seconds in (ttft["mean"], ttft["p50"], ttft["p90"], ttft["p99"])]
+    whole = [f"{seconds:.2f}" for seconds in (e2e["mean"], e2e["p50"], e2e["p90"])]
+    return [one["config"], *first, "" if tpot is None else f"{tpot['mean']:.4f}", *whole]
+
+
+def _others(one: Figures) -> list[str]:
+    attained, regret = one["slo_attainment"], one["regret"]
+    return [
+        one["config"],
+        f"{one['requests_per_second']:.2f}",
+        f"{one['output_tokens_per_second']:.0f}",
+        f"{one['hit_rate']:.1%}",
+        f"{one['imbalance']:.2f}",
+        str(one["preemptions"]),
+        str(one["failed"]),
+        "" if attained is None else f"{attained:.1%}",
+        "" if regret is None else f"{regret:+.1%}",
+        f"{one['bytes_exchanged'] / one['requests']:.0f}" if one["bytes_exchanged"] else "",
+    ]
+
+
+def _without_empty(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    shown = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    return [headers[number] for number in shown], [[row[number] for number in shown] for row in rows]
+
+
+def _remarks(figures: Sequence[Figures]) -> str:
+    lines = [f"{one['config']}: {count} requests {problem}\n" for one in figures for problem, count in one["problems"].items()]
+    lines += [f"{one['config']}: not simulated: {', '.join(one['not_simulated'])}\n" for one in figures if one["not_simulated"]]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _write(file: Path, report: Callable[[], str]) -> None:
+    try:
+        file.write_text(report(), encoding="utf-8")
+    except NoPlotsError:
+        fail("plots need matplotlib\nhelp: pip install 'endpick[simulate]'")
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror or error}")
+
+
+def fail(message: str) -> NoReturn:
+    """End the process: the environment refused."""
+    click.echo(f"error: {message}", err=True)
+    sys.exit(ExitCode.FAILED)

@@ -1,0 +1,1 @@
+"""Converts llm-d's arguments, Deployments and Helm values into endpick's."""
