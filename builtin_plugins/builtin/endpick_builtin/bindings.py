@@ -13,21 +13,21 @@ from endpick.api.fleet import LearntState
 from endpick_builtin.recency import Recency, kept_id
 
 _SAME_SECONDS: Final = 1.0
-_IN_PART: Final = 1000  # of a snapshot
+_IN_PART: Final = 1000  # bindings per part of a snapshot
 _encode: Final = msgspec.msgpack.encode
 _read: Final = msgspec.msgpack.Decoder(dict[str, tuple[str, float]]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The endpoint or revision of an id."""
+    """The endpoint or revision that an id is bound to, and the time of the binding."""
 
     name: str
     bound_at: float
 
 
 class Bindings:
-    """Bindings by id, least recent first."""
+    """Binds client-chosen ids to names for `ttl_seconds`, keeping the `most` recent."""
 
     def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, context: PluginContext) -> None:
         self._ttl = ttl_seconds
@@ -37,31 +37,31 @@ class Bindings:
         self._is_shared = context.is_shared
         self._next_sweep = context.clock() + sweep_seconds
         self._kept: Recency[str, Binding] = Recency()
-        self._untold: dict[str, None] = {}
+        self._unpublished: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def name_of(self, chosen: str) -> str | None:
-        """The bound name, or None."""
+        """Return the name that an id is bound to, or None if it is unbound or expired."""
         binding = self._kept.get(kept_id(chosen))
         return None if binding is None or self._clock() - binding.bound_at > self._ttl else binding.name
 
     def bind(self, chosen: str, name: str) -> int:
-        """Bind an id, or bind it again; returns the number of displaced ones."""
+        """Bind an id, or renew its binding; returns the number of bindings that were evicted."""
         now, key = self._clock(), kept_id(chosen)
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_every
             self._kept.expire(lambda binding: now - binding.bound_at > self._ttl)
         self._kept.use(key, Binding(name, now))
         if self._is_shared:
-            self._untold[key] = None
+            self._unpublished[key] = None
         return len(self._kept.trim(self._most))
 
     def merge(self, bindings: Mapping[str, tuple[str, float]]) -> None:
-        """Add bindings of other pickers: name and age by `kept_id`, the oldest first. The later one counts.
+        """Merge bindings of other pickers, given as name and age in seconds by `kept_id`, oldest first.
 
-        Of two at almost the same time, all pickers take the one with the greater name.
+        The later binding of an id wins. If both were made within a second, the greater name wins, so that all pickers agree.
         """
         now = self._clock()
         for key, (name, age) in bindings.items():
@@ -73,22 +73,22 @@ class Bindings:
         self._kept.trim(self._most)
 
     def keys(self) -> list[str]:
-        """All ids, the oldest first."""
+        """Return all ids, least recently bound first."""
         return list(self._kept)
 
     def ages(self, keys: Iterable[str]) -> dict[str, tuple[str, float]]:
-        """Name and age by those of the ids that are still bound."""
+        """Return name and age in seconds of those ids that are still bound."""
         now, kept = self._clock(), self._kept
         return {key: (kept[key].name, now - kept[key].bound_at) for key in keys if key in kept}
 
-    def untold(self) -> dict[str, tuple[str, float]]:
-        """Name and age by the ids that were bound since the last call."""
-        keys, self._untold = self._untold, {}
+    def unpublished(self) -> dict[str, tuple[str, float]]:
+        """Return name and age in seconds of the ids that were bound since the last call."""
+        keys, self._unpublished = self._unpublished, {}
         return self.ages(keys)
 
 
 class LearntBindings(LearntState):
-    """Bindings as learnt state."""
+    """Shares bindings with other pickers, and keeps them across restarts."""
 
     _bindings: Bindings
 
@@ -101,8 +101,8 @@ class LearntBindings(LearntState):
         self._bindings.merge(_read(part))
 
     def drain_deltas(self) -> bytes:
-        untold = self._bindings.untold()
-        return _encode(untold) if untold else b""
+        unpublished = self._bindings.unpublished()
+        return _encode(unpublished) if unpublished else b""
 
     def apply(self, deltas: bytes, origin: str) -> None:
         self._bindings.merge(_read(deltas))

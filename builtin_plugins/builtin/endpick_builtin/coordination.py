@@ -35,8 +35,8 @@ _JSON = {"content-type": "application/json"}
 class ReserveEndpoint(PreRequest):
     """Answers `Prefer: reserve-endpoint` with the endpoint picked for the request, which is not sent.
 
-    Status 204, `x-llm-d-reserved-host-port` = first pick, `Preference-Applied: reserve-endpoint`. No capacity is kept; what prefix
-    producers learn from the request stays.
+    Status 204, `x-llm-d-reserved-host-port` = first pick, `Preference-Applied: reserve-endpoint`. No capacity is kept, but
+    prefix producers learn from the request.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -53,8 +53,8 @@ class ReserveEndpoint(PreRequest):
 class EndpointPinScreener(CandidateFilter, PreRequest):
     """Keeps only the endpoint that the header `x-llm-d-pin-host-port` names, in any spelling of its address.
 
-    If it is no candidate the request gets 503. The header is not sent to the model server. Clients that reach endpick directly can choose
-    their endpoint.
+    If it is not a candidate, the request gets 503. The header is not sent to the model server. Clients that reach endpick directly can
+    choose their endpoint.
     """
 
     stability = Stability.EXPERIMENTAL

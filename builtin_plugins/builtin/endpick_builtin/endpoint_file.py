@@ -1,4 +1,4 @@
-"""Reads a file of endpoints in llm-d's format, with all its mistakes."""
+"""Reads a file of endpoints in llm-d's format, and finds all its mistakes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EntryRules:
 
 
 def ip_address(text: str) -> str:
-    """The normalized IP address. Raises ValueError, also for unusual IPv6 zones."""
+    """Normalize an IP address; raises ValueError, also for unusual IPv6 zones."""
     address = str(ipaddress.ip_address(text if len(text) <= _LONGEST else ""))
     _, percent, zone = address.partition("%")
     if percent and not _ZONE.fullmatch(zone):
@@ -205,7 +205,7 @@ class _Entry:
 
 
 def _fields_of(node: MappingNode) -> dict[str, Node]:
-    """The values of a mapping by scalar key, with those it merges (`<<`)."""
+    """Return the values of a mapping by scalar key, with those that it merges (`<<`)."""
     own: dict[str, Node] = {}
     merged: dict[str, Node] = {}
     for key, value in node.value:
@@ -218,9 +218,9 @@ def _fields_of(node: MappingNode) -> dict[str, Node]:
 
 
 def _merged_mappings(node: Node) -> Iterator[MappingNode]:
-    """The mappings of one `<<`; the first of a list wins."""
+    """Return the mappings of a `<<`; the first of a list wins."""
     nodes = node.value if isinstance(node, SequenceNode) else [node]
-    return (each for each in nodes if isinstance(each, MappingNode))
+    return (mapping for mapping in nodes if isinstance(mapping, MappingNode))
 
 
 def _text(node: Node | None) -> str | None:

@@ -160,7 +160,7 @@ class _Ring:
             del self.ids[bisect_left(self.ids, flow_id)]
 
     def next(self) -> str | None:
-        """The next id after the last one served, which may be gone."""
+        """Return the id after the last one served, which may have left."""
         if not self.ids:
             return None
         position = 0 if self.last is None else bisect_right(self.ids, self.last)
@@ -192,7 +192,7 @@ class RoundRobinFairness(FairnessPolicy[Parameters]):
 
 
 class StaticLimitParameters(Parameters):
-    """One ceiling for all priorities."""
+    """Sets the ceiling that all priorities share."""
 
     threshold: Annotated[
         float, Field(ge=0.0, allow_inf_nan=False, description="Requests are dispatched while the saturation of the pool is below this.")
@@ -207,7 +207,7 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
 
 
 class HoldbackParameters(Parameters):
-    """Range and mapping."""
+    """Sets the range of the ceilings, and how priorities map to it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"minCeiling": 0.5}]})
 

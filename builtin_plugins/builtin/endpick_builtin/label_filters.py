@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class PerPool(Generic[T]):
-    """Caches a value per pool of endpoints."""
+    """Caches a value computed from the pool, until the pool changes."""
 
     def __init__(self, work: Callable[[tuple[Endpoint, ...]], T]) -> None:
         self._work = work
@@ -53,7 +53,7 @@ class LabelMask:
 
 
 class LabelValues:
-    """One label across the pool."""
+    """Compares one label across the pool; labels are read once per pool."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -74,7 +74,7 @@ _UNKNOWN_VALUE = -1
 
 
 class Operator(StrEnum):
-    """How a label is compared."""
+    """How a requirement compares a label with its values."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -83,7 +83,7 @@ class Operator(StrEnum):
 
 
 class Requirement(Parameters):
-    """One condition on one label."""
+    """A condition on one label, as in a Kubernetes selector."""
 
     key: Annotated[str, Field(min_length=1, description="Label name.")]
     operator: Annotated[Operator, Field(description="`In`, `NotIn` (also true without the label), `Exists` or `DoesNotExist`.")]
@@ -127,7 +127,10 @@ _TERM = re.compile(r"\s*(?:(!)?\s*([\w./-]+)|([\w./-]+)\s*(==?|!=)\s*([\w.-]*)|(
 
 
 def parse_selector(selector: object) -> object:
-    """A selector in kubectl's syntax, such as `app=vllm,env in (a, b)`, as a mapping; other values as they are. Raises ValueError."""
+    """Parse a selector in kubectl's syntax, such as `app=vllm,env in (a, b)`; raises ValueError.
+
+    Returns it as a mapping, and values other than text unchanged.
+    """
     if not isinstance(selector, str):
         return selector
     expressions: list[dict[str, object]] = []
@@ -140,7 +143,7 @@ def parse_selector(selector: object) -> object:
             expressions.append({"key": label, "operator": Operator.DOES_NOT_EXIST if absent else Operator.EXISTS})
             continue
         negative = equals == "!=" or among == "notin"
-        chosen = (value,) if equals else tuple(each.strip() for each in values.split(","))
+        chosen = (value,) if equals else tuple(item.strip() for item in values.split(","))
         expressions.append({"key": key or listed, "operator": Operator.NOT_IN if negative else Operator.IN, "values": chosen})
     return {"matchExpressions": expressions}
 

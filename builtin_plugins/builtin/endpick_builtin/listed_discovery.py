@@ -24,7 +24,7 @@ _LOGGED_LINES = 20
 
 
 class FileDiscoveryParameters(Parameters):
-    """The file."""
+    """Names the file of endpoints, and sets whether to follow its changes."""
 
     path: Annotated[
         str,
@@ -115,7 +115,7 @@ _LONGEST_NAME = 253
 
 
 def host_of(text: str) -> str:
-    """Return an IP address or a DNS name (RFC 1123). Raises ValueError."""
+    """Return an IP address or a DNS name (RFC 1123); raises ValueError."""
     try:
         return ip_address(text)
     except ValueError:
@@ -126,7 +126,7 @@ def host_of(text: str) -> str:
 
 
 def metrics_of(_host: str, port: int, labels: Mapping[str, str]) -> str:
-    """The metrics address in the labels, or "". Raises ValueError."""
+    """Return the metrics address in the labels, or an empty text; raises ValueError."""
     address, given = labels.get(METRICS_ADDRESS_LABEL, ""), labels.get(METRICS_PORT_LABEL, "")
     if not address:
         return ""
@@ -161,7 +161,7 @@ class StaticEndpoint(Parameters):
 
 
 class StaticDiscoveryParameters(Parameters):
-    """The endpoints."""
+    """Lists the endpoints of the pool."""
 
     endpoints: Annotated[
         tuple[StaticEndpoint, ...],
@@ -178,11 +178,11 @@ class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
 
     async def run(self, registry: EndpointRegistry) -> None:
         found: dict[str, Endpoint] = {}
-        for each in self.parameters.endpoints:
-            name = f"{each.namespace}/{each.name}"
+        for endpoint in self.parameters.endpoints:
+            name = f"{endpoint.namespace}/{endpoint.name}"
             if name in found:
                 raise ConfigurationError(f"two of its endpoints are called '{name}'; give one of them another name")
-            found[name] = Endpoint(name, each.address, each.port, dict(each.labels))
+            found[name] = Endpoint(name, endpoint.address, endpoint.port, dict(endpoint.labels))
         registry.replace_all(found.values())
         registry.ready()
 
@@ -192,7 +192,7 @@ _PARALLEL_LOOKUPS = 16  # targets of SRV records that are looked up at the same 
 
 
 class DnsDiscoveryParameters(Parameters):
-    """The name, and how often it is looked up."""
+    """Names the domain, and sets how often it is looked up."""
 
     hostname: Annotated[
         str,
@@ -283,7 +283,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         targets = sorted({target for target, _ in services})
         by_target = dict(zip(targets, await asyncio.gather(*map(look_up, targets)), strict=True))
         addresses = {(record.to_text(), port) for target, port in services for record in by_target[target].records}
-        return addresses, min([found.ttl_seconds, *(each.ttl_seconds for each in by_target.values())])
+        return addresses, min([found.ttl_seconds, *(records.ttl_seconds for records in by_target.values())])
 
     def _resolver(self) -> dns.asyncresolver.Resolver:
         parameters = self.parameters

@@ -53,7 +53,7 @@ class Attribute(Parameters):
 
 
 class AttributeReporterParameters(Parameters):
-    """The attribute to report."""
+    """Holds the attribute to report, as a list of one entry."""
 
     attributes: Annotated[
         tuple[Attribute, ...],
@@ -67,10 +67,10 @@ class AttributeReporterParameters(Parameters):
 
 
 class Program(Protocol):
-    """A compiled CEL expression."""
+    """A compiled CEL expression, as celpy makes it."""
 
     def evaluate(self, context: Mapping[str, object]) -> object:
-        """The value; raises if there is none."""
+        """Return the value; raises an error of celpy's or Python's if there is none."""
 
 
 class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
@@ -118,7 +118,7 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
 
 
 class Expressions:
-    """The CEL library, which takes 0.1 s to import."""
+    """Compiles CEL expressions; the first instance imports the library, which takes 0.1 s."""
 
     def __init__(self) -> None:
         try:
@@ -127,7 +127,7 @@ class Expressions:
             raise ConfigurationError("CEL expressions need the package cel-python", "pip install 'endpick[cel]'") from missing
 
     def compiled(self, expression: str) -> Program:
-        """Raises ConfigurationError for invalid CEL."""
+        """Compile an expression; raises ConfigurationError for invalid CEL."""
         environment = self._celpy.Environment()
         try:
             program: Program = environment.program(environment.compile(expression))
@@ -166,14 +166,14 @@ _PREFIX = "named_metrics."
 
 
 class LoadFormat(StrEnum):
-    """The format of load reports."""
+    """The format in which model servers report their load."""
 
     JSON = "JSON"
     TEXT = "TEXT"
 
 
 class Outcome(StrEnum):
-    """Value of the metric's label `outcome`."""
+    """The values of the metric's label `outcome`."""
 
     READ = "read"
     NONE = "none"
@@ -239,7 +239,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
 
 
 def read_load(text: str) -> Mapping[str, float]:
-    """The named metrics; empty if malformed."""
+    """Parse the named metrics of a load report; returns an empty mapping if it is malformed."""
     form, _, report = text.strip().partition(" ")
     match form.upper():
         case LoadFormat.JSON:

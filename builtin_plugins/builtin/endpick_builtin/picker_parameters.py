@@ -10,7 +10,7 @@ from endpick.api import Parameters
 
 
 class PickerParameters(Parameters):
-    """The number of endpoints to pick."""
+    """Sets the number of endpoints to pick."""
 
     max_num_of_endpoints: Annotated[
         int,

@@ -75,7 +75,7 @@ class WeightedRandomPicker(Picker[PickerParameters]):
         return scored.take(np.lexsort((np.array(random.sample(range(len(scores)), len(scores))), -keys))[:count])
 
     def _draws(self, count: int) -> FloatArray:
-        """Uniform numbers in (0, 1), in one call: five times faster."""
+        """Draw uniform numbers in (0, 1) in one call, which is five times faster."""
         bits = np.frombuffer(self.context.random.randbytes(8 * count), dtype=np.uint64) >> np.uint64(11)
         draws: FloatArray = np.maximum(bits * 2.0**-53, SMALLEST_DRAW)
         return draws

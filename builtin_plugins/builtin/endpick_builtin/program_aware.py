@@ -33,7 +33,7 @@ _MAX_HALF_LIVES = 500  # then the ledger is rescaled: 2^500 is far below the lar
 
 
 class ProgramAwareParameters(Parameters):
-    """The strategy and its weights."""
+    """Sets the strategy and its weights."""
 
     strategy: Annotated[
         Literal["las", "turn-priority"],
@@ -90,7 +90,7 @@ class _Program:
 
 
 class _Ledger:
-    """Later service weighs more, instead of decaying all; sometimes everything is rescaled."""
+    """Service by program; later service weighs more, instead of decaying all, so it is rescaled at times."""
 
     def __init__(self, half_life: float, now: float, max_programs: int, context: PluginContext) -> None:
         self._max_programs = max_programs
@@ -336,6 +336,6 @@ _WAIT = "Mean queue time of a program's requests."
 
 
 def jain_index(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """(sum of x)^2 / (n * sum of x^2); 1 for all 0."""
+    """Return (sum of x)^2 / (n * sum of x^2), or 1 if all are 0."""
     squares = float((values * values).sum())
     return float(values.sum()) ** 2 / (len(values) * squares) if squares else 1.0

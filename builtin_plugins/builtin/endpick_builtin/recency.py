@@ -14,14 +14,14 @@ LONGEST_ID: Final = 128  # bytes; clients choose ids and must not fill the memor
 
 
 def kept_id(chosen: str) -> str:
-    """The id that a client chose, or the hash of a long one."""
+    """Return the id that a client chose, or its hash if it is too long to keep."""
     if len(chosen) <= LONGEST_ID and chosen.isascii():
         return chosen
     return blake2b(chosen.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Recency(OrderedDict[K, V]):
-    """Values by key, least recently used first; reading is not a use. `trim` and `expire` return what they remove."""
+    """Values by key, least recently used first; reading is not a use. `trim` and `expire` return the removed entries."""
 
     def use(self, key: K, value: V) -> None:
         self[key] = value

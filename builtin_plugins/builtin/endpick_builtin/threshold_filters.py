@@ -37,12 +37,12 @@ from endpick.api.keys import (
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:
-    """The mask, or all if it is empty and `fall_back` is set."""
+    """Return the mask, or all endpoints if it keeps none and `fall_back` is set."""
     return endpoints if fall_back and not np.count_nonzero(mask) else mask
 
 
 class Metric(StrEnum):
-    """The metric of a condition."""
+    """The metrics that a condition can limit."""
 
     ACTIVE_REQUESTS = "active-requests"
     RUNNING_REQUESTS = "running-requests"
@@ -59,7 +59,7 @@ _KEYS = {
 
 
 class Condition(Parameters):
-    """A metric and its maximum."""
+    """Limits a metric to a maximum."""
 
     metric: Annotated[
         Metric,
@@ -79,7 +79,7 @@ class Condition(Parameters):
 
 
 class UtilizationFilterParameters(Parameters):
-    """Conditions."""
+    """Lists the conditions that endpoints must meet, and sets the fallback if none does."""
 
     conditions: Annotated[
         tuple[Condition, ...],
@@ -143,7 +143,7 @@ class TTFTSource(StrEnum):
 
 
 class PrefixCacheAffinityParameters(Parameters):
-    """When a cached prompt binds."""
+    """Sets when a cached prompt binds a request to the endpoints that hold it."""
 
     affinity_threshold: Annotated[
         float, Field(alias="affinityThreshold", le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")
@@ -235,7 +235,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
 
 
 class SLOHeadroomTierParameters(Parameters):
-    """How often to explore."""
+    """Sets how often endpoints without headroom are kept, to explore them."""
 
     epsilon_explore_neg: Annotated[
         float,

@@ -49,7 +49,7 @@ class Observation:
             self._seen, self._since = seen, now
 
     def is_free(self, lease: Object | None, identity: str, now: float) -> bool:
-        """True if nobody or `identity` holds the lease, or it has expired."""
+        """Whether nobody or `identity` holds the lease, or it has expired."""
         if lease is None or holder_of(lease) in ("", identity):
             return True
         return now - self._since >= (lease["spec"].get("leaseDurationSeconds") or 0)
@@ -79,7 +79,7 @@ class Election:
         self._retry_seconds = parameters.retry_period
         self._gauge, self._attempts, self._changed = gauge, attempts, changed
         self._observation = Observation()
-        # `read` keeps the holder alone: renewals are no changes.
+        # `read` keeps the holder alone: renewals are not changes.
         self._watched: Follower[str] = Follower(
             Collection("leases", _LEASE, holder_of, name=self.name, required=False), connection, self._holder_changed
         )
@@ -187,12 +187,12 @@ class Election:
 
 
 def holder_of(lease: Object) -> str:
-    """Identity of the holder; empty after a release."""
+    """Return the identity of the holder; empty after a release."""
     return lease["spec"].get("holderIdentity") or ""
 
 
 def claim(name: str, namespace: str, holder: str, seconds: int, before: Object | None) -> dict[str, Any]:
-    """`holder` takes, renews or, if empty, releases the lease; replaces `before`."""
+    """Build the lease that `holder` takes, renews or, if empty, releases; it replaces `before`."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {} if before is None else before["spec"]
     keeps = holder_of(before) == holder if before is not None else False
@@ -215,6 +215,6 @@ def claim(name: str, namespace: str, holder: str, seconds: int, before: Object |
 
 
 def lease_name(namespace: str, pool: str, pod_name: str) -> str:
-    """As in llm-d: after the pool or, without one, the Deployment of the Pod."""
+    """Name the lease as llm-d does: after the pool or, without one, the Deployment of the Pod."""
     replica = _POD_OF_A_DEPLOYMENT.fullmatch(pod_name)
     return f"epp-{namespace}-{pool or (replica['deployment'] if replica else 'endpick')}.llm-d.ai"

@@ -36,12 +36,12 @@ class _BookmarkTransport(AsyncHTTPTransport):
 
 
 def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResource]:
-    """Not registered process-wide, unlike those of `create_namespaced_resource`."""
+    """Make a resource class; unlike `create_namespaced_resource`, it is not registered process-wide."""
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, f"{kind.lower()}s")})
 
 
 def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[AsyncClient, str]:
-    """Open a client to the API server; also returns its URL. Reads files.
+    """Open a client to the API server, and return it with the server's URL; reads files.
 
     Tries `kubeconfig`, `$KUBECONFIG`, the service account, `~/.kube/config`. Raises ConfigurationError if none is usable.
     """
@@ -84,14 +84,14 @@ def _without_content(error: Exception) -> str:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status, also of an error event; 0 without an answer."""
+    """Return the HTTP status of an error or error event; 0 without an answer."""
     if isinstance(error, ApiError):
         return error.status.code or 0
     return error.response.status_code if isinstance(error, HTTPStatusError) else 0
 
 
 def describe(error: Exception) -> str:
-    """One line for logs."""
+    """Describe an error in one line, for logs."""
     if isinstance(error, ApiError):
         return f"{status_of(error)} {error}"
     first_line = str(error).partition("\n")[0]
@@ -112,7 +112,10 @@ _SILENT_WATCHES_BEFORE_LIST = 6
 
 @dataclass(frozen=True, slots=True)
 class Collection(Generic[T]):
-    """`read` returns None to ignore an object; `name` selects a single one; unless `required`, it may be missing or forbidden."""
+    """The objects to follow.
+
+    `read` returns None to ignore an object; `name` selects a single one; unless `required`, the kind may be missing or forbidden.
+    """
 
     title: str
     resource: type[GenericNamespacedResource]
@@ -124,7 +127,7 @@ class Collection(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Shared by all followers of one discovery."""
+    """The client, metrics and log that all followers of one discovery share."""
 
     client: AsyncClient
     namespace: str
@@ -138,7 +141,7 @@ class Connection:
 
 
 class Follower(Generic[T]):
-    """The copy of one collection."""
+    """Keeps a copy of one collection up to date."""
 
     def __init__(self, collection: Collection[T], connection: Connection, changed: Callable[[], None]) -> None:
         """`changed` is called after the first list and when `objects` or `installed` differ."""
@@ -161,7 +164,7 @@ class Follower(Generic[T]):
         self._trouble = ""
 
     async def run(self) -> None:
-        """Raises ConfigurationError if the first list is refused as invalid (400, 422)."""
+        """Follow until cancelled; raises ConfigurationError if the first list is refused as invalid (400, 422)."""
         while True:
             try:
                 if not self._version:
@@ -184,7 +187,7 @@ class Follower(Generic[T]):
         self._become(found, installed=True)
 
     async def _watch(self) -> None:
-        """Returns after several watches without events."""
+        """Watch until several watches in a row had no events."""
         connection, silent = self._connection, 0
         while silent < _SILENT_WATCHES_BEFORE_LIST:
             before = self._events

@@ -26,7 +26,7 @@ class LeaderLabel:
         self._trouble = ""
 
     def put(self, is_due: bool) -> None:
-        """Set whether this Pod has the label."""
+        """Set whether this Pod should have the label."""
         if is_due != self._is_due:
             self._is_due = is_due
             self._changed.set()

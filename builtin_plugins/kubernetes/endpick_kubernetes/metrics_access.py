@@ -24,7 +24,7 @@ _ACCESS = _review("authorization.k8s.io", "SubjectAccessReview")
 
 
 class MetricsReaders:
-    """Keeps answers for a minute."""
+    """Checks who may read `/metrics`, and keeps the answers for a minute."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -23,7 +23,7 @@ _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Each Pod with all these labels is an endpoint per port."""
+    """An InferencePool; each Pod with all its labels is an endpoint per port."""
 
     selector: Mapping[str, str]
     ports: tuple[int, ...]
@@ -51,7 +51,7 @@ class PoolName:
     name: str
 
     def is_referenced_by(self, item: Object) -> bool:
-        """True if `poolRef` names this pool, by default in the current group."""
+        """Whether the object's `poolRef` names this pool, by default in the current group."""
         reference = item["spec"]["poolRef"]
         return bool(reference["name"] == self.name and (reference.get("group") or POOL_GROUP) == self.group)
 
@@ -65,7 +65,7 @@ class DatedRewrites:
 
 
 def read_pool(item: Object) -> Pool | None:
-    """None if the pool is being deleted or selects every Pod."""
+    """Read an InferencePool; returns None if it is being deleted or selects every Pod."""
     if _is_terminating(item):
         return None
     spec = item["spec"]
@@ -75,7 +75,7 @@ def read_pool(item: Object) -> Pool | None:
 
 
 def read_pod(item: Object) -> Pod | None:
-    """None unless the Pod is ready, has an address and is not being deleted."""
+    """Read a Pod; returns None unless it is ready, has an address and is not being deleted."""
     metadata, status = item["metadata"], item.get("status") or {}
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
     if _is_terminating(item) or not ready or not status.get("podIP"):
@@ -91,7 +91,7 @@ def read_pod(item: Object) -> Pod | None:
 
 
 def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) -> Iterator[Endpoint]:
-    """One per Pod and port, `namespace/pod-rank-N` with the port's index, as in llm-d."""
+    """Yield an endpoint per Pod and port, `namespace/pod-rank-N` with the port's index, as in llm-d."""
     for pod in pods:
         for rank, port in enumerate(ports):
             if pod.active_ports is None or port in pod.active_ports:
@@ -99,14 +99,14 @@ def endpoints_of(pods: Iterable[Pod], ports: tuple[int, ...], namespace: str) ->
 
 
 def read_objective(item: Object, pool: PoolName) -> int | None:
-    """The priority, or None if it does not apply."""
+    """Return the priority of an InferenceObjective, or None if it does not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     return int(item["spec"].get("priority") or 0)
 
 
 def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
-    """The rules, or None if they do not apply."""
+    """Return the rules of an InferenceModelRewrite, or None if they do not apply."""
     if _is_terminating(item) or not pool.is_referenced_by(item):
         return None
     rules = tuple(_rule(rule) for rule in item["spec"].get("rules") or ())
@@ -114,7 +114,7 @@ def read_rewrites(item: Object, pool: PoolName) -> DatedRewrites | None:
 
 
 def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> Iterator[ModelRewrite]:
-    """All rules, oldest object first, then by name."""
+    """Yield all rules, oldest object first, then by name."""
     for _, dated in sorted(rewrites.items(), key=lambda entry: (entry[1].created, entry[0])):
         yield from dated.rules
 
@@ -239,7 +239,7 @@ class KubernetesDiscoveryParameters(Parameters):
     ] = 2.0
 
     def mistake(self) -> str:
-        """The first inconsistency; empty if there is none."""
+        """Return the first inconsistency, or an empty text if there is none."""
         if bool(self.pool_name) == bool(self.endpoint_selector):
             return "give either `poolName` (--pool-name) or `endpointSelector` (--endpoint-selector)"
         if self.endpoint_selector and not self.endpoint_target_ports:

@@ -22,7 +22,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class PeerParameters(Parameters):
-    """The Pods of this deployment."""
+    """Selects the Pods of this deployment."""
 
     selector: Annotated[
         str, Field(min_length=1, description="Label selector of this deployment's Pods, in kubectl syntax.", examples=["app=my-epp"])
@@ -102,5 +102,5 @@ class KubernetesPeerDiscovery(PeerDiscovery[PeerParameters]):
 
 
 def others_than(own_ip: str, own_name: str, pods: Iterable[Pod]) -> Iterator[Pod]:
-    """The Pods with another address or, if the own one is unknown, another name."""
+    """Return the Pods with another address or, if the own one is unknown, another name."""
     return (pod for pod in pods if (pod.ip != own_ip if own_ip else pod.name != own_name))

@@ -38,7 +38,7 @@ class HashAlgorithm(StrEnum):
 
 
 class BlockKeys:
-    """Makes block keys."""
+    """Makes chained block keys, which are equal for equal prefixes of prompts."""
 
     def __init__(self, block_size_tokens: int, algorithm: HashAlgorithm = HashAlgorithm.CBOR_FNV, seed: str = "") -> None:
         self.block_size_tokens = block_size_tokens
@@ -51,15 +51,15 @@ class BlockKeys:
 
     @property
     def new_tokens(self) -> int:
-        """Hashed with FNV in this process, at 0.6 µs each."""
+        """The number of tokens hashed with FNV in this process, at 0.6 µs each."""
         return _cbor_fnv_key.cache_info().misses * self.block_size_tokens
 
     def root(self, model: str) -> int:
-        """The start of chains for a model or LoRA adapter."""
+        """Return the start of chains for a model or LoRA adapter."""
         return self._root(self._seed, model)
 
     def chain(self, parent: int, tokens: Tokens, extras: Extras = ()) -> list[int]:
-        """The key of each full block after `parent`; `extras` has an entry per full block, or none."""
+        """Return the key of each full block after `parent`; `extras` has an entry per full block, or none."""
         return list(self.walk(parent, tokens, extras))
 
     def walk(self, parent: int, tokens: Tokens, extras: Extras = ()) -> Iterator[int]:
@@ -132,7 +132,7 @@ _UNLISTED_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TierMatch:
-    """Leading blocks in any tier, weighted by the best tier, and by tier: `(slots,)`."""
+    """Leading blocks in any tier, weighted by the best tier, and by tier; shape `(slots,)`."""
 
     blocks: FloatArray
     weighted: FloatArray
@@ -140,7 +140,7 @@ class TierMatch:
 
 
 class TierIndex:
-    """Sets of endpoints by tier and block key."""
+    """Keeps the set of endpoints that hold a block, by tier and block key."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         """`weights` by lower-case tier name; others weigh 1."""

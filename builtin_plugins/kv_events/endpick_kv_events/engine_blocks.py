@@ -204,4 +204,4 @@ def _realigned(
     for extras, (begin, end) in zip(event.extras, spans, strict=False):
         for number in range(begin // ours, -(-end // ours)):
             found[number].update(dict.fromkeys(extras))
-    return [tuple(one) for one in found]
+    return [tuple(block) for block in found]

@@ -46,7 +46,7 @@ class _Publisher:
 
 
 class KvIntake:
-    """All publishers of one index."""
+    """Receives the events of all publishers of one index."""
 
     def __init__(
         self, parameters: KvEventsParameters, new_blocks: Callable[[str], EngineBlocks], metrics: KvMetrics, logger: logging.Logger
@@ -72,7 +72,7 @@ class KvIntake:
         return None if publisher is None else publisher.stream.blocks
 
     async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        """Raises ConfigurationError if `zmqEndpoint` cannot be bound."""
+        """Subscribe and accept connections; raises ConfigurationError if `zmqEndpoint` cannot be bound."""
         self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         self._context = zmq.asyncio.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)

@@ -54,7 +54,7 @@ class BlocksRemoved:
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """The cache was reset."""
+    """All blocks were removed, because the cache was reset."""
 
 
 KvEvent: TypeAlias = BlocksStored | BlocksRemoved | AllBlocksCleared
@@ -152,7 +152,7 @@ _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 
 def decode(payload: bytes) -> Batch:
-    """Skips undecodable events. Raises msgspec.DecodeError if it is no message."""
+    """Decode a message, skipping undecodable events; raises msgspec.DecodeError if it is not a message."""
     message = _MESSAGE.decode(payload)
     events: list[KvEvent] = []
     for raw in message.events:
@@ -169,7 +169,7 @@ def _is_map(raw: msgspec.Raw) -> bool:
 
 
 def _hash(value: _Hash) -> int:
-    """The low 64 bits: signed and unsigned integers and bytes agree."""
+    """Return the low 64 bits, so that signed and unsigned integers and bytes agree."""
     return (int.from_bytes(value[-8:], "big") if isinstance(value, bytes) else value) & _64_BITS
 
 
@@ -178,7 +178,7 @@ def _tier(medium: str | None) -> str:
 
 
 def _extras(keys: Sequence[Any], adapter: str) -> tuple[str, ...]:
-    """Media and salts; vLLM repeats the adapter's name here."""
+    """Return media and salts, without the adapter's name, which vLLM repeats here."""
     return tuple(_extra(key) for key in keys if not (adapter and key == adapter))
 
 
@@ -217,7 +217,7 @@ _DECODER = msgspec.json.Decoder(dict[str, _Rank])
 
 
 async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """`GET /kv_event_sources` (vLLM since 2026); None without an answer within a minute."""
+    """Ask `GET /kv_event_sources` (vLLM since 2026); returns None without an answer within a minute."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -233,7 +233,7 @@ async def find_source(session: aiohttp.ClientSession, endpoint: Endpoint, rank: 
 
 
 def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """One rank's entry in an answer; a single entry counts for any rank."""
+    """Return one rank's entry in an answer; a single entry counts for any rank."""
     try:
         ranks = _DECODER.decode(answer)
     except msgspec.DecodeError:
@@ -250,5 +250,5 @@ def _reachable(endpoint: Endpoint, address: str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """The host as it stands in a URL."""
+    """Return the host as it stands in a URL, with brackets around an IPv6 address."""
     return f"[{host}]" if ":" in host else host

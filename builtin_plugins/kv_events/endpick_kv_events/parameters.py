@@ -29,7 +29,7 @@ class EngineType(StrEnum):
 
 
 class TokenProcessorParameters(Parameters):
-    """How prompts are split into blocks, and how blocks get their keys."""
+    """Sets how prompts are split into blocks, and how blocks get their keys."""
 
     block_size_tokens: Annotated[
         int, Field(alias="blockSizeTokens", ge=0, description=f"Tokens per block; 0 uses blockSize, or {DEFAULT_BLOCK_SIZE}.")
@@ -89,7 +89,7 @@ class BlockIndexParameters(Parameters):
 
 
 class TierParameters(Parameters):
-    """The weight of blocks in one memory tier."""
+    """Sets the weight of blocks in one memory tier."""
 
     name: Annotated[str, Field(min_length=1, description="Name of the tier in events, in any case.")]
     weight: Annotated[float, Field(ge=0.0, le=1.0, description="Weight of a block, relative to one in device memory.")]
@@ -99,7 +99,7 @@ _TIERS = (TierParameters(name="gpu", weight=1.0), TierParameters(name="cpu", wei
 
 
 class IndexerParameters(Parameters):
-    """The block index."""
+    """Sets the size of the block index, and the weights of its tiers."""
 
     block_index: Annotated[BlockIndexParameters, Field(alias="kvBlockIndexConfig", description="Size of the index.")] = (
         BlockIndexParameters()
@@ -121,7 +121,7 @@ class IndexerParameters(Parameters):
 
 
 class PodDiscoveryParameters(Parameters):
-    """Ports of the endpoints' publishers."""
+    """Sets the ports of the endpoints' publishers."""
 
     socket_port: Annotated[
         int, Field(alias="socketPort", ge=1, le=65535, description="Port of rank 0's publisher; rank n uses this port plus n.")
@@ -137,7 +137,7 @@ class PodDiscoveryParameters(Parameters):
 
 
 class KvEventsParameters(Parameters):
-    """How KV events reach the picker."""
+    """Sets how KV events reach the picker."""
 
     zmq_endpoint: Annotated[
         str, Field(alias="zmqEndpoint", description="Address for publishers that connect to the picker, such as tcp://0.0.0.0:5557.")

@@ -78,7 +78,7 @@ class Sent:
 
 
 class PrecisePrefixCache:
-    """The index of one instance."""
+    """The block index of one plugin instance, with its intake of KV events."""
 
     def __init__(self, parameters: PrecisePrefixCacheParameters, context: PluginContext) -> None:
         processor, indexer = parameters.token_processor, parameters.indexer
@@ -114,7 +114,7 @@ class PrecisePrefixCache:
             await self._intake.stop()
 
     def look_up(self, model: str, prompts: Sequence[PromptTokens], cache_salt: str, endpoints: Endpoints) -> Lookup:
-        """Matches of several prompts add up."""
+        """Match prompts with the index; matches of several prompts add up."""
         began = self._context.clock()
         if self._speculation is not None:
             self._speculation.expire(began)
@@ -151,7 +151,7 @@ class PrecisePrefixCache:
         return Lookup(total, tuple(keys), matched, cached, beyond)
 
     def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> Sent | None:
-        """Record where the request goes; returns the argument of `judge`."""
+        """Record the endpoint of a request; returns the argument of `judge`, None without `selfCheck`."""
         self._metrics.sent(role, cached * self.block_size_tokens, lookup.total * self.block_size_tokens)
         if self._speculation is not None:
             self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
@@ -161,7 +161,7 @@ class PrecisePrefixCache:
         return Sent(lookup, Promise(endpoint, cached, lookup.total), 0 if blocks is None else blocks.stores)
 
     def judge(self, sent: Sent, end: ResponseEnd) -> None:
-        """Compare with the server's report, and drop disproved blocks."""
+        """Compare the match with the server's report, and drop disproved blocks."""
         promise, blocks = sent.promise, self._blocks_of(sent.promise.endpoint)
         if self._check is None or end.cause is not TerminationCause.NATURAL or end.usage is None:
             return
@@ -193,13 +193,13 @@ class PrecisePrefixCache:
         if members is not self._pool:
             if self._intake is not None:
                 self._intake.follow(members)
-            self._slot_of_member = self._index.slots(one.name for one in members)
+            self._slot_of_member = self._index.slots(member.name for member in members)
             self._pool = members
         return self._slot_of_member
 
 
 def block_extras(prompt: PromptTokens, cache_salt: str, block_size_tokens: int) -> Extras:
-    """Media that overlap each full block, in order; the first block also has the salt."""
+    """Return the media that overlap each full block, in order; the first block also has the salt."""
     blocks = len(prompt.token_ids) // block_size_tokens
     if not blocks or not (prompt.media or cache_salt):
         return ()
@@ -210,7 +210,7 @@ def block_extras(prompt: PromptTokens, cache_salt: str, block_size_tokens: int) 
             found[number].append(media.identifier)
     if cache_salt:
         found[0].append(cache_salt)
-    return [tuple(one) for one in found]
+    return [tuple(block) for block in found]
 
 
 PREFILL_PROFILE = "prefill"

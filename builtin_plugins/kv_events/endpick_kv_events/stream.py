@@ -37,14 +37,14 @@ class Verdict(Enum):
 
 
 class Phase(Enum):
-    """State of a stream."""
+    """Whether a stream applies messages as they arrive, or replays a gap."""
 
     LIVE = auto()
     REPLAYING = auto()
 
 
 class Action(Enum):
-    """Reaction to a message."""
+    """How a stream handles a published message."""
 
     APPLY = auto()
     DROP = auto()
@@ -94,7 +94,7 @@ class KvStream:
         return len(self._held)
 
     def begin_replay(self, number: int) -> bool:
-        """False if impossible now."""
+        """Start a replay from a number on; returns False if one is running or cannot start."""
         if self._phase is Phase.REPLAYING or not self._start_replay(number):
             return False
         self._phase, self._expected = Phase.REPLAYING, number
@@ -116,7 +116,7 @@ class KvStream:
             self._apply(message)
 
     def replayed(self, message: Message) -> None:
-        """After a gap, blocks may have been evicted unseen."""
+        """Apply a replayed message; after a gap, which may hide evictions, forget all blocks first."""
         if message.number > self._expected:
             self.blocks.clear()
         if message.number >= self.next_number:
@@ -168,7 +168,7 @@ class Operation(StrEnum):
 
 
 class KvMetrics:
-    """The metrics of one instance."""
+    """The KV-event metrics of one plugin instance."""
 
     def __init__(
         self, registry: CollectorRegistry | None, subscribers: Callable[[], int], blocks: Callable[[], int], held: Callable[[], int]

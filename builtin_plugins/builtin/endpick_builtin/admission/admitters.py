@@ -32,7 +32,7 @@ _REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 
 
 class SilentEndpointParameters(Parameters):
-    """The tolerated silence."""
+    """Sets how long an endpoint may go without new metrics before it is excluded."""
 
     tolerance: Annotated[
         Duration, Field(gt=0, description="Silence after which an endpoint that used to report is no candidate any more.")
@@ -51,7 +51,7 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.tolerance
         self._pool: object = None
-        self._fresh_until = 0.0  # until then one metric is fresh everywhere
+        self._fresh_until = 0.0  # until then, one metric is fresh on every endpoint
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         pool = endpoints.pool_members
@@ -75,7 +75,7 @@ SATURATED = "rejected-saturated"
 
 
 class ProbabilisticAdmitterParameters(FullnessParameters):
-    """Curve of the probability."""
+    """Shapes the curve that maps saturation to the probability of a refusal."""
 
     power: Annotated[float, Field(gt=0.0, description="Exponent of the saturation: the larger, the later refusals begin.")] = 5.0
     k: Annotated[float, Field(gt=0.0, description="Factor of the power: the larger, the sooner every request is refused.")] = 300.0
@@ -109,7 +109,7 @@ _COLD_USAGE = 0.02
 
 
 class LatencySLOAdmitterParameters(Parameters):
-    """The producer of predictions."""
+    """Names the producer whose latency predictions the admitter reads."""
 
     latency_prediction_info_producer_name: Annotated[
         str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts latencies; empty for the only one.")

@@ -34,7 +34,7 @@ from endpick_builtin.label_filters import ROLE_LABEL, DecodeFilter, PerPool, Pre
 
 
 class ConcurrencyMode(StrEnum):
-    """The load to count."""
+    """The unit in which the concurrency detector counts load."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -42,7 +42,7 @@ class ConcurrencyMode(StrEnum):
 
 
 class ConcurrencyParameters(Parameters):
-    """Capacity of an endpoint."""
+    """Sets the requests and tokens in flight at which an endpoint is full."""
 
     max_concurrency: Annotated[
         int, Field(alias="maxConcurrency", gt=0, description="Requests in flight at which an endpoint is full: `requests`, `hybrid`.")
@@ -115,7 +115,7 @@ _ENOUGH_FOR_A_MEDIAN = 4
 
 
 class FullnessParameters(Parameters):
-    """Thresholds of a full endpoint."""
+    """Sets the queue depth and KV-cache usage at which an endpoint is full."""
 
     queue_depth_threshold: Annotated[
         int, Field(alias="queueDepthThreshold", gt=0, description="Waiting requests at which an endpoint is full.")
@@ -126,7 +126,7 @@ class FullnessParameters(Parameters):
 
 
 def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray:
-    """max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), at least 0; NaN if neither was reported."""
+    """Return max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), at least 0; NaN if neither was reported."""
     queue = endpoints[WAITING_QUEUE_SIZE] / parameters.queue_depth_threshold
     usage = endpoints[KV_CACHE_USAGE] / parameters.kv_cache_util_threshold
     larger: FloatArray = np.fmax(queue, usage)
@@ -134,7 +134,10 @@ def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray
 
 
 def mean_fullness(values: FloatArray) -> float:
-    """Mean, unknown endpoints 1. From four on, each is at most max(1, 2 * median): one long queue cannot saturate the pool."""
+    """Return the mean, counting unknown endpoints as 1.
+
+    From four endpoints on, each counts at most max(1, 2 * median), so that one long queue cannot saturate the pool.
+    """
     if not len(values):
         return 1.0
     known = np.where(np.isnan(values), 1.0, values)
@@ -151,7 +154,7 @@ class StalenessPolicy(StrEnum):
 
 
 class UtilizationParameters(FullnessParameters):
-    """Thresholds, and staleness of metrics."""
+    """Sets the thresholds of a full endpoint, and the age from which its metrics are stale."""
 
     metrics_staleness_threshold: Annotated[
         Duration,
@@ -225,14 +228,14 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
 
 
 class Stage(StrEnum):
-    """A stage of a request that flow control measures by itself."""
+    """A stage of a request whose saturation flow control measures separately."""
 
     PREFILL = "prefill"
     DECODE = "decode"
 
 
 class MaxSaturationParameters(Parameters):
-    """The detectors to combine."""
+    """Names the detectors to combine, and limits them to stages."""
 
     detectors: Annotated[
         tuple[str, ...],
@@ -283,7 +286,7 @@ class MaxSaturationDetector(SaturationDetector[MaxSaturationParameters]):
         return largest
 
     def _stage_of(self, endpoints: Endpoints) -> Stage | None:
-        """The only stage of all endpoints; flow control asks about one at a time."""
+        """Return the stage that all endpoints share, if any; flow control measures one stage at a time."""
         prefill, decode = (bool(endpoints.gather(served).all()) for served in self._can_serve.of(endpoints))
         if prefill == decode or not len(endpoints):
             return None

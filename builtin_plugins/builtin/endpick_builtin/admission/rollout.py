@@ -85,7 +85,7 @@ class RevisionGating(Parameters):
 
 
 class RolloutScope(Parameters):
-    """The endpoints of the deployment."""
+    """Selects the endpoints that belong to the deployment."""
 
     label_selector: Annotated[
         LabelSelectorParameters,
@@ -96,7 +96,7 @@ class RolloutScope(Parameters):
 
 
 class RolloutParameters(Parameters):
-    """Scope and gating."""
+    """Selects the deployment's endpoints, and sets how revisions share the requests."""
 
     scope: Annotated[
         RolloutScope,
@@ -116,7 +116,10 @@ class RolloutParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """Revisions with their weights, 0 for incomplete ones, and per endpoint the index into `names` or -1."""
+    """The revisions in a pool.
+
+    `weights` are 0 for incomplete revisions; `number_of` holds each endpoint's index into `names`, or -1.
+    """
 
     names: tuple[str, ...]
     weights: tuple[int, ...]
@@ -124,17 +127,17 @@ class Revisions:
 
     @property
     def can_serve(self) -> bool:
-        """True if a revision is complete."""
+        """Whether at least one revision is complete."""
         return any(self.weights)
 
     def servable(self, revision: str | None) -> int | None:
-        """Index of a complete revision."""
+        """Return the revision's index into `names`, or None if it is unknown or incomplete."""
         number = self.names.index(revision) if revision in self.names else None
         return number if number is not None and self.weights[number] else None
 
 
 def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
-    """The revisions; all are complete without gating."""
+    """Group the pool by revision, and weigh the revisions; without gating all are complete."""
     gating, selector = parameters.revision_gating, parameters.scope.label_selector
     found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
     counts: dict[str, Counter[str]] = {revision: Counter() for revision in sorted(set(found)) if revision}
@@ -148,14 +151,14 @@ def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Rev
 
 def _weights(counts: Sequence[Counter[str]], gating: RevisionGating) -> Iterator[int]:
     if gating.mode is GatingMode.DISABLED:
-        yield from (each.total() for each in counts)
+        yield from (by_role.total() for by_role in counts)
         return
     roles = gating.required_roles
-    complete = [all(each[role] for role in roles) for each in counts]
-    totals = {role: sum(each[role] for each, is_complete in zip(counts, complete, strict=True) if is_complete) for role in roles}
+    complete = [all(by_role[role] for role in roles) for by_role in counts]
+    totals = {role: sum(by_role[role] for by_role, is_complete in zip(counts, complete, strict=True) if is_complete) for role in roles}
     weighed = (max(totals, key=totals.__getitem__),) if gating.mode is GatingMode.MAX_ROLE else tuple(totals)
-    for each, is_complete in zip(counts, complete, strict=True):
-        yield sum(each[role] for role in weighed) if is_complete else 0
+    for by_role, is_complete in zip(counts, complete, strict=True):
+        yield sum(by_role[role] for role in weighed) if is_complete else 0
 
 
 class _RevisionShares(Collector):

@@ -48,12 +48,12 @@ class EngineReader:
         self._num_blocks_label = config.cache_num_blocks_label_name
 
     def recognises(self, page: MetricsPage) -> bool:
-        """True if the page has a required metric."""
+        """Whether the page has any of the engine's required metrics."""
         required = [spec for _, spec in self._counts] + ([self._usage] if self._usage else [])
         return any(page.samples(spec.name) for spec in required)
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
-        """Write the values; returns missing required metrics."""
+        """Write the engine's values; returns the names of required metrics that are missing."""
         rank, missing = _rank_of(writer), []
         for key, spec in self._counts:
             counts = [value for value in _values(page, spec, rank) if value > -1]
@@ -98,7 +98,7 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> tuple[tuple[DataKe
 
 
 _RANK_OF_ENDPOINT = re.compile(r"-rank-(\d+)$", re.ASCII)
-_RANK_LABELS = ("dp_rank", "engine")  # of the engines behind a server
+_RANK_LABELS = ("dp_rank", "engine")  # identify an engine behind a server
 _PARALLEL_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})  # these ranks work on the same requests
 
 
@@ -108,7 +108,7 @@ def _rank_of(writer: ColumnWriter) -> str | None:
 
 
 def _series(page: MetricsPage, spec: MetricSpec, rank: str | None) -> Sequence[MetricSample]:
-    """The series of the endpoint's own rank, if the page tells ranks apart."""
+    """Return the series of the endpoint's own rank, if the page distinguishes ranks."""
     series = page.series(spec.name, spec.labels)
     if rank is None or len(series) < 2:
         return series
@@ -117,7 +117,7 @@ def _series(page: MetricsPage, spec: MetricSpec, rank: str | None) -> Sequence[M
 
 
 def _values(page: MetricsPage, spec: MetricSpec, rank: str | None) -> list[float]:
-    """Finite values, one per data-parallel engine."""
+    """Return the finite values, one per data-parallel engine."""
     series = [sample for sample in _series(page, spec, rank) if math.isfinite(sample.value)]
     if len(series) < 2:
         return [sample.value for sample in series]
@@ -142,7 +142,7 @@ _ADAPTERS = ("running_lora_adapters", "waiting_lora_adapters", "max_lora")
 
 
 def _lora_adapters(series: Sequence[MetricSample]) -> LoraAdapters | None:
-    """The adapters of all engines; the newest series of each counts."""
+    """Return the adapters of all engines; the newest series of each counts."""
     engines: dict[Engine, MetricSample] = {}
     for sample in series:
         known = engines.setdefault(_engine(sample, _ADAPTERS), sample)
@@ -151,8 +151,9 @@ def _lora_adapters(series: Sequence[MetricSample]) -> LoraAdapters | None:
     found = [_adapters(*(sample.labels.get(label, "") for label in _ADAPTERS)) for sample in engines.values()]
     if len(found) < 2:
         return found[0] if found else None
-    running, waiting = (frozenset(chain.from_iterable(names)) for names in zip(*((one.running, one.waiting) for one in found), strict=True))
-    return LoraAdapters(running, waiting, max(one.max_adapters for one in found))
+    running = frozenset(chain.from_iterable(adapters.running for adapters in found))
+    waiting = frozenset(chain.from_iterable(adapters.waiting for adapters in found))
+    return LoraAdapters(running, waiting, max(adapters.max_adapters for adapters in found))
 
 
 @lru_cache(maxsize=1024)
@@ -224,7 +225,9 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     @classmethod
     def subscriptions(cls, parameters: CoreMetricsParameters) -> Subscriptions:
-        custom = {one.attribute_key: _custom_key(one)[0] for engine in parameters.engines.values() for one in engine.custom_metrics}
+        custom = {
+            metric.attribute_key: _custom_key(metric)[0] for engine in parameters.engines.values() for metric in engine.custom_metrics
+        }
         return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
 
     def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
@@ -236,8 +239,8 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
             raise Unavailable(f"the metrics page has no number for {', '.join(missing)}{self._advice(reader, payload)}")
 
     def _advice(self, reader: EngineReader, page: MetricsPage) -> str:
-        """Names the engine whose page this is, if it is not the reader's."""
-        other = next((name for name, one in self._readers.items() if one.recognises(page)), "")
+        """Name the engine whose page this is, if it is not the reader's."""
+        other = next((name for name, candidate in self._readers.items() if candidate.recognises(page)), "")
         if reader.recognises(page) or not other:
             return ""
         return f"; it looks like a page of {other}: label the Pod `{self.parameters.engine_label_key}: {other}`, or set defaultEngine"

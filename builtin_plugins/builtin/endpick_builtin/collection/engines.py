@@ -21,7 +21,7 @@ _LABELS = re.compile(_LABEL)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric name and labels of the series."""
+    """Selects the series of a metric by name and labels."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class MetricSpec:
 
 
 def parse_spec(text: str) -> MetricSpec | None:
-    """Parse `name` or `name{label=value}`; None for empty text. Raises ValueError."""
+    """Parse `name` or `name{label=value}`; returns None for empty text, and raises ValueError."""
     if not text.strip():
         return None
     match = _SPEC.fullmatch(text)
@@ -51,7 +51,7 @@ SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["
 
 
 class Aggregation(StrEnum):
-    """One number from the series of a metric."""
+    """How the series of a metric become one number."""
 
     SUM = "sum"
     MEAN = "mean"

@@ -18,7 +18,7 @@ NODE_ADDRESS_LABEL = "endpick/node-address"
 
 
 class DcgmSourceParameters(MetricsSourceParameters):
-    """Address of the GPU exporter."""
+    """Locates the metrics page of the GPU exporter for an endpoint."""
 
     port: Annotated[int, Field(ge=0, le=65535, description="Port of the exporter; 0 is the endpoint's metrics port.")] = 9400
     use_node_address: Annotated[
@@ -82,7 +82,7 @@ def _is_of(sample: MetricSample, endpoint: Endpoint | None) -> bool:
 
 
 class MulticlusterSourceParameters(HttpSourceParameters):
-    """Address of a cluster's endpoint picker."""
+    """Locates the metrics page of a cluster's endpoint picker."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "https"
     path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
@@ -97,7 +97,7 @@ class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParamete
 
 
 class MulticlusterExtractorParameters(Parameters):
-    """Metric names."""
+    """Names the metrics that hold a cluster's mean queue size and KV-cache usage."""
 
     kv_cache_metric: Annotated[
         SpecText, Field(alias="kvCacheUtilizationMetric", min_length=1, description="Mean share of the KV cache in use.")

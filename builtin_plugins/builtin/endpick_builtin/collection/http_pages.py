@@ -19,7 +19,7 @@ _READ_BYTES = 256 * 1024
 
 
 class HttpPages:
-    """Each connection serves one request at a time."""
+    """A pool of kept connections, each of which serves one request at a time."""
 
     def __init__(self, accept: str, max_bytes: int = MAX_PAGE_BYTES, tls: ssl.SSLContext | None = None) -> None:
         self._max_bytes = max_bytes
@@ -38,7 +38,7 @@ class HttpPages:
             connection.abort()
 
     async def get(self, authority: str, path: str) -> bytes:
-        """Fetch a page from `host:port`. Raises Unavailable for a status other than 200 or a page that is too long."""
+        """Fetch a page from `host:port`; raises Unavailable if that fails, for a status other than 200, or if it is too long."""
         url = f"{self._scheme}://{authority}{path.partition('?')[0]}"  # the query may hold a key
         request = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}\r\n".encode()
         try:
@@ -163,7 +163,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._chunks.append(chunk)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:  # an interim answer precedes the real one
+        if self._parser.get_status_code() >= 200:  # 1xx responses precede the final one
             self._complete()
 
     def _complete(self) -> None:
@@ -187,7 +187,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def client_tls(ca_cert: str, client_cert: str = "", client_key: str = "", *, verify: bool = True) -> ssl.SSLContext:
-    """Raises ConfigurationError."""
+    """Build a client's TLS context; raises ConfigurationError for unusable certificate files."""
     try:
         tls = ssl.create_default_context(cafile=ca_cert or None)
         if client_cert:

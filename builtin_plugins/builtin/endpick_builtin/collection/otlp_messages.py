@@ -19,12 +19,12 @@ _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class MalformedExport(ValueError):  # noqa: N818 - the sender's error, as the OTLP specification names it
-    """Not an export of metrics."""
+    """Raised if a request body is not an OTLP export of metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcePage:
-    """A resource's text attributes, page, and number of lines."""
+    """The metrics page of one resource, with its text attributes and number of lines."""
 
     attributes: Mapping[str, str]
     page: MetricsPage
@@ -32,7 +32,7 @@ class ResourcePage:
 
 
 def parse_export(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
-    """Parse protobuf or its JSON form. Raises MalformedExport."""
+    """Parse an export from protobuf or its JSON form; raises MalformedExport."""
     try:
         if is_json:
             return Parse(body, ExportMetricsServiceRequest(), ignore_unknown_fields=True)
@@ -42,7 +42,7 @@ def parse_export(body: bytes, *, is_json: bool) -> ExportMetricsServiceRequest:
 
 
 def pages_of(export: ExportMetricsServiceRequest) -> list[ResourcePage]:
-    """One page per resource with points."""
+    """Return one page for each resource that has points."""
     return [page for resource in export.resource_metrics if (page := _page_of(resource)).points]
 
 
@@ -70,11 +70,11 @@ def _has_value(flags: int) -> bool:
 
 
 def _texts(attributes: Iterable[KeyValue]) -> dict[str, str]:
-    return {each.key: each.value.string_value for each in attributes if each.value.string_value}
+    return {attribute.key: attribute.value.string_value for attribute in attributes if attribute.value.string_value}
 
 
 def page_line(name: str, labels: Mapping[str, str], value: float, nanoseconds: int) -> str:
-    """A line of Prometheus text, named as by OpenTelemetry's exporters."""
+    """Format a line of Prometheus text, with names as OpenTelemetry's exporters write them."""
     inside = ",".join(f'{_NOT_IN_A_LABEL.sub("_", key)}="{_escaped(text)}"' for key, text in labels.items())
     when = f" {nanoseconds // 1_000_000}" if nanoseconds else ""
     return f"{_NOT_IN_A_NAME.sub('_', name)}{{{inside}}} {value!r}{when}\n"
@@ -85,7 +85,7 @@ def _escaped(text: str) -> str:
 
 
 def answer(dropped: int, reason: str) -> ExportMetricsServiceResponse:
-    """A partial success if points were dropped."""
+    """Build the response, which reports a partial success if points were dropped."""
     response = ExportMetricsServiceResponse()
     if dropped:
         response.partial_success.rejected_data_points = dropped
@@ -94,5 +94,5 @@ def answer(dropped: int, reason: str) -> ExportMetricsServiceResponse:
 
 
 def to_json(response: ExportMetricsServiceResponse) -> str:
-    """Protobuf's JSON form."""
+    """Serialise a response in protobuf's JSON form, for clients that push JSON."""
     return MessageToJson(response)

@@ -34,13 +34,13 @@ from endpick_builtin.collection.sources import MaxPageBytes
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """A parsed document."""
+    """A parsed JSON document, whose root may be any JSON value."""
 
     root: object
 
 
 class PoolSourceParameters(Parameters):
-    """Where the document is."""
+    """Locates the document, and sets how it is polled."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"url": "http://127.0.0.1:8090/pool.json"}]})
 
@@ -130,7 +130,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
 
 
 class ValueType(StrEnum):
-    """Type of a value."""
+    """The type that a value must have in the document to be kept."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -158,7 +158,7 @@ _READERS: Mapping[ValueType, tuple[type[Any], Callable[[object], object | None]]
 
 
 class MappedValue(Parameters):
-    """A value of the document and its data key."""
+    """Maps a value of the document to a data key."""
 
     attribute_key: Annotated[
         str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under, such as `acme.example/price`.")
@@ -185,7 +185,7 @@ class MappedValue(Parameters):
 
 
 class JsonValuesParameters(Parameters):
-    """Which values to keep."""
+    """Lists the values of the document to keep."""
 
     values: Annotated[
         tuple[MappedValue, ...],
@@ -252,12 +252,12 @@ def _write_each(found: Mapping[str, object], key: DataKey[Any], read: Callable[[
 
 
 def path_of(pointer: str) -> tuple[str, ...]:
-    """The steps of a JSON pointer (RFC 6901)."""
+    """Split a JSON pointer (RFC 6901) into its unescaped steps."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def at(root: object, path: tuple[str, ...]) -> object:
-    """The value at a path, or `_ABSENT`."""
+    """Return the value at a path, or `_ABSENT`."""
     for step in path:
         if isinstance(root, dict):
             root = root.get(step, _ABSENT)

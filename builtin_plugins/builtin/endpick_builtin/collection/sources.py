@@ -32,7 +32,7 @@ MaxPageBytes = Annotated[
 
 
 class HttpSourceParameters(Parameters):
-    """How to reach the page."""
+    """Locates a page of each endpoint, and sets how it is polled."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "http"
     path: Annotated[str, Field(pattern="^/", description="Path of the page, from the root of the server.")]
@@ -62,7 +62,7 @@ Payload = TypeVar("Payload")
 
 
 class HttpSource(PollingSource[P, Payload]):
-    """Base of the sources that fetch one page per poll over kept connections."""
+    """Base of sources that fetch one page per poll over kept connections."""
 
     accept = "*/*"
 
@@ -111,13 +111,13 @@ class HttpSource(PollingSource[P, Payload]):
 
 
 class MetricsSourceParameters(HttpSourceParameters):
-    """Where the metrics are."""
+    """Locates the metrics page of each endpoint."""
 
     path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
 
 
 class MetricsPageSource(HttpSource[P, MetricsPage]):
-    """Base of the sources of metrics pages."""
+    """Base of sources that fetch metrics pages."""
 
     repeats_payload = True
     accept = "text/plain;version=0.0.4"
@@ -148,13 +148,13 @@ class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):
 
 
 class ModelsSourceParameters(HttpSourceParameters):
-    """Where the list of models is."""
+    """Locates the list of models of each endpoint."""
 
     path: Annotated[str, Field(pattern="^/", description="Path of the list of models, from the root of the server.")] = "/v1/models"
 
 
 class ModelList(tuple[ServedModel, ...]):
-    """One endpoint's models, in its order."""
+    """The models that one endpoint serves, in the order in which it lists them."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
 
 
 def parse_model_list(body: bytes) -> ModelList:
-    """Parse an answer of `/v1/models`. Raises Unavailable."""
+    """Parse a response of `/v1/models`; raises Unavailable if it is malformed."""
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError as error:
@@ -234,7 +234,7 @@ class TopologyExtractor(DataCollector[TopologyParameters, EndpointEvent]):
 
 
 class KubernetesNotificationParameters(Parameters):
-    """Which objects to watch."""
+    """Names the kind of objects to watch, as llm-d does."""
 
     group: Annotated[str, Field(description="API group; empty for the core group.")] = ""
     version: Annotated[str, Field(min_length=1, description="API version.", examples=["v1"])]

@@ -1,4 +1,4 @@
-"""`local-state-store` and `file-state-store`: without a server, on one machine."""
+"""`local-state-store` and `file-state-store`: for one machine, without a server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from endpick.api.fleet import StateStore
 _SOCKET: Final = ".socket"
 _LENGTH_BYTES: Final = 4
 _SNAPSHOT_SECONDS: Final = 600
-_MOST_UNREAD_BYTES: Final = 1 << 20  # of a picker that does not read
+_MOST_UNREAD_BYTES: Final = 1 << 20  # sent to a picker that does not read them
 
 
 class FileStoreParameters(Parameters):
-    """The file."""
+    """Names the file that keeps the learnt state."""
 
     path: Annotated[Path, Field(description="File that keeps what was learnt.", examples=["/var/lib/endpick/state"])]
 
@@ -37,7 +37,7 @@ class FileStateStore(StateStore[FileStoreParameters]):
         _make(self.parameters.path.parent)
 
     async def publish(self, message: bytes) -> None:
-        """Does nothing."""
+        """Do nothing: a single picker has no peers."""
 
     async def messages(self) -> AsyncIterator[bytes]:
         return
@@ -51,7 +51,7 @@ class FileStateStore(StateStore[FileStoreParameters]):
 
 
 class LocalStoreParameters(Parameters):
-    """The folder."""
+    """Names the folder in which the pickers of a machine find each other."""
 
     folder: Annotated[Path, Field(description="Folder that the pickers of the pool can write to.", examples=["/run/endpick"])]
 
@@ -110,7 +110,7 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
             task.add_done_callback(lambda ended: readers.pop(ended).close())
 
         try:
-            unfinished = self._socket.with_suffix(".part")  # one that does not listen yet looks like that of a crashed picker
+            unfinished = self._socket.with_suffix(".part")  # a socket that does not listen yet looks like a crashed picker's
             server = await asyncio.start_unix_server(accept, unfinished)
             unfinished.rename(self._socket)
         except OSError as error:
@@ -148,7 +148,6 @@ class LocalStateStore(StateStore[LocalStoreParameters]):
 
 
 def _make(folder: Path) -> None:
-    """Raises ConfigurationError."""
     repair = "name a folder that the user of this process can write to, in --state-url or the parameters"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +158,6 @@ def _make(folder: Path) -> None:
 
 
 async def _write(path: Path, snapshot: bytes) -> None:
-    """Raises ConnectionError."""
     unfinished = path.with_name(f"{path.name}.part")
     try:
         await asyncio.to_thread(unfinished.write_bytes, snapshot)
@@ -169,7 +167,7 @@ async def _write(path: Path, snapshot: bytes) -> None:
 
 
 async def _read(path: Path) -> bytes | None:
-    """None if there is no such file. Raises ConnectionError."""
+    """Return the content, or None if there is no such file."""
     try:
         return await asyncio.to_thread(path.read_bytes)
     except FileNotFoundError:

@@ -29,7 +29,7 @@ _SCHEMES: Final = ("valkey", "redis", "unix", *_ENCRYPTED)
 
 
 class PasswordParameters(Parameters):
-    """The place of the password."""
+    """Locates the server's password in a file or an environment variable."""
 
     password_env: Annotated[str, Field(alias="passwordEnv", description="Environment variable with the password, if it is set.")] = (
         _PASSWORD_VARIABLE
@@ -39,7 +39,7 @@ class PasswordParameters(Parameters):
     ] = None
 
     def password(self) -> str | None:
-        """Raises ConfigurationError."""
+        """Return the password, None if the variable is unset; raises ConfigurationError if the file is unreadable."""
         if self.password_file is None:
             return os.environ.get(self.password_env)
         try:
@@ -49,7 +49,7 @@ class PasswordParameters(Parameters):
 
 
 class ValkeyParameters(PasswordParameters):
-    """The server and the name of the fleet."""
+    """Locates the server, and names the fleet."""
 
     url: Annotated[
         str,
@@ -74,7 +74,7 @@ class ValkeyParameters(PasswordParameters):
             raise ValueError("keep the password out of it: name it with passwordEnv or passwordFile")
         if parts.scheme != "unix" and not parts.hostname:
             raise ValueError("it names no host")
-        _ = parts.port  # ValueError if it is no number
+        _ = parts.port  # raises ValueError if it is not a number
         return url
 
     @model_validator(mode="after")
@@ -94,7 +94,7 @@ class _Store(StateStore[P]):
             from valkey import asyncio as client  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise ConfigurationError("it needs the package valkey", "pip install 'endpick[fleet]'") from error
-        self._url, self._prefix, options = self._where()
+        self._url, self._prefix, options = self._client_options()
 
         def connect(**more: Any) -> Valkey:  # noqa: ANN401 - as the library has it
             made: Valkey = client.Valkey.from_url(self._url, socket_connect_timeout=_SOCKET_SECONDS, **options, **more)
@@ -103,8 +103,8 @@ class _Store(StateStore[P]):
         self._client = connect(socket_timeout=_SOCKET_SECONDS, single_connection_client=True)
         self._listener = connect(socket_timeout=None)
 
-    def _where(self) -> tuple[str, str, dict[str, Any]]:
-        """URL, prefix of names, and options of the client."""
+    def _client_options(self) -> tuple[str, str, dict[str, Any]]:
+        """Return the URL, the prefix of keys and channels, and options of the client."""
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -113,27 +113,27 @@ class _Store(StateStore[P]):
                 await client.aclose()
 
     async def publish(self, message: bytes) -> None:
-        await self._asked(self._client.publish(f"{self._prefix}deltas", message))
+        await self._call(self._client.publish(f"{self._prefix}deltas", message))
 
     async def messages(self) -> AsyncIterator[bytes]:
         channel = self._listener.pubsub()
         try:
-            await self._asked(channel.subscribe(f"{self._prefix}deltas"))
+            await self._call(channel.subscribe(f"{self._prefix}deltas"))
             while True:
-                found = await self._asked(channel.get_message(timeout=None))
+                found = await self._call(channel.get_message(timeout=None))
                 if found is not None:
                     yield found["data"] if found["type"] == "message" else b""
         finally:
             await channel.aclose()  # type: ignore[no-untyped-call]
 
     async def save(self, name: str, snapshot: bytes) -> None:
-        await self._asked(self._client.set(f"{self._prefix}{name}", snapshot, ex=_SNAPSHOT_SECONDS))
+        await self._call(self._client.set(f"{self._prefix}{name}", snapshot, ex=_SNAPSHOT_SECONDS))
 
     async def load(self, name: str) -> bytes | None:
-        found = await self._asked(self._client.get(f"{self._prefix}{name}"))
+        found = await self._call(self._client.get(f"{self._prefix}{name}"))
         return found if isinstance(found, bytes) else None
 
-    async def _asked(self, answer: Awaitable[T]) -> T:
+    async def _call(self, answer: Awaitable[T]) -> T:
         from valkey.exceptions import ValkeyError  # noqa: PLC0415 - an extra
 
         try:
@@ -149,7 +149,7 @@ class ValkeyStateStore(_Store[ValkeyParameters]):
     the server each picker goes on alone.
     """
 
-    def _where(self) -> tuple[str, str, dict[str, Any]]:
+    def _client_options(self) -> tuple[str, str, dict[str, Any]]:
         parameters = self.parameters
         options: dict[str, Any] = {"password": parameters.password()}
         if parameters.ca_file is not None:
@@ -158,7 +158,7 @@ class ValkeyStateStore(_Store[ValkeyParameters]):
 
 
 class RedisParameters(PasswordParameters):
-    """The server, as llm-d names it."""
+    """Locates the server, with the parameter names of llm-d."""
 
     address: Annotated[str, Field(min_length=1, description="Host and port of the server.")] = "localhost:6379"
     db: Annotated[int, Field(ge=0, description="Number of the database.")] = 0
@@ -172,6 +172,6 @@ class RedisParameters(PasswordParameters):
 class RedisStateStore(_Store[RedisParameters]):
     """`valkey-state-store` with llm-d's parameters. Its keys and messages are endpick's, so llm-d's pickers do not understand them."""
 
-    def _where(self) -> tuple[str, str, dict[str, Any]]:
+    def _client_options(self) -> tuple[str, str, dict[str, Any]]:
         parameters = self.parameters
         return f"redis://{parameters.address}/{parameters.db}", "endpick:redis:", {"password": parameters.password()}

@@ -27,7 +27,7 @@ from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, add
 
 
 class AlwaysDisaggregate(DisaggregationDecider):
-    """Always disaggregates."""
+    """Disaggregates every request."""
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         return True
@@ -41,7 +41,7 @@ class DisaggregateMultimodal(DisaggregationDecider):
 
 
 class PrefixBasedParameters(Parameters):
-    """Thresholds in prompt tokens."""
+    """Sets the numbers of prompt tokens from which a request is disaggregated."""
 
     non_cached_tokens: Annotated[
         int,
@@ -93,14 +93,14 @@ DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"
 
 
 class StageOrder(StrEnum):
-    """The stage that picks first."""
+    """The stage that picks its endpoint first."""
 
     DECODE_FIRST = "decode-first"
     PREFILL_FIRST = "prefill-first"
 
 
 class StageProfiles(Parameters):
-    """The scheduling profile of each stage."""
+    """Names the scheduling profile of each stage."""
 
     decode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that decodes.")] = DECODE
     prefill: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that prefills.")] = PREFILL
@@ -108,7 +108,7 @@ class StageProfiles(Parameters):
 
 
 class StageDeciders(Parameters):
-    """The deciders for the optional stages."""
+    """Names the deciders of the optional stages."""
 
     prefill: Annotated[
         str | None,
@@ -129,7 +129,7 @@ _Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
 class DisaggParameters(Parameters):
-    """Stages, order and deciders; also in the flat format."""
+    """Sets the stages, their order and their deciders; also accepts the flat format."""
 
     stage_order: Annotated[
         StageOrder,

@@ -21,23 +21,23 @@ Runs = Mapping[str, ProfileRunResult]
 
 
 def addresses(picked: Endpoints) -> tuple[str, ...]:
-    """`host:port` of each endpoint, in order."""
+    """Return `host:port` of each endpoint, in order."""
     return tuple(map(ADDRESS, picked.members))
 
 
 def picked_by(runs: Runs, profile: str) -> Endpoints | None:
-    """None if the profile did not run or failed."""
+    """Return the endpoints that a profile picked, or None if it did not run or failed."""
     run = runs.get(profile)
     return None if run is None else run.picked
 
 
 def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:
-    """`host:port` with the port of a proxy on the host."""
+    """Return `host:port` of each endpoint, with the port of a proxy on its host."""
     return tuple(f"{address.rpartition(':')[0]}:{port}" for address in addresses(picked))
 
 
 def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[str, str]:
-    """Headers for the decode server's sidecar."""
+    """Return the headers that name the other stages to the decode server's sidecar."""
     headers = {}
     if prefill is not None:
         headers[PREFILL_HEADER] = prefill.members[0].address
@@ -47,12 +47,12 @@ def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[s
 
 
 def foreign_headers(request: InferenceRequest, names: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Client headers that must not reach the sidecar."""
+    """Return the names of client headers that must not reach the sidecar."""
     return tuple(name for name in names if name in request.headers and name not in headers)
 
 
 class Decisions:
-    """Counts decisions by model."""
+    """Counts decisions about disaggregation, by model and by the stages that found an endpoint."""
 
     def __init__(self, name: str, registry: CollectorRegistry | None) -> None:
         text = "Decisions about disaggregation, by the stages that found an endpoint."

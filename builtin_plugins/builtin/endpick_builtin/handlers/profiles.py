@@ -66,7 +66,7 @@ class SingleProfileHandler(OneRunHandler):
 
 
 class DataParallelParameters(Parameters):
-    """The port of the sidecar."""
+    """Sets the port of the sidecar."""
 
     primary_port: Annotated[
         int,
@@ -99,7 +99,7 @@ class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
 
 
 class HeaderProfileParameters(Parameters):
-    """The header and its default."""
+    """Names the header that selects the profile, and the profile to use without it."""
 
     header_name: Annotated[
         str,
@@ -142,7 +142,7 @@ _READ_BY_THE_DECIDER = "the decider selects the matches it reads"
 
 
 class PdParameters(Parameters):
-    """The profiles and the decider."""
+    """Names the profile of each stage, and the decider."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"deciderPluginName": "always-disagg-pd-decider"}]})
 
@@ -219,7 +219,7 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
 
 
 class DisaggHeadersParameters(Parameters):
-    """Profiles that become headers."""
+    """Names the profiles whose picks are sent in headers."""
 
     prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
         "prefill"

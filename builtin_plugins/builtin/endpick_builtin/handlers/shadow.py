@@ -1,4 +1,4 @@
-"""`shadow-profile-handler`: runs a second profile on some requests, to see what it would have decided."""
+"""`shadow-profile-handler`: runs a second profile on some requests, to compare its decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from endpick_builtin.handlers.outcome import addresses, picked_by
 
 
 class ShadowParameters(Parameters):
-    """The two profiles, and how often the second one runs."""
+    """Names the two profiles, and sets how often the second one runs."""
 
     profile: Annotated[str, Field(min_length=1, description="Profile whose pick serves the request.")] = "default"
     shadow_profile: Annotated[str, Field(alias="shadowProfile", min_length=1, description="Profile that is tried.")] = "shadow"
@@ -37,8 +37,8 @@ class ShadowProfileHandler(ProfileHandler[ShadowParameters]):
     """Lets one profile decide, and runs another on a sample of the requests without any effect on them.
 
     Metrics compare the two on the sampled requests: how often they agree, and for each the cached prompt tokens that it expected and the
-    requests that waited or ran at its pick. Records and traces of these requests name the pick of the shadow. Plugins that learn from what
-    is sent learn nothing from the shadow.
+    requests that waited or ran at its pick. Records and traces of these requests name the pick of the shadow. Plugins that learn from
+    sent requests learn nothing from the shadow.
     """
 
     consumes_optional = (PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE)

@@ -13,7 +13,7 @@ from endpick.api.keys import HealthState
 
 
 class Event(Enum):
-    """What changes a state."""
+    """An observation that may change an endpoint's health state."""
 
     SUSPECTED = "a sign of trouble"
     CLEARED = "no sign of trouble"
@@ -51,7 +51,10 @@ TRANSITIONS: Final[Mapping[tuple[HealthState, Event], HealthState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """An ejection lasts `base_seconds` times the number of ejections, at most `max_seconds`; each healthy interval takes one off."""
+    """How long ejections last.
+
+    An ejection lasts `base_seconds` times the number of ejections, at most `max_seconds`; each healthy interval takes one off.
+    """
 
     base_seconds: float = 30.0
     max_seconds: float = 300.0
@@ -59,12 +62,12 @@ class Times:
 
     @property
     def max_ejections(self) -> int:
-        """More would not prolong an ejection."""
+        """The number of ejections beyond which another one lasts no longer."""
         return max(1, math.ceil(self.max_seconds / self.base_seconds))
 
 
 class Machine:
-    """The state of one endpoint."""
+    """The health state of one endpoint, and the trial request while it is probed."""
 
     __slots__ = ("_forgives_at", "_times", "ejections", "reason", "since", "state", "trial", "until")
 
@@ -80,16 +83,16 @@ class Machine:
 
     @property
     def is_ejected(self) -> bool:
-        """True if it failed, and is not asleep."""
+        """Whether the endpoint is out because it failed, not because it is asleep."""
         return self.state is _EJECTED and self.until != math.inf
 
     @property
     def is_asleep(self) -> bool:
-        """True from `FELL_ASLEEP` until `RETURNED` or `RESTARTED`."""
+        """Whether the endpoint is asleep: from `FELL_ASLEEP` until `RETURNED` or `RESTARTED`."""
         return self.state is _EJECTED and self.until == math.inf
 
     def take(self, event: Event, now: float, reason: str = "") -> bool:
-        """Take one event. True if the state changed."""
+        """Apply an event; returns True if the state changed."""
         following = TRANSITIONS.get((self.state, event))
         if following is None or (self.is_asleep and event in (Event.EXPIRED, Event.FELL_ASLEEP)):
             return False
@@ -103,7 +106,7 @@ class Machine:
         return True
 
     def pass_time(self, now: float) -> bool:
-        """End an ejection, or forget one after a healthy interval. True if the state changed."""
+        """End an ejection, or take one off after a healthy interval; returns True if the state changed."""
         if self.state is _EJECTED:
             return now >= self.until and self.take(Event.EXPIRED, now, "one trial request decides")
         if self.ejections and self.state is _HEALTHY and now >= self._forgives_at:
@@ -112,18 +115,18 @@ class Machine:
         return False
 
     def claim(self, request: object) -> None:
-        """Make this request the trial, unless there is one."""
+        """Make this request the trial if the endpoint is probed and has none."""
         if self.state is _PROBING and self.trial is None:
             self.trial = request
 
     def release(self, request: object) -> None:
-        """End a trial without a result."""
+        """Give up the trial without a result, if this request is the trial."""
         if self.trial is request:
             self.trial = None
 
 
 class Absence(NamedTuple):
-    """An endpoint that should get no request now."""
+    """An endpoint that should receive no requests now."""
 
     severity: tuple[int, ...]  # larger is worse
     name: str
@@ -132,9 +135,9 @@ class Absence(NamedTuple):
 
 
 def left_out(absences: Iterable[Absence], sizes: Mapping[str, int], max_percent: float) -> frozenset[str]:
-    """The names of endpoints that get no request.
+    """Return the names of endpoints that receive no requests.
 
-    Of each group: all certain ones, then the worst others, at most `max_percent` of the group, and never the last endpoint that may serve.
+    In each group: all certain ones, then the worst others up to `max_percent` of the group, but never the last one that may serve.
     """
     groups: defaultdict[str, list[Absence]] = defaultdict(list)
     for absence in absences:

@@ -10,7 +10,7 @@ from endpick.api import Duration, Parameters
 
 
 class EndpointHealthParameters(Parameters):
-    """Ejection criteria and times, with the names and defaults of Envoy's outlier detection."""
+    """Sets ejection criteria and times, with the names and defaults of Envoy's outlier detection."""
 
     consecutive_failures: Annotated[int, Field(alias="consecutiveFailures", gt=0, description="Failures in a row that eject.")] = 5
     failure_percentage: Annotated[

@@ -41,9 +41,9 @@ from endpick_builtin.health.reviews import REVIEW_SECONDS, Reviewer
 from endpick_builtin.health.window import Limits
 
 _REPORTED: Final = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
-_GAP_SECONDS: Final = 3.0  # without a review, the picker itself stood still
+_GAP_SECONDS: Final = 3.0  # a longer gap between reviews means that the picker itself stalled
 _SLOW_FLOOR_SECONDS: Final = 1.0  # a shorter first-token time is never slow
-_STREAMS_SECONDS: Final = 1.0  # a trial that still streams so long after its first token succeeds
+_STREAMS_SECONDS: Final = 1.0  # a trial that has streamed this long after its first token succeeds
 # Globals: an enum lookup is several times slower.
 _HEALTHY: Final = HealthState.HEALTHY
 _DEGRADED: Final = HealthState.DEGRADED
@@ -51,7 +51,7 @@ _PROBING: Final = HealthState.PROBING
 _NATURAL: Final = TerminationCause.NATURAL
 
 
-_Verdicts: TypeAlias = list[tuple[str, bool, str, float]]  # endpoint, whether it failed (else it recovered), why, and seconds ago
+_Verdicts: TypeAlias = list[tuple[str, bool, str, float]]  # endpoint, whether it failed (else it recovered), reason, and age in seconds
 _encode: Final = msgspec.msgpack.encode
 _read_verdicts: Final = msgspec.msgpack.Decoder(_Verdicts).decode
 
@@ -91,8 +91,8 @@ class EndpointHealthMonitor(
         self._pool: object = None
         self._due_at = -math.inf  # of the next review
         self._reviewed_at: float | None = None
-        self._resumed_at = -math.inf  # after the picker stood still
-        self._untold: _Verdicts = []
+        self._resumed_at = -math.inf  # after the picker stalled
+        self._unpublished: _Verdicts = []
         if context.registry is not None:
             context.registry.register(HealthMetrics(self._records))
 
@@ -114,7 +114,7 @@ class EndpointHealthMonitor(
         record = None if end.endpoint is None else self._records.get(end.endpoint.name)
         sent_at = None if record is None else record.open.pop(state, None)
         if record is None or sent_at is None:
-            record = next((each for each in self._records.values() if each.open.pop(state, None) is not None), None)
+            record = next((other for other in self._records.values() if other.open.pop(state, None) is not None), None)
             if record is not None:
                 self._judge(request, end, record, state)
         elif 200 <= end.status < 400 and end.cause is _NATURAL and not end.gateway_error:
@@ -158,16 +158,16 @@ class EndpointHealthMonitor(
         self.apply(part, "")
 
     def drain_deltas(self) -> bytes:
-        untold, self._untold = self._untold, []
+        unpublished, self._unpublished = self._unpublished, []
         now = self._clock()
-        return _encode([(name, has_failed, reason, now - at) for name, has_failed, reason, at in untold]) if untold else b""
+        return _encode([(name, has_failed, reason, now - at) for name, has_failed, reason, at in unpublished]) if unpublished else b""
 
     def apply(self, deltas: bytes, origin: str) -> None:
         now = self._clock()
         seen = f" (seen by picker {origin})" if origin else ""
         for name, has_failed, reason, age in _read_verdicts(deltas):
             record = self._record_of(name)
-            if record is not None and not (record.machine.ejections and record.machine.since > now - age):  # else this one knows more
+            if record is not None and not (record.machine.ejections and record.machine.since > now - age):  # else ours is newer
                 before = record.machine.state
                 if record.machine.take(Event.CONDEMNED if has_failed else Event.SUCCEEDED, now, f"{reason}{seen}" if has_failed else ""):
                     self._changed(record, before)
@@ -188,7 +188,7 @@ class EndpointHealthMonitor(
         return kept if np.count_nonzero(kept) else endpoints
 
     def _judge(self, request: InferenceRequest, end: ResponseEnd, record: Record, state: CycleState) -> None:
-        """Decide about an answer other than a success."""
+        """Decide whether an unsuccessful response counts against the endpoint."""
         now, served = self._clock(), end.endpoint
         reason: ErrorReason | None = None
         if end.gateway_error:
@@ -214,25 +214,25 @@ class EndpointHealthMonitor(
         if not counts:
             record.machine.release(state)
             return
-        what = f"{reason.value}, {end.gateway_error or f'status {end.status}'}"
+        detail = f"{reason.value}, {end.gateway_error or f'status {end.status}'}"
         if record.machine.trial is state:
-            self._take(record, Event.CONDEMNED, f"the trial failed: {what}")
+            self._take(record, Event.CONDEMNED, f"the trial failed: {detail}")
         elif record.machine.state is _DEGRADED:
-            self._take(record, Event.CONDEMNED, f"{record.machine.reason}; then {what}")
+            self._take(record, Event.CONDEMNED, f"{record.machine.reason}; then {detail}")
         elif record.machine.state is _HEALTHY and (verdict := record.window.verdict()):
-            self._take(record, Event.CONDEMNED, f"{verdict}; the last: {what}")
+            self._take(record, Event.CONDEMNED, f"{verdict}; the last: {detail}")
 
     def review_when_due(self) -> None:
         if self.context.columns is not None and self._clock() >= self._due_at:
             self._review(self.context.columns.endpoints())
 
     def _review(self, endpoints: Endpoints) -> None:
-        """Find silence, hangs, slowness and ends of ejections."""
+        """Detect silence, hangs and slowness, and end ejections."""
         now = self._clock()
         if self.context.columns is not None:
             endpoints = self.context.columns.endpoints()  # the candidates may be a part of the pool
         if self._reviewed_at is not None and now - self._reviewed_at > _GAP_SECONDS:
-            self._resumed_at = now  # nothing was heard in the meantime, which says nothing about endpoints
+            self._resumed_at = now  # metrics missed while the picker stalled do not make an endpoint silent
         self._reviewed_at, self._due_at = now, now + REVIEW_SECONDS
         records = [self._records.get(endpoint.name) or self._new_record(endpoint) for endpoint in endpoints.members]
         if endpoints.pool_members is not self._pool:
@@ -281,13 +281,13 @@ class EndpointHealthMonitor(
             record.window.measure()
             if record.window.median is not None:
                 medians[record.group].append(record.window.median)
-        usual = {group: median_low(each) * self.parameters.slow_factor for group, each in medians.items()}
+        usual = {group: median_low(times) * self.parameters.slow_factor for group, times in medians.items()}
         for record in records:
             first_token = record.window.median
             record.is_slow = first_token is not None and first_token > max(usual[record.group], _SLOW_FLOOR_SECONDS)
 
     def _record_of(self, name: str) -> Record | None:
-        """None if the endpoint is not in the pool."""
+        """Return the endpoint's record, or None if it is not in the pool."""
         if name in self._records or self.context.columns is None:
             return self._records.get(name)
         endpoints = self.context.columns.endpoints()
@@ -304,7 +304,7 @@ class EndpointHealthMonitor(
         if changed:
             self._changed(record, before)
             if self.context.is_shared and event in (Event.CONDEMNED, Event.SUCCEEDED):
-                self._untold.append((record.endpoint.name, event is Event.CONDEMNED, reason, self._clock()))
+                self._unpublished.append((record.endpoint.name, event is Event.CONDEMNED, reason, self._clock()))
         return changed
 
     def _changed(self, record: Record, before: HealthState) -> None:

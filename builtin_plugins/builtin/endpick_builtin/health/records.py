@@ -1,4 +1,4 @@
-"""Everything known about the health of each endpoint, and its metrics."""
+"""Records of each endpoint's health, and its metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from endpick_builtin.health.machine import Absence, Machine, Times
 from endpick_builtin.health.window import Limits, Window
 
 _ROLE: Final = "llm-d.ai/role"
-_READ_SECONDS: Final = 1.0  # between looks at a metrics page, because searching it takes time
+_READ_SECONDS: Final = 1.0  # between two readings of a metrics page, which take time
 _STARTED: Final = "process_start_time_seconds"
 _COUNTERS: Final = (
     "vllm:prompt_tokens_total",
@@ -31,7 +31,7 @@ _SEVERITY: Final = {HealthState.EJECTED: 3, HealthState.PROBING: 2, HealthState.
 
 
 class ErrorReason(StrEnum):
-    """Value of the label `reason`."""
+    """The values of the label `reason` of `endpick_endpoint_errors`."""
 
     SERVER_ERROR = "server-error"
     ONE_CLIENT = "server-error-of-one-client"
@@ -45,7 +45,10 @@ _RESET = "upstream_reset_before_response_started"
 
 
 def blamed(gateway_error: str) -> ErrorReason | None:
-    """The endpoint's part in an answer of the gateway itself; None if it has none, as for a full connection pool or a timeout."""
+    """Return the endpoint's fault in an error response of the gateway.
+
+    None if the endpoint has none, as for a full connection pool or a timeout.
+    """
     if gateway_error.startswith(_RESET) and "{overflow" not in gateway_error:
         refused = "connection_failure" in gateway_error or "connect_error" in gateway_error
         return ErrorReason.CONNECT_FAILURE if refused else ErrorReason.RESET
@@ -53,7 +56,7 @@ def blamed(gateway_error: str) -> ErrorReason | None:
 
 
 class Record:
-    """One endpoint."""
+    """The health of one endpoint: its state, recent outcomes and open requests."""
 
     __slots__ = (
         "_counters",
@@ -82,7 +85,7 @@ class Record:
         self.forget(limits, now)
 
     def forget(self, limits: Limits, now: float) -> None:
-        """Start from nothing, except for ejections."""
+        """Forget requests, outcomes and counters, but not ejections; called after a restart of the server."""
         self.window = Window(limits, now)
         self.open: dict[CycleState, float] = {}  # requests and when they were sent, oldest first
         self.token_at = now
@@ -91,18 +94,21 @@ class Record:
         self._published: object = None
 
     def place(self, endpoint: Endpoint) -> None:
-        """Follow a change of the endpoint's labels."""
+        """Set the endpoint and its group, at first and after its labels changed."""
         self.endpoint = endpoint
         self.group = endpoint.labels.get(_ROLE, "")  # endpoints of different roles cannot replace each other
 
     @property
     def trial(self) -> CycleState | None:
-        """The trial request."""
+        """The request that decides whether a probed endpoint has recovered, if one is open."""
         trial = self.machine.trial
         return trial if isinstance(trial, CycleState) else None
 
     def silence(self, now: float, since: float) -> float | None:
-        """Seconds without a first token while a request waits for one; while probing, the trial. None if none waits."""
+        """Return how long a waiting request has seen no first token, in seconds; None if none waits.
+
+        While the endpoint is probed, only the trial counts.
+        """
         tokens = [state.first_chunk_at for state in self.open]
         self.token_at = max((at for at in tokens if at is not None), default=self.token_at)
         waiting = self.waiting()
@@ -111,11 +117,14 @@ class Record:
         return None if waiting is None else now - max(waiting, self.token_at, since)
 
     def waiting(self) -> float | None:
-        """When the oldest request without a first token was sent."""
+        """Return when the oldest request without a first token was sent; None if all have one."""
         return next((at for state, at in self.open.items() if state.first_chunk_at is None), None)
 
     def absence(self) -> Absence | None:
-        """None if it may get a request now: while degraded, one at a time; while probing, the trial."""
+        """Return None if the endpoint may receive a request.
+
+        A degraded endpoint serves one at a time, a probed one only the trial.
+        """
         machine, state = self.machine, self.machine.state
         is_busy = self.waiting() is not None if state is HealthState.DEGRADED else machine.trial is not None
         if not is_busy and state is not HealthState.EJECTED:
@@ -126,7 +135,7 @@ class Record:
         return Absence(severity, self.endpoint.name, self.group, is_certain)
 
     def changed_health(self) -> EndpointHealth | None:
-        """The value to publish, if it differs from the last one."""
+        """Return the health to publish, or None if it is the same as at the last call."""
         machine, window = self.machine, self.window
         current = (machine.state, machine.since, machine.ejections, window.failures, window.median)
         if current == self._published:
@@ -135,14 +144,14 @@ class Record:
         return EndpointHealth(machine.state, machine.reason, machine.since, machine.ejections, window.failures, window.median)
 
     def is_due(self, page: MetricsPage, now: float) -> bool:
-        """True if this page should be read."""
+        """Whether to read this page: it is new, and a second has passed since the last one."""
         if page is self._page or now - self._read_at < _READ_SECONDS:
             return False
         self._page, self._read_at = page, now
         return True
 
     def has_restarted(self, page: MetricsPage) -> bool:
-        """True if the process started later than before, or counters fell. Called once per page."""
+        """Whether the process started later than before, or counters fell; call it once per page."""
         started = page.newest(_STARTED)
         if started is not None:
             before, self._started = self._started, max(self._started, started.value)
@@ -154,23 +163,21 @@ class Record:
 
 
 def is_asleep(page: MetricsPage) -> bool:
-    """True if no engine of a vLLM server is awake."""
+    """Whether no engine of a vLLM server is awake."""
     engines = page.series(_SLEEP_STATE, _AWAKE)
     return bool(engines) and not any(sample.value for sample in engines)
 
 
 class HealthMetrics(Collector):
-    """Metrics of the endpoints in the pool."""
+    """Collects health states, failures and first-token times of the endpoints in the pool."""
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self._records = records
 
     def describe(self) -> Iterator[Metric]:
-        """See `Collector`."""
         return self._families(())
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         return self._families(tuple(self._records.items()))  # read in a thread, while endpoints join and leave
 
     def _families(self, records: Iterable[tuple[str, Record]]) -> Iterator[Metric]:

@@ -10,20 +10,20 @@ REVIEW_SECONDS: Final = 0.5
 
 
 class Reviewer(ABC):
-    """A plugin that reviews endpoints also without requests."""
+    """Base of a plugin that reviews endpoints even while no requests arrive."""
 
     _timer: asyncio.TimerHandle | None = None
 
     @abstractmethod
     def review_when_due(self) -> None:
-        """Called every `REVIEW_SECONDS`."""
+        """Review the endpoints, unless a request has just done so; called every `REVIEW_SECONDS`."""
 
     async def start(self) -> None:
-        """Begin to review."""
+        """Schedule the first review on the running event loop."""
         self._review_later()
 
     async def stop(self) -> None:
-        """Review no more."""
+        """Cancel the timer, so that no further review runs."""
         if self._timer is not None:
             self._timer.cancel()
 

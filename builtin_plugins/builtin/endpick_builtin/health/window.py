@@ -12,16 +12,16 @@ MIN_FIRST_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Failures that eject an endpoint."""
+    """Sets the numbers of failures from which an endpoint is ejected."""
 
     consecutive: int = 5
     percent: float = 85.0
-    volume: int = 50  # requests of the window, from which the percentage counts
+    volume: int = 50  # requests in the window from which the percentage applies
     interval_seconds: float = 10.0
 
 
 class RecentClients:
-    """The last two clients and their times, enough to know if another client was there lately."""
+    """The last two clients and their times, enough to know if another client was served lately."""
 
     __slots__ = ("_before", "_before_at", "last", "last_at")
 
@@ -30,19 +30,19 @@ class RecentClients:
         self.last_at = self._before_at = float("-inf")
 
     def add(self, client: str, now: float) -> None:
-        """Note a request of a client."""
+        """Record a request of this client."""
         if client != self.last:
             self._before, self._before_at = self.last, self.last_at
             self.last = client
         self.last_at = now
 
     def has_other(self, client: str, since: float) -> bool:
-        """True if another client was there since."""
+        """Whether a request of another client was recorded since then."""
         return (self._before_at if client == self.last else self.last_at) >= since
 
 
 class Window:
-    """Counts the current interval and the one before."""
+    """Counts outcomes over the current interval and the one before."""
 
     __slots__ = (
         "_ends_at",
@@ -73,9 +73,9 @@ class Window:
         self.median: float | None = None  # before there are enough
 
     def succeeded(self, client: str, now: float) -> None:
-        """Count a success."""
+        """Count a successful response to a client, which ends a run of consecutive failures."""
         if now >= self._ends_at:
-            self._turn(now)
+            self._start_interval(now)
         self._successes += 1
         self.consecutive = 0
         served = self._served
@@ -85,7 +85,10 @@ class Window:
             served.add(client, now)
 
     def server_error(self, client: str, now: float) -> bool:
-        """Count an error of the model server. False if only this client gets errors while others are served: it may provoke them."""
+        """Count an error of the model server; returns False if it does not count.
+
+        Errors that only this client gets while others are served do not count: the client may provoke them.
+        """
         since = now - self._limits.interval_seconds
         is_alone = not self._failing.has_other(client, since)
         self._failing.add(client, now)
@@ -95,14 +98,14 @@ class Window:
         return True
 
     def failed(self, now: float) -> None:
-        """Count a failure."""
+        """Count a failure, whichever client it affects."""
         if now >= self._ends_at:
-            self._turn(now)
+            self._start_interval(now)
         self._failures += 1
         self.consecutive += 1
 
     def verdict(self) -> str:
-        """Why the endpoint should be ejected; else empty."""
+        """Return why the endpoint should be ejected, or an empty text."""
         limits, failures = self._limits, self.failures
         volume = failures + self._successes + self._successes_before
         if self.consecutive >= limits.consecutive:
@@ -113,23 +116,23 @@ class Window:
 
     @property
     def failures(self) -> int:
-        """Failures of the current interval and the one before."""
+        """The number of failures in the current interval and the one before."""
         return self._failures + self._failures_before
 
     def pass_time(self, now: float) -> None:
-        """Forget old requests."""
+        """Start the next interval if the current one is over."""
         if now >= self._ends_at:
-            self._turn(now)
+            self._start_interval(now)
 
     def measure(self) -> None:
-        """Compute the median and the maximum of the first-token times, if there is a new one."""
+        """Update the median and the maximum of the first-token times if there is a new one."""
         tokens = self.first_tokens
         if tokens and tokens[-1] is not self._measured:
             self._measured = tokens[-1]
             self.longest = max(tokens)
             self.median = median(tokens) if len(tokens) >= MIN_FIRST_TOKENS else None
 
-    def _turn(self, now: float) -> None:
+    def _start_interval(self, now: float) -> None:
         interval = self._limits.interval_seconds
         is_next = now < self._ends_at + interval
         self._successes_before, self._failures_before = (self._successes, self._failures) if is_next else (0, 0)

@@ -44,12 +44,12 @@ ProducerName: TypeAlias = Annotated[str | None, Field(description="Instance that
 
 
 def attribute_key(name: str, producer: str | None) -> DataKey[float]:
-    """The only producer's by default."""
+    """Return the data key of a number, by default of its only producer."""
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
 class Comparison(StrEnum):
-    """How to compare with the threshold."""
+    """How a number is compared with the threshold."""
 
     LESS_THAN = "LessThan"
     LESS_THAN_OR_EQUAL = "LessThanOrEqual"
@@ -70,7 +70,7 @@ _HOLDS: dict[Comparison, Callable[[FloatArray, float], BoolArray]] = {
 
 
 class Threshold(Parameters):
-    """A comparison with a value."""
+    """Compares a number with a fixed value."""
 
     comparison: Annotated[
         Comparison,
@@ -83,13 +83,13 @@ class Threshold(Parameters):
 
 
 class FilterAlgorithmType(StrEnum):
-    """The kind of filter algorithm."""
+    """The kinds of filter algorithm."""
 
     THRESHOLD = "threshold"
 
 
 class FilterAlgorithm(Parameters):
-    """The condition that kept endpoints meet."""
+    """Sets the condition that an endpoint must meet to be kept."""
 
     type: Annotated[FilterAlgorithmType, Field(description="`threshold` is the only one.")] = FilterAlgorithmType.THRESHOLD
     threshold: Annotated[Threshold, Field(description="Condition that the number must meet.")]
@@ -103,7 +103,7 @@ class OnMissing(StrEnum):
 
 
 class EndpointAttributeFilterParameters(Parameters):
-    """The number and its condition."""
+    """Names the number, and sets the condition that it must meet."""
 
     attribute: AttributeName
     producer: ProducerName = None
@@ -150,7 +150,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
 
 
 class FixedRange(Parameters):
-    """The numbers that score 0 and 1."""
+    """Sets the numbers that score 0 and 1."""
 
     min: Annotated[float, Field(allow_inf_nan=False, description="Smallest number expected; smaller ones count as this.")]
     max: Annotated[float, Field(allow_inf_nan=False, description="Largest number expected; larger ones count as this.")]
@@ -163,11 +163,11 @@ class FixedRange(Parameters):
 
 
 class AdaptiveRange(Parameters):
-    """The candidates' smallest and largest number."""
+    """Uses the candidates' smallest and largest number as range."""
 
 
 class Normalization(Parameters):
-    """The scale."""
+    """Sets the range of numbers that maps to scores from 0 to 1."""
 
     fixed_range: Annotated[FixedRange | None, Field(alias="fixedRange", description="The numbers that score 0 and 1.")] = None
     adaptive_range: Annotated[
@@ -182,7 +182,7 @@ class Normalization(Parameters):
 
 
 class ScorerAlgorithmType(StrEnum):
-    """The better end of the range."""
+    """Whether smaller or larger numbers score higher."""
 
     LOWER_IS_BETTER = "linear_lower_is_better"
     HIGHER_IS_BETTER = "linear_higher_is_better"
@@ -192,14 +192,14 @@ _LOWER_IS_BETTER = {ScorerAlgorithmType.LOWER_IS_BETTER: True, ScorerAlgorithmTy
 
 
 class ScorerAlgorithm(Parameters):
-    """The better end and the scale."""
+    """Sets the range of the numbers, and its better end."""
 
     type: Annotated[ScorerAlgorithmType, Field(description="`linear_lower_is_better` or `linear_higher_is_better`.")]
     normalization: Annotated[Normalization, Field(description="Scale of the numbers.", default_factory=Normalization)]
 
 
 class EndpointAttributeScorerParameters(Parameters):
-    """The number and its conversion to a score."""
+    """Names the number, and sets its conversion to a score."""
 
     attribute_key: Annotated[AttributeName, Field(alias="attributeKey")]
     producer: ProducerName = None
@@ -244,14 +244,14 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
 
 
 class PublishedLabel(Parameters):
-    """A label and its data key."""
+    """Maps a label to the data key under which it is published."""
 
     label: Annotated[str, Field(min_length=1, description="Label of the endpoint.")]
     attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key for its value.", examples=["region"])]
 
 
 class LabelProducerParameters(Parameters):
-    """The labels to publish."""
+    """Lists the labels to publish under data keys."""
 
     labels: Annotated[
         tuple[PublishedLabel, ...],
@@ -291,7 +291,7 @@ class LabelProducer(DataCollector[LabelProducerParameters, EndpointEvent]):
 
 
 def label_key(name: str) -> DataKey[str]:
-    """The data key of a published label."""
+    """Return the data key under which a label is published."""
     return DataKey(name, str, doc="Value of a label of the endpoint.")
 
 
@@ -299,7 +299,7 @@ Weight: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 class AttributeWeightParameters(Parameters):
-    """The text and the weights of its values."""
+    """Names the text, and sets the weights of its values."""
 
     attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key of the text.", examples=["region"])]
     producer: Annotated[str, Field(description="Instance that writes the text, such as a label-producer; or empty.", examples=[""])]

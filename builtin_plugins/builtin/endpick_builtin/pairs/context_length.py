@@ -34,7 +34,7 @@ _RANGE = re.compile(r"\s*(\+?\d{1,15})\s*-\s*(\+?\d{1,15})\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges of the whole pool; NaN if missing or invalid."""
+    """The ranges of the whole pool; NaN if missing or invalid."""
 
     shortest: FloatArray
     longest: FloatArray
@@ -42,7 +42,7 @@ class Ranges:
 
 
 def range_of(text: str) -> tuple[int, int] | None:
-    """Both ends of `0-8192`; None if invalid."""
+    """Return both ends of a range such as `0-8192`; None if it is invalid."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None

@@ -43,14 +43,14 @@ SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id
 
 
 def cookie(header: str, name: str) -> str:
-    """The unquoted value of a cookie; empty if absent."""
+    """Return the unquoted value of a cookie, or an empty text if it is absent."""
     found = re.search(rf"(?:^|;)\s*{re.escape(name)}\s*=([^;]*)", header)
     value = found[1].strip() if found else ""
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
 
 
 class SessionIdParameters(Parameters):
-    """Exactly one location."""
+    """Names the header or the cookie that holds the session."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
 
@@ -67,7 +67,7 @@ class SessionIdParameters(Parameters):
 class SessionIdProducer(DataProducer[SessionIdParameters]):
     """Reads the client session of a request, for plugins that keep sessions together.
 
-    The value is opaque; an empty one is no session.
+    The value is opaque; if it is empty, there is no session.
     """
 
     produces = (SESSION_ID,)
@@ -82,7 +82,7 @@ class SessionIdProducer(DataProducer[SessionIdParameters]):
 
 
 class AgentIdentityParameters(Parameters):
-    """Additional headers."""
+    """Lists headers that may hold the session, in addition to those of known agents."""
 
     additional_session_headers: Annotated[
         tuple[str, ...],
@@ -123,7 +123,7 @@ class Strategy(StrEnum):
 
 
 class EncodedEndpointHeaderConfig(Parameters):
-    """The header that carries the endpoint."""
+    """Names the header that carries the endpoint."""
 
     header: Annotated[HeaderName, Field(description="Header of requests and responses.")] = "x-session-token"
 
@@ -211,12 +211,12 @@ class SessionAffinityParameters(Parameters):
 
 
 def encoded(endpoint: str) -> str:
-    """Header value for an endpoint name."""
+    """Return the header value for an endpoint name, which is its base64 form."""
     return b64encode(endpoint.encode()).decode()
 
 
 def decoded(token: str) -> str | None:
-    """Endpoint name in a header value; None if invalid."""
+    """Return the endpoint name in a header value; None if it is invalid."""
     try:
         return b64decode(token, validate=True).decode()
     except (NoBase64, ValueError):
@@ -288,7 +288,7 @@ class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters])
     """Keeps only the endpoint that serves the session, if it is a candidate; otherwise all.
 
     `encoded_endpoint_header`: responses carry their endpoint's base64 name in a header, which the client returns. `session_id`: the
-    client's id is bound to the picked endpoint until idle for `evictionTtlSeconds` or the endpoint is no candidate.
+    client's id is bound to the picked endpoint until it is idle for `evictionTtlSeconds`, or the endpoint is not a candidate.
     """
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:

@@ -59,19 +59,19 @@ _UNKNOWN = 0
 
 
 def encoded(topology: Topology) -> str:
-    """The header's form, `host=node12,zone=us-east1-a`, without unknown places."""
+    """Format a topology for the header, `host=node12,zone=us-east1-a`, without unknown places."""
     return ",".join(f"{name}={place(topology)}" for _, name, place in _LEVELS if place(topology))
 
 
 def decoded(text: str) -> Topology | None:
-    """None if the header names no place."""
+    """Parse the header; returns None if it names no place."""
     places = dict(pair.strip().partition("=")[::2] for pair in text.split(","))
     topology = Topology(*(places.get(name, "") for _, name, _ in _LEVELS))
     return topology if topology != Topology() else None
 
 
 class Places:
-    """Places of the pool as numbers, by level."""
+    """The places of the pool's endpoints as numbers, by level."""
 
     def __init__(self, topologies: Sequence[Topology | None]) -> None:
         self.topologies = [topology or Topology() for topology in topologies]
@@ -79,7 +79,7 @@ class Places:
         self._distances: dict[tuple[int, ...], npt.NDArray[np.int8]] = {}
 
     def distances(self, peer: Topology) -> npt.NDArray[np.int8]:
-        """Of each endpoint to the peer; cached, because requests share few peers."""
+        """Return the distance of each endpoint to the peer; cached, because requests share few peers."""
         places = tuple(numbers.get(place(peer), _UNKNOWN) for _, place, numbers, _ in self._levels)
         found = self._distances.get(places)
         if found is None:
@@ -107,7 +107,7 @@ _HeaderName = Annotated[str, AfterValidator(_peer_topology)]
 
 
 class TopologyProducerParameters(Parameters):
-    """The producer of topologies."""
+    """Names the producer of topologies."""
 
     topology_producer_name: Annotated[
         str, Field(alias="topologyProducerName", description="Instance that provides topologies; empty for the only one.")
@@ -115,7 +115,7 @@ class TopologyProducerParameters(Parameters):
 
 
 class TopologyParameters(TopologyProducerParameters):
-    """The producer of topologies, and the peer of another picker."""
+    """Names the producer of topologies, and the header with a peer of another picker."""
 
     peer_topology_header: Annotated[
         _HeaderName | None,
@@ -152,7 +152,7 @@ class _NearPeer(Plugin[P]):
 
 
 class Level(StrEnum):
-    """The place to share with the peer."""
+    """A place that an endpoint can share with the peer, smallest first."""
 
     HOST = "host"
     RACK = "rack"
@@ -169,7 +169,7 @@ _REACH = {
 
 
 class TopologyFilterParameters(TopologyParameters):
-    """The required proximity."""
+    """Sets how near to the peer an endpoint must be."""
 
     min_affinity: Annotated[
         Level,
@@ -183,7 +183,7 @@ class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[Topolog
     """Keeps endpoints that share `minAffinity`, or a smaller place, with the endpoint of an earlier stage of the request.
 
     Unknown places are not shared. All are kept without such a peer, if its place is unknown, or if none is near enough. If another picker
-    chose the peer, `topology-stamp-handler` tells the client its place, and `peerTopologyHeader` reads it.
+    chose the peer, `topology-stamp-handler` sends its place to the client, and `peerTopologyHeader` reads it.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -219,14 +219,14 @@ class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParam
 
 
 class TopologyStampParameters(TopologyProducerParameters):
-    """The profile to report, and the header."""
+    """Names the profile whose endpoint is reported, and the header."""
 
     header_name: Annotated[_HeaderName, Field(alias="headerName", description="Response header; no other is supported.")] = PEER_TOPOLOGY
     profile_name: Annotated[str, Field(alias="profileName", description="Profile whose endpoint is reported; empty for the primary.")] = ""
 
 
 class TopologyStampHandler(PreRequest[TopologyStampParameters], ResponseObserver[TopologyStampParameters]):
-    """Tells clients where their request ran, for a later stage at another picker.
+    """Reports to clients where their request ran, for a later stage at another picker.
 
     Responses carry `x-peer-topology: host=node12,rack=r7,zone=us-east1-a`, unless the place is unknown or the profile did not run.
     """

@@ -34,18 +34,18 @@ _TYPES = {
 
 
 def messages_of(package: str, declared: Declared) -> dict[str, type[Message]]:
-    """Message classes; unknown fields are skipped."""
+    """Build message classes from declared fields; parsing skips all others."""
     file = FileDescriptorProto(name=f"endpick/{package}.proto", package=package, syntax="proto3")
     for name, fields in declared.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
             bare = kind.removesuffix("*")
             label = FieldDescriptorProto.LABEL_REPEATED if kind.endswith("*") else FieldDescriptorProto.LABEL_OPTIONAL
-            one = message.field.add(name=field, number=number, label=label)
+            descriptor = message.field.add(name=field, number=number, label=label)
             if bare in _TYPES:
-                one.type = _TYPES[bare]
+                descriptor.type = _TYPES[bare]
             else:
-                one.type, one.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{package}.{bare}"
+                descriptor.type, descriptor.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{package}.{bare}"
     pool = DescriptorPool()
     pool.Add(file)
     return {name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in declared}
@@ -55,7 +55,7 @@ Read = TypeVar("Read", bound=Message)
 
 
 def request_in(body: bytes, kind: type[Read]) -> Read | Rejection:
-    """Decode a request."""
+    """Decode a request; returns a Rejection if it is too large, compressed, truncated or invalid."""
     if len(body) > MAX_BODY_BYTES:
         return Rejection(f"the gRPC request body is larger than {MAX_BODY_BYTES} bytes", status=413)
     problem = _problem_with(body)
@@ -83,7 +83,7 @@ def _length_of(frame: bytes) -> int:
 
 
 def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
-    """The readable messages of a response."""
+    """Yield the readable messages of a response, skipping compressed and invalid ones."""
     start = 0
     while start + HEAD_BYTES <= len(frames):
         begin = start + HEAD_BYTES
@@ -95,13 +95,13 @@ def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
 
 
 def framed(message: bytes) -> bytes:
-    """A message in its frame, uncompressed."""
+    """Put a message into a frame, uncompressed."""
     return b"\0" + len(message).to_bytes(HEAD_BYTES - 1, "big") + message
 
 
 @cache
 def http_bodies() -> tuple[type[Message], type[Message]]:
-    """`google.api.HttpBody`, and a request with one as field 2."""
+    """Return the classes of `google.api.HttpBody`, and of a request with one as field 2."""
     made = messages_of(
         "google.api",
         {"HttpBody": {"content_type": (1, "string"), "data": (2, "bytes")}, "Request": {"http_body": (2, "HttpBody")}},

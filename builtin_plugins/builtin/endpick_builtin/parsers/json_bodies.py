@@ -47,11 +47,11 @@ class JSONParser(Parser):
         raise NotImplementedError
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """Serialises again, as in llm-d."""
+        """Serialise the body with another model, as llm-d does; its formatting is lost."""
         return body if parsed.payload is None else _with_field(body, parsed.payload, "model", model)
 
     def rewrite_priority(self, body: bytes, parsed: ParsedRequest, priority: int) -> bytes:
-        """Serialises again."""
+        """Serialise the body with a `priority`; its formatting is lost."""
         payload = None if parsed.payload is None else read_leniently(body)
         return _with_field(body, payload, "priority", priority) if isinstance(payload, dict) else body
 
@@ -64,7 +64,7 @@ def _with_field(body: bytes, payload: JSONObject, name: str, value: JSONValue) -
 
 
 def is_too_complex(body: bytes) -> bool:
-    """True when parsing would hold up other requests. JSON in strings does not count."""
+    """Whether parsing would hold up other requests; JSON in strings does not count."""
     if len(body) <= CHECKED_BYTES or _structure_of(body) <= MAX_STRUCTURE:
         return False
     if body.count(b'"') > MAX_QUOTES:
@@ -79,7 +79,7 @@ def _structure_of(text: bytes) -> int:
 
 
 def read_leniently(body: bytes) -> JSONValue:
-    """Invalid Unicode becomes U+FFFD, which llm-d accepts; None for invalid JSON."""
+    """Parse JSON, with U+FFFD for invalid Unicode, which llm-d accepts; returns None for invalid JSON."""
     if len(body) > LENIENT_BYTES:
         return None
     try:
@@ -95,13 +95,13 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def text_of(payload: JSONObject, name: str) -> str:
-    """A string field, or ""."""
+    """Return a string field, or an empty text if it is missing or of another type."""
     value = payload.get(name)
     return value if isinstance(value, str) else ""
 
 
 def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first whole number in these fields."""
+    """Return the first whole number in these fields that is not negative, or None."""
     for name in names:
         value = payload.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -112,7 +112,7 @@ def first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
 
 
 def dumped(value: JSONValue) -> bytes:
-    """JSON, or nothing when nested too deeply."""
+    """Serialise a value to JSON, or to nothing if it is nested too deeply."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:  # orjson writes 254 levels, and reads 1024

@@ -35,7 +35,7 @@ _NO_MESSAGES: Final = "invalid chat completions request: must have valid message
 
 
 def problem_with_chat(payload: JSONObject) -> str | None:
-    """Why the messages are invalid, or None."""
+    """Return why the messages are invalid, or None if not."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
         return _NO_MESSAGES
@@ -55,38 +55,38 @@ def problem_with_chat(payload: JSONObject) -> str | None:
 
 
 def problem_with_completions(payload: JSONObject) -> str | None:
-    """Why the prompt is invalid, or None."""
+    """Return why the prompt is invalid, or None if not."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid completions request: must have prompt field"
 
 
 def problem_with_images(payload: JSONObject) -> str | None:
-    """Why the prompt is invalid, or None."""
+    """Return why the prompt is invalid, or None if not."""
     return None if _is_text_or_tokens(payload.get("prompt")) else "invalid images generations request: must have prompt field"
 
 
 def problem_with_embeddings(payload: JSONObject) -> str | None:
-    """Why the input is invalid, or None."""
+    """Return why the input is invalid, or None if not."""
     return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
 
 
 def problem_with_speech(payload: JSONObject) -> str | None:
-    """Why the input is invalid, or None."""
+    """Return why the input is invalid, or None if not."""
     return None if isinstance(payload.get("input"), str) else "invalid audio speech request: must have input field"
 
 
 def problem_with_responses(payload: JSONObject) -> str | None:
-    """Why the input is invalid, or None."""
+    """Return why the input is invalid, or None if not."""
     return None if payload.get("input") is not None else "invalid responses request: must have input field"
 
 
 def problem_with_conversations(payload: JSONObject) -> str | None:
-    """Why the items are invalid, or None."""
+    """Return why the items are invalid, or None if not."""
     items = payload.get("items")
     return None if isinstance(items, list) and items else "invalid conversations request: must have items field"
 
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
-    """Tools first, as in templates, then messages."""
+    """Render a chat as a prompt: tools first, as in chat templates, then messages."""
     messages = payload.get("messages")
     pieces: list[bytes] = []
     if payload.get("tools"):
@@ -104,7 +104,7 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
 
 
 def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
-    """Like `chat`, media as separate pieces."""
+    """Render a chat like `chat`, with media as separate pieces."""
     pieces: list[Piece] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
@@ -117,23 +117,23 @@ def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
 
 
 def completions(payload: JSONObject) -> tuple[bytes, ...]:
-    """Each prompt."""
+    """Render each prompt of a completion; token ids become four bytes each."""
     return _texts(payload.get("prompt"))
 
 
 def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
-    """Each input."""
+    """Render each input of an embedding; token ids become four bytes each."""
     return _texts(payload.get("input"))
 
 
 def responses(payload: JSONObject) -> tuple[bytes, ...]:
-    """Instructions, tools and input."""
+    """Render instructions, tools and input together, as JSON."""
     shown = [{name: payload[name]} for name in ("instructions", "tools", "input") if payload.get(name)]
     return (dumped(shown),)
 
 
 def conversations(payload: JSONObject) -> tuple[bytes, ...]:
-    """The items."""
+    """Render the items of a conversation together, as JSON."""
     return (dumped(payload.get("items")),)
 
 
@@ -146,12 +146,12 @@ def _is_text_or_tokens(prompt: JSONValue) -> bool:
 
 
 def is_tokens(prompt: Sequence[JSONValue]) -> bool:
-    """True when all values are token ids."""
+    """Whether all values are token ids."""
     return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt)
 
 
 def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
-    """One or several prompts."""
+    """Return the prompts in a field that holds one or several of them."""
     parts = _sequence(prompt)
     return (prompt,) if not parts or isinstance(parts[0], int) else parts
 
@@ -161,7 +161,7 @@ def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
 
 
 def packed(tokens: Sequence[JSONValue]) -> bytes:
-    """Token ids as four bytes each, little-endian."""
+    """Pack token ids as four little-endian bytes each."""
     return pack(f"<{len(tokens)}I", *tokens)
 
 
@@ -176,7 +176,7 @@ def _piece(part: JSONValue) -> Piece:
 
 
 def media_of(part: JSONObject) -> Media | None:
-    """The media of a message part, if any."""
+    """Return the media of a message part, or None if it has none."""
     kind = part.get("type")
     if kind in _URL_FIELDS:
         field = part.get(kind)
@@ -206,7 +206,7 @@ _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 
 
 def from_events(events: bytes) -> Usage | None:
-    """The last counts; the Responses API has them in the `response` of its last event."""
+    """Return the last token counts; the Responses API has them in the `response` of its last event."""
     found: Usage | None = None
     for event in last_events_with(b'"usage"', events):
         response = event.get("response")
@@ -218,7 +218,7 @@ def from_events(events: bytes) -> Usage | None:
 
 
 def filled(later: Usage | None, earlier: Usage | None) -> Usage | None:
-    """Counts that are missing in `later` come from `earlier`."""
+    """Return `later`, with missing counts taken from `earlier`."""
     if later is None or earlier is None:
         return later or earlier
     cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
@@ -226,12 +226,12 @@ def filled(later: Usage | None, earlier: Usage | None) -> Usage | None:
 
 
 def from_body(body: bytes) -> Usage | None:
-    """The usage in a JSON response, or its end."""
+    """Return the usage in a JSON response, or in the end of one."""
     return _usage(field_of("usage", body))
 
 
 def field_of(name: str, body: bytes) -> JSONValue:
-    """A field of a JSON response, or of its end."""
+    """Return a field of a JSON response, or of the end of one."""
     answer = _object(body)
     if answer is not None:
         return answer.get(name)
@@ -247,7 +247,10 @@ def field_of(name: str, body: bytes) -> JSONValue:
 
 
 def last_events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
-    """Events that contain `mark`, last first. An event may have several `data:` lines, or lack the blank line after it."""
+    """Yield events that contain `mark`, last first.
+
+    An event may have several `data:` lines, or lack the blank line after it.
+    """
     texts: list[bytes] = _BLANK_LINE.split(events)
     for text in reversed(texts):
         if mark not in text:
@@ -293,7 +296,7 @@ def _usage(usage: JSONValue) -> Usage | None:
 
 
 def first_of(counts: JSONObject, names: tuple[str, ...]) -> int | None:
-    """The first of these counts."""
+    """Return the first of these counts that is a non-negative integer, or None."""
     for name in names:
         value = counts.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

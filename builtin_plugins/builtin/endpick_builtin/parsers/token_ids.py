@@ -26,7 +26,7 @@ class PlacedMedia:
 
 
 def token_prompt(tokens: Sequence[JSONValue], media: Callable[[], Sequence[PlacedMedia]] | None = None) -> Prompt:
-    """Token ids as four bytes each; a hash replaces the tokens of media."""
+    """Build a prompt of token ids, four bytes each; a hash replaces the tokens of media."""
     if media is None:
         return Prompt(lambda: (packed(tokens),))
     return Prompt(partial(_text, tokens, media), partial(_pieces, tokens, media))
@@ -52,10 +52,10 @@ def _pieces(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia
 
 
 def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
-    """Media within the tokens, in order."""
+    """Return media that lie within the tokens and do not overlap, in order."""
     kept: list[PlacedMedia] = []
     end = 0
-    for placed in sorted(found, key=lambda each: each.offset):
+    for placed in sorted(found, key=lambda media: media.offset):
         if placed.offset >= end and placed.length > 0 and placed.offset + placed.length <= tokens:
             kept.append(placed)
             end = placed.offset + placed.length
@@ -63,7 +63,7 @@ def without_overlaps(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMe
 
 
 def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
-    """Valid media in vLLM's `features`."""
+    """Return the valid media in vLLM's `features`."""
     if not isinstance(features, Mapping):
         return []
     hashes, places = features.get("mm_hashes"), features.get("mm_placeholders")

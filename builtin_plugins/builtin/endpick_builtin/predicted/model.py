@@ -1,7 +1,7 @@
-"""What a request is expected to cost at each endpoint, learnt from earlier answers.
+"""Predicts the cost of a request at each endpoint from earlier answers.
 
-An endpoint prefills the prompts sent to it one after the other, beside the answers that it decodes. Its *clock* is the time at which it
-will have prefilled all of them. A first token that comes early or late moves the clock, and with it what is due later.
+An endpoint prefills the prompts sent to it one after the other, while it decodes other answers. Its *clock* is the time at which it
+will have prefilled all of them. A first token that arrives early or late moves the clock, and with it the later first tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from endpick.api import FloatArray, RowArray
 
 _FIELDS: Final = 15
-_START_SECONDS: Final = 4.0  # of prefill, and so many tokens, that the pool begins with
+_START_SECONDS: Final = 4.0  # of prefill, for `_START_TOKENS`: the pool's speed before any measurement
 _START_TOKENS: Final = 2e4
 _START_OUTPUT_SECONDS: Final = 20.0
 _START_OUTPUT_TOKENS: Final = 1000.0
@@ -25,8 +25,8 @@ _HALF_LIFE: Final = 1e6  # tokens, of an endpoint's prefill speed; twice as many
 _POOL_HALF_LIFE: Final = 2e6
 _OUTPUT_HALF_LIFE: Final = 5e3
 _POOL_OUTPUT_HALF_LIFE: Final = 2e4
-_MEASURED_TOKENS: Final = 2000  # shorter prefills say little about the speed
-_STEP_SECONDS: Final = 0.01  # what a request takes beside its prefill
+_MEASURED_TOKENS: Final = 2000  # shorter prefills do not measure the speed
+_STEP_SECONDS: Final = 0.01  # of a request, in addition to its prefill
 _SENDING_SECONDS: Final = 0.005
 _DELAY_OF_OPEN: Final = 0.05  # share of a prefill by which it delays each open answer
 _DECODE_SHARE: Final = 0.1
@@ -43,18 +43,18 @@ class Prefill:
 
     def __init__(self, slot: int, life: int, tokens: float, sent_at: float, predicted_seconds: float, streams: bool) -> None:
         self.slot = slot
-        self.life = life  # which of the endpoints that had this slot
-        self.tokens = tokens  # that are not cached
+        self.life = life  # distinguishes the endpoints that had this slot one after the other
+        self.tokens = tokens  # of the prompt that are not cached
         self.sent_at = sent_at
-        self.predicted_seconds = predicted_seconds  # to the first token
+        self.predicted_seconds = predicted_seconds  # from sending to the first token
         self.streams = streams
-        self.due = 0.0  # without the endpoint's shift
+        self.due = 0.0  # time of the first token, before the endpoint's shift
         self.is_queued = True
         self.first_at: float | None = None
 
 
 class LatencyModel:
-    """The endpoints' state in arrays with one entry per slot."""
+    """Learns speeds and load of endpoints, in arrays with one entry per slot."""
 
     def __init__(self) -> None:
         self._slot_of: dict[str, int] = {}
@@ -66,7 +66,7 @@ class LatencyModel:
         self._mean_work = 0.1  # seconds of prefill of a request
         self._mean_output = 200.0  # tokens
         self._penalties_until = -math.inf
-        self._hidden = 0  # queued prefills whose first token nobody sees
+        self._hidden = 0  # queued prefills of answers that are not streamed
         self._bind(np.zeros((_FIELDS, 0)))
 
     def _bind(self, state: FloatArray) -> None:
@@ -90,7 +90,7 @@ class LatencyModel:
         ) = state
 
     def slots(self, names: list[str]) -> RowArray:
-        """The slot of each endpoint; new ones begin with the pool's speed."""
+        """Return the slot of each endpoint; new endpoints begin with the pool's speed."""
         return np.array([self._slot(name) for name in names], np.intp)
 
     def _slot(self, name: str) -> int:
@@ -110,17 +110,17 @@ class LatencyModel:
         return slot
 
     def slot_of(self, name: str) -> int | None:
-        """The slot of an endpoint that has one."""
+        """Return the slot of an endpoint, or None if it has none."""
         return self._slot_of.get(name)
 
     def snapshot(self) -> tuple[dict[str, tuple[float, ...]], tuple[float, ...]]:
-        """The speeds of each endpoint, and of the pool."""
+        """Return the speeds of each endpoint, and of the pool."""
         speeds = np.stack((self._seconds, self._tokens, self._output_seconds, self._output_tokens))
         pool = (self._pool_seconds, self._pool_tokens, self._pool_output_seconds, self._pool_output_tokens)
         return {name: tuple(speeds[:, slot].tolist()) for name, slot in self._slot_of.items()}, (*pool, self._mean_work, self._mean_output)
 
     def restore(self, endpoints: dict[str, tuple[float, ...]], pool: tuple[float, ...]) -> None:
-        """Take over a `snapshot`, except for speeds from fewer tokens."""
+        """Adopt the speeds of a `snapshot` that were measured over more tokens than the current ones."""
         if pool[1] + pool[3] > self._pool_tokens + self._pool_output_tokens:
             self._pool_seconds, self._pool_tokens, self._pool_output_seconds, self._pool_output_tokens = pool[:4]
             self._mean_work, self._mean_output = pool[4:]
@@ -130,7 +130,7 @@ class LatencyModel:
                 self._seconds[slot], self._tokens[slot], self._output_seconds[slot], self._output_tokens[slot] = speeds
 
     def forget(self, name: str) -> None:
-        """Drop what was learnt about an endpoint."""
+        """Drop the state of an endpoint, and free its slot."""
         slot = self._slot_of.pop(name, None)
         if slot is None:
             return
@@ -141,7 +141,7 @@ class LatencyModel:
         self._free.append(slot)
 
     def dump(self, now: float, most: int) -> dict[str, object]:
-        """The pool's speeds, and each endpoint's speeds, backlog and load, for people."""
+        """Return the pool's speeds, and speed, backlog and load of up to `most` endpoints, for people."""
         endpoints = {
             name: {
                 "prefillTokensPerSecond": round(1 / self._rate(slot)),
@@ -159,7 +159,7 @@ class LatencyModel:
         }
 
     def read_load(self, slots: RowArray, waiting: FloatArray, running: FloatArray, read_at: FloatArray) -> None:
-        """Take over what the endpoints reported at `read_at`, unless this picker changed their load since; NaN if they did not."""
+        """Adopt the load that endpoints reported at `read_at`, unless this picker changed it since; NaN without a report."""
         is_new = read_at > self._changed_at[slots]
         if np.count_nonzero(is_new):
             slots, waiting, running = slots[is_new], np.fmax(waiting[is_new], 0.0), np.fmax(running[is_new], 0.0)
@@ -168,7 +168,7 @@ class LatencyModel:
             self._others_open[slots] = np.maximum(waiting + running - self._open[slots], 0.0)
 
     def finish_hidden(self, slots: RowArray, waiting: FloatArray, now: float) -> None:
-        """Take prompts whose first token nobody sees as prefilled, once the endpoint's queue is too short for them."""
+        """Count unstreamed prompts as prefilled once the endpoint's queue is too short for them."""
         if not self._hidden:
             return
         for slot, length in zip(slots.tolist(), waiting.tolist(), strict=True):
@@ -177,7 +177,10 @@ class LatencyModel:
                 self.first_token(queue[0], now)
 
     def costs(self, slots: RowArray, missing: FloatArray, now: float) -> tuple[FloatArray, FloatArray]:
-        """Seconds that a request with so many `missing` prompt tokens costs at each slot, and the part until its first token."""
+        """Return the cost of a request in seconds at each slot, and the part until its first token.
+
+        `missing` counts its prompt tokens that are not cached, per slot.
+        """
         speed = self._pool_seconds / self._pool_tokens
         rate = (self._seconds[slots] + speed * _POOL_WEIGHT) / (self._tokens[slots] + _POOL_WEIGHT)
         output_speed = self._pool_output_seconds / self._pool_output_tokens
@@ -196,7 +199,7 @@ class LatencyModel:
         return costs, first
 
     def sent(self, slot: int, missing: float, predicted_seconds: float, now: float, streams: bool) -> Prefill:
-        """A request leaves for an endpoint."""
+        """Record that a request leaves for an endpoint."""
         prefill = Prefill(slot, self._lives[slot], missing, now, predicted_seconds, streams)
         work = missing * self._rate(slot)
         clock = max(float(self._clock[slot]), now) + work + _SENDING_SECONDS
@@ -214,11 +217,11 @@ class LatencyModel:
         return prefill
 
     def is_here(self, prefill: Prefill) -> bool:
-        """False after its endpoint left or restarted."""
+        """Whether the endpoint has neither left nor restarted since it got the prompt."""
         return self._lives[prefill.slot] == prefill.life
 
     def first_token(self, prefill: Prefill, now: float) -> None:
-        """The first token arrived: correct the clock, and learn the speed."""
+        """Record a first token: correct the clock, and learn the prefill speed."""
         slot = prefill.slot
         if not self.is_here(prefill) or not prefill.is_queued:
             return
@@ -238,7 +241,7 @@ class LatencyModel:
         self._penalty[slot] = 0.0
 
     def ended(self, prefill: Prefill, output_tokens: int, now: float) -> None:
-        """The answer is complete; learn the speed of decoding if its tokens were counted."""
+        """Record a complete answer, and learn the decoding speed if its tokens were counted."""
         slot = prefill.slot
         if not self.is_here(prefill):
             return
@@ -258,7 +261,7 @@ class LatencyModel:
             self._pool_output_tokens = self._pool_output_tokens * kept + output_tokens
 
     def failed(self, prefill: Prefill, now: float, is_fault: bool) -> None:
-        """The request ended without an answer; `is_fault` if that was the endpoint's."""
+        """Record that a request ended without an answer; `is_fault` if the endpoint caused it."""
         slot = prefill.slot
         if not self.is_here(prefill):
             return

@@ -51,8 +51,8 @@ _decode: Final = msgspec.msgpack.Decoder(tuple[dict[str, tuple[float, ...]], tup
 class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObserver[Parameters], LearntState):
     """Prefers the endpoint where a request costs the least time; needs no parameters and no training.
 
-    cost = time until everything ahead is prefilled + the prefill of what is not cached there, twice, + 5 % of it for each open answer that
-    it delays + a tenth of the expected decoding + a penalty after failures. score = least cost / cost.
+    cost = time until everything ahead is prefilled + the prefill of the tokens not cached there, twice, + 5 % of it for each open answer
+    that it delays + a tenth of the expected decoding + a penalty after failures. score = least cost / cost.
 
     Speeds are learnt from first tokens and answers, from the pool's at first. Requests of other clients count as the endpoint's metrics
     show them. With a `prefill` profile, its pick prefills and the primary's decodes. Of answers that are not streamed only the end is
@@ -134,7 +134,7 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
         scratch = state.private
         endpoint, sent = _sent(state)
         if endpoint is not None and head.endpoint is not None and head.endpoint.name != endpoint.name:
-            for prefill in sent:  # the gateway had to try another
+            for prefill in sent:  # the gateway had to try another endpoint
                 self._failed(prefill, self.context.clock(), is_fault=True)
             del scratch["sent"]
         elif head.status < _FIRST_ERROR:
@@ -202,6 +202,6 @@ class PredictedLatency(Scorer[Parameters], PreRequest[Parameters], ResponseObser
 
 
 def _sent(state: ScoringState) -> tuple[Endpoint | None, tuple[Prefill, ...]]:
-    """The endpoint that answers, and its request and the prefiller's."""
+    """Return the endpoint that answers, and the prefills recorded at it and at the prefiller."""
     found = state.private.get("sent")
     return found if isinstance(found, tuple) else (None, ())

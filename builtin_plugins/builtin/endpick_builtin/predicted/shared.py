@@ -12,7 +12,7 @@ _SENT: Final = 0
 _FIRST_TOKEN: Final = 1
 _ENDED: Final = 2
 _FAILED: Final = 3
-_MAX_EVENTS: Final = 10_000  # that nobody asks for
+_MAX_EVENTS: Final = 10_000  # kept until they are drained; later ones are dropped
 
 _Event: TypeAlias = tuple[int, int, float, str, float, bool]
 """Kind, number of the request, time, endpoint, tokens, and whether it streams or was the endpoint's fault.
@@ -24,47 +24,47 @@ _decode: Final = msgspec.msgpack.Decoder(tuple[float, list[_Event]]).decode  # t
 
 
 class SharedEvents:
-    """This picker's events until they are drained, and the open requests of others."""
+    """Keeps this picker's events until they are drained, and applies those of other pickers."""
 
     def __init__(self, model: LatencyModel) -> None:
         self._model = model
         self._events: list[_Event] = []
         self._numbers: dict[Prefill, int] = {}
         self._last_number = 0
-        self._others: dict[str, dict[int, Prefill]] = {}  # open requests by number
-        self._newest: dict[str, int] = {}  # number of each of them
+        self._others: dict[str, dict[int, Prefill]] = {}  # open requests by picker and number
+        self._newest: dict[str, int] = {}  # highest number by picker
 
     def sent(self, prefill: Prefill, endpoint: str, now: float) -> None:
-        """A request left for an endpoint."""
+        """Record that a request left for an endpoint."""
         self._last_number += 1
         self._numbers[prefill] = self._last_number
         self._add((_SENT, self._last_number, now, endpoint, prefill.tokens, prefill.streams))
 
     def first_token(self, prefill: Prefill, now: float) -> None:
-        """Its first token arrived."""
+        """Record the first token of a request that `sent` recorded."""
         number = self._numbers.get(prefill)
         if number is not None:
             self._add((_FIRST_TOKEN, number, now, "", 0.0, False))
 
     def ended(self, prefill: Prefill, output_tokens: int, now: float) -> None:
-        """Its answer is complete."""
+        """Record the complete answer to a request that `sent` recorded."""
         number = self._numbers.pop(prefill, None)
         if number is not None:
             self._add((_ENDED, number, now, "", float(output_tokens), False))
 
     def failed(self, prefill: Prefill, now: float, is_fault: bool) -> None:
-        """It ended without an answer."""
+        """Record that a request ended without an answer; `is_fault` if the endpoint caused it."""
         number = self._numbers.pop(prefill, None)
         if number is not None:
             self._add((_FAILED, number, now, "", 0.0, is_fault))
 
     def drain(self, now: float) -> bytes:
-        """The events since the last call."""
+        """Return the events since the last call, encoded; empty if there are none."""
         events, self._events = self._events, []
         return _encode((now, events)) if events else b""
 
     def apply(self, deltas: bytes, origin: str, now: float) -> None:
-        """Let the model see the events of another picker."""
+        """Apply the events of another picker to the model, with their times on this clock."""
         theirs, model = self._others.setdefault(origin, {}), self._model
         sent_at, events = _decode(deltas)
         ahead = now - sent_at  # of this clock
@@ -89,7 +89,7 @@ class SharedEvents:
                 model.failed(prefill, at, flag)
 
     def origin_gone(self, origin: str, now: float) -> None:
-        """Take its open requests as gone."""
+        """Fail the open requests of a picker that is gone, without blaming their endpoints."""
         self._newest.pop(origin, None)
         for prefill in self._others.pop(origin, {}).values():
             self._model.failed(prefill, now, is_fault=False)

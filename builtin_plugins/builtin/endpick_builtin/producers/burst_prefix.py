@@ -38,9 +38,9 @@ class Member:
 
 
 def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[int]]:
-    """Groups to place, as positions of their members: equal prompts, then single ones, longer first.
+    """Return the groups to place, as positions of members: equal prompts, then single ones, longest first.
 
-    Single prompts share at least `min_colocate_blocks` leading blocks with another; none if that is 0.
+    Single prompts share at least `min_colocate_blocks` leading blocks with another; there are none if that is 0.
     """
     equal: dict[tuple[int, ...], list[int]] = {}
     for position, member in enumerate(members):
@@ -55,14 +55,14 @@ def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[i
             for hashes, group in equal.items()
             if len(group) == 1 and len(hashes) >= min_colocate_blocks and beginnings[hashes[min_colocate_blocks - 1]] > 1
         ]
-    longest_first = [sorted(each, key=lambda group: -len(members[group[0]].hashes)) for each in (groups, singles)]
+    longest_first = [sorted(units, key=lambda unit: -len(members[unit[0]].hashes)) for units in (groups, singles)]
     return longest_first[0] + longest_first[1]
 
 
 def assigned(
     members: Sequence[Member], running: Mapping[str, float], *, max_per_replica: int = -1, min_colocate_blocks: int = 0
 ) -> list[str | None]:
-    """Assign an endpoint to each member; None without a group or an endpoint that all of it may use.
+    """Assign an endpoint to each member; None without a group, or an endpoint that its whole group may use.
 
     `max_per_replica` splits a group; once every endpoint has a part, the rest is spread singly. The first part goes to the endpoint with
     the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share, ceil(total load / endpoints); others
@@ -118,7 +118,7 @@ class _Burst:
                 break
             found = still
             shared += 1
-        return min(self._named(found), key=self._burden, default=None) if shared >= self._min_colocate_blocks else None
+        return min(self._named(found), key=self._rank, default=None) if shared >= self._min_colocate_blocks else None
 
     def _named(self, bits: int) -> Iterator[str]:
         while bits:
@@ -127,9 +127,9 @@ class _Burst:
             bits ^= lowest
 
     def least_loaded(self, names: Collection[str]) -> str:
-        return min(names, key=self._burden)
+        return min(names, key=self._rank)
 
-    def _burden(self, name: str) -> tuple[float, float, str]:
+    def _rank(self, name: str) -> tuple[float, float, str]:
         return self.loads[name], self._running.get(name, 0.0), name
 
 
@@ -141,7 +141,7 @@ _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class BurstPrefixParameters(Parameters):
-    """Window, grouping and balance of bursts."""
+    """Sets the window, the grouping and the balance of bursts."""
 
     window_duration_ms: Annotated[
         int, Field(alias="windowDurationMs", gt=0, le=10_000, description="Length of the window in milliseconds, from its first request.")
@@ -202,7 +202,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         state.put(PREFIX_BLOCKS, PrefixBlocks(len(hashes), self.parameters.block_size_tokens, hashes))
         matched: FloatArray = np.zeros(len(endpoints))
         if endpoint is not None:
-            matched[[each.name for each in endpoints].index(endpoint)] = len(hashes)
+            matched[[candidate.name for candidate in endpoints].index(endpoint)] = len(hashes)
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, matched)
 
     def _hashes(self, request: InferenceRequest, state: CycleState) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         return await waiting.placed
 
     def _flush(self) -> None:
-        window, self._window = [one for one in self._window if not one.placed.done()], []
+        window, self._window = [waiting for waiting in self._window if not waiting.placed.done()], []
         self._steps = 0
         if self._end is not None:
             self._end.cancel()
@@ -237,10 +237,10 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
             return
         self._sizes.observe(len(window))
         places = assigned(
-            [one.member for one in window],
-            {name: requests for one in window for name, requests in one.running.items()},
+            [waiting.member for waiting in window],
+            {name: requests for waiting in window for name, requests in waiting.running.items()},
             max_per_replica=self.parameters.max_per_replica,
             min_colocate_blocks=self.parameters.min_colocate_blocks,
         )
-        for one, place in zip(window, places, strict=True):
-            one.placed.set_result(place)
+        for waiting, place in zip(window, places, strict=True):
+            waiting.placed.set_result(place)

@@ -48,7 +48,7 @@ _FNV_OFFSET, _FNV_PRIME, _LOW_32_BITS = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
 def fnv32a(text: str) -> int:
-    """32-bit FNV-1a of the UTF-8 bytes."""
+    """Return the 32-bit FNV-1a hash of the UTF-8 bytes."""
     value = _FNV_OFFSET
     for byte in text.encode("utf-8", "surrogatepass"):
         value = ((value ^ byte) * _FNV_PRIME) & _LOW_32_BITS
@@ -56,7 +56,7 @@ def fnv32a(text: str) -> int:
 
 
 def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | None:
-    """Position of a random source within one block of the longest match; None if nothing is cached.
+    """Draw the position of a source within one block of the longest match; None if nothing is cached.
 
     Weighted by 1 / (1 + waiting); NaN is 0. `draw` is in [0, 1).
     """
@@ -70,7 +70,7 @@ def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | 
 
 
 class P2PSourceParameters(Parameters):
-    """When to pull."""
+    """Sets when an endpoint pulls cached blocks, and whose pick computes the prompt."""
 
     prefix_match_info_producer_name: Annotated[
         str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
@@ -143,7 +143,7 @@ ITEM_MB = 2
 
 
 class MediaCacheParameters(Parameters):
-    """Assumed size of encoder caches."""
+    """Sets the assumed size of an endpoint's encoder cache."""
 
     cache_size_in_mb_per_server: Annotated[
         int,
@@ -173,7 +173,7 @@ class MediaCacheParameters(Parameters):
 
 
 def media_of(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> Mapping[str, Modality]:
-    """Distinct media by identifier."""
+    """Return the modality of each distinct media item, by its identifier."""
     if tokenized is not None and any(prompt.media for prompt in tokenized):
         return {place.identifier: place.modality for prompt in tokenized for place in prompt.media}
     return {identifier_of(media): media.modality for media in request.prompt.media}

@@ -146,14 +146,14 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
 
 
 def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
-    """Tokens from a token-producer, or bytes / 4."""
+    """Return the prompt's tokens as a token-producer counted them, or bytes / 4."""
     if tokenized:
         return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
 
 
 def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: FloatArray) -> FloatArray:
-    """(total - matched) * block size + max(0, tokens - total * block size)."""
+    """Return (total - matched) * block size + max(0, tokens - total * block size)."""
     if blocks is None:
         return np.full(len(matched_blocks), float(tokens))
     size, total = blocks.block_size_tokens, blocks.total_blocks
@@ -165,12 +165,12 @@ _OUTPUT_TOKENS = {OutputLength.LONG: 4096, OutputLength.SHORT: 100, OutputLength
 
 
 def output_tokens(length: OutputLength | None, *limits: int | None) -> int:
-    """By the expected length, capped by the limits."""
+    """Estimate output tokens from the expected length, capped by the limits."""
     return min([_OUTPUT_TOKENS[length or OutputLength.UNKNOWN], *(limit for limit in limits if limit is not None)])
 
 
 class InflightLoadParameters(Parameters):
-    """Estimate of a request's tokens."""
+    """Sets how the tokens of a request are estimated."""
 
     add_estimated_output_tokens: Annotated[
         bool, Field(alias="addEstimatedOutputTokens", description="Count estimated output tokens as well.")
@@ -183,7 +183,7 @@ class InflightLoadParameters(Parameters):
         str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
     ] = ""
     sync_cross_replica_state: Annotated[
-        bool, Field(alias="syncCrossReplicaState", description="Tell other pickers the counts, if there is a state store.")
+        bool, Field(alias="syncCrossReplicaState", description="Share the counts with other pickers, if there is a state store.")
     ] = True
 
 
@@ -193,18 +193,18 @@ _encode: Final = msgspec.msgpack.encode
 _read_loads: Final = msgspec.msgpack.Decoder(tuple[bool, _Loads]).decode
 
 
-class _LoadOfOthers:
-    """What other pickers have in flight."""
+class _RemoteLoad:
+    """The load that other pickers have in flight, by picker and endpoint."""
 
     def __init__(self) -> None:
         self._by_origin: dict[str, _Loads] = {}
 
     def on(self, name: str) -> tuple[int, int]:
-        loads = [each[name] for each in self._by_origin.values() if name in each]
+        loads = [by_endpoint[name] for by_endpoint in self._by_origin.values() if name in by_endpoint]
         return sum([requests for requests, _ in loads]), sum([tokens for _, tokens in loads])
 
     def update(self, origin: str, is_all: bool, loads: _Loads) -> Collection[str]:
-        """Returns the endpoints that may have changed."""
+        """Replace a picker's load (`is_all`) or part of it; returns the endpoints that may have changed."""
         known = self._by_origin.get(origin, {})
         self._by_origin[origin] = {name: load for name, load in (loads if is_all else known | loads).items() if load[0]}
         return known.keys() | loads.keys()
@@ -222,7 +222,7 @@ class InflightLoadProducer(
     """Maintains `inflight-requests` and `inflight-tokens`, and the uncached prompt tokens at each candidate.
 
     A request counts at the first endpoint of every profile that picked one: its uncached prompt tokens there and, with
-    `addEstimatedOutputTokens`, output tokens: 4096 if `outlen-bucket` says LONG, 100 if SHORT, else 1000, at most the client's limit and
+    `addEstimatedOutputTokens`, output tokens: 4096 if `outlen-bucket` expects LONG, 100 if SHORT, else 1000, at most the client's limit and
     maxEstimatedOutputTokens. The first response chunk releases the prompt tokens, and everything at endpoints other than the primary's; the
     end of the request the rest.
 
@@ -245,9 +245,9 @@ class InflightLoadProducer(
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._ledger = _LoadLedger(self._publish)
-        self._others = _LoadOfOthers()
-        self._changed: set[str] = set()  # endpoints, since other pickers were told
-        self._told_all_at = -math.inf
+        self._others = _RemoteLoad()
+        self._changed: set[str] = set()  # endpoints whose load changed since the last message
+        self._full_sent_at = -math.inf
         self._known: object = None
         if context.registry is not None:
             context.registry.register(_InflightGauges(name, self._ledger))
@@ -289,19 +289,19 @@ class InflightLoadProducer(
         return ()  # nothing but requests in flight
 
     def restore(self, part: bytes) -> None:
-        """Nothing is kept."""
+        """Do nothing: snapshots are empty."""
 
     def drain_deltas(self) -> bytes:
         if not self.parameters.sync_cross_replica_state:
             return b""
         now = self.context.clock()
-        is_all = now - self._told_all_at >= _FULL_SECONDS
+        is_all = now - self._full_sent_at >= _FULL_SECONDS
         loads = {load.endpoint.name: (load.requests, load.tokens) for load in self._ledger.loads()}
         changed, self._changed = self._changed, set()
         if not changed and not (is_all and loads):
             return b""
         if is_all:
-            self._told_all_at = now
+            self._full_sent_at = now
             return _encode((True, loads))
         return _encode((False, {name: loads.get(name, (0, 0)) for name in changed}))
 

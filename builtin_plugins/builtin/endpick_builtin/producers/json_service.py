@@ -15,7 +15,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024  # half a million tokens
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why the URL is unusable, or None. Never repeats it: it may contain a password."""
+    """Return why the URL is unusable, or None; the reason never repeats it, as it may hold a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -32,7 +32,7 @@ def problem_with_url(url: str) -> str | None:
 
 
 async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Raises ValueError for a body longer than `limit` bytes."""
+    """Read a body; raises ValueError if it is longer than `limit` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -42,7 +42,7 @@ async def read_limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 class JsonService:
-    """One service; `open` and `close` within the event loop."""
+    """Client of one service; call `open` and `close` within the event loop."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -61,7 +61,7 @@ class JsonService:
         return self._session is not None
 
     async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:
-        """POST JSON; returns the parsed answer, None if empty. Raises Unavailable without a 2xx JSON answer in time."""
+        """POST JSON, and return the parsed answer, None if empty; raises Unavailable without a 2xx JSON answer in time."""
         url = f"{self.url}{path}"
         if self._session is None:
             raise Unavailable(f"{url} is not asked before `start` and after `stop`")

@@ -19,7 +19,7 @@ TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """In seconds; 0 if absent."""
+    """The latency objectives of a request, in seconds; 0 if absent."""
 
     ttft: float = 0.0
     tpot: float = 0.0
@@ -66,7 +66,7 @@ class _Running:
 
 
 class DecodeLedger:
-    """Requests in flight by endpoint."""
+    """Keeps the requests in flight by endpoint, with their decoding tokens and objectives."""
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
@@ -89,7 +89,7 @@ class DecodeLedger:
             return
         running.tokens -= running.requests.pop(served)
         if served.objectives.tpot == running.strictest:
-            running.strictest = min((each.objectives.tpot or math.inf for each in running.requests), default=math.inf)
+            running.strictest = min((request.objectives.tpot or math.inf for request in running.requests), default=math.inf)
         if not running.requests:
             del self._running[served.endpoint]
 
@@ -101,7 +101,7 @@ class DecodeLedger:
         return 0 if running is None else running.tokens
 
     def strictest(self, endpoint: str) -> float:
-        """In seconds per token; infinite without any."""
+        """Return the strictest objective in seconds per output token; infinite without any."""
         running = self._running.get(endpoint)
         return math.inf if running is None else running.strictest
 

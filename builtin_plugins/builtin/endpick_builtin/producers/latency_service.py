@@ -48,7 +48,10 @@ class LatencySettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> LatencySettings:
-        """Invalid numbers become the default, as in llm-d. Raises ConfigurationError for invalid URLs."""
+        """Read the settings; raises ConfigurationError for invalid URLs.
+
+        Invalid numbers become the default, as in llm-d.
+        """
         training = environment.get("TRAINING_SERVER_URL") or cls().training_url
         predictions = environment.get("PREDICTION_SERVER_URL") or cls().prediction_urls[0]
         urls = tuple(url.strip() for url in predictions.split(",") if url.strip())
@@ -75,7 +78,7 @@ class LatencySettings:
 
 
 def predictions_in(answer: object, count: int) -> list[Prediction]:
-    """One per row; raises Unavailable for any other answer."""
+    """Parse one prediction per row; raises Unavailable for any other answer."""
     rows = answer.get("predictions") if isinstance(answer, dict) else None
     if not isinstance(rows, list) or len(rows) != count:
         raise Unavailable(f"the predictor's answer does not hold {count} predictions")
@@ -90,7 +93,7 @@ def _seconds(row: object, name: str) -> float:
 
 
 class Predictor:
-    """Sends the rows of one window together."""
+    """Client of the predictor, which sends the rows of one window together."""
 
     def __init__(self, settings: LatencySettings, random: Random) -> None:
         self._settings = settings
@@ -120,7 +123,7 @@ class Predictor:
             await service.close()
 
     async def predict(self, rows: Sequence[Features]) -> list[Prediction]:
-        """Raises Unavailable without an answer, or if too many rows wait."""
+        """Return a prediction per row; raises Unavailable without an answer, or if too many rows wait."""
         if self._waiting_rows and self._waiting_rows + len(rows) > MAX_WAITING_ROWS:
             raise Unavailable(f"{self._waiting_rows} rows wait for the predictor's answer")
         loop = asyncio.get_running_loop()
@@ -171,7 +174,7 @@ class Predictor:
 
 
 class Trainer:
-    """Sends samples to the trainer."""
+    """Client of the trainer, which keeps samples until they are flushed."""
 
     def __init__(self, settings: LatencySettings, random: Random) -> None:
         self._settings = settings
@@ -187,7 +190,7 @@ class Trainer:
         await self._service.close()
 
     def add(self, sample: Features) -> None:
-        """Of too many samples, a random subset is kept."""
+        """Keep a sample; beyond `sample_size`, a random subset is kept."""
         self._seen += 1
         if len(self._samples) < self._settings.sample_size:
             self._samples.append(sample)
@@ -197,7 +200,7 @@ class Trainer:
             self._samples[position] = sample
 
     async def flush(self) -> int:
-        """Send all samples, and return how many. Raises Unavailable if they were not accepted; they are lost."""
+        """Send all samples, and return their number; if they are not accepted, raises Unavailable and loses them."""
         samples, self._samples, self._seen = self._samples, [], 0
         if samples:
             await self._service.post(TRAIN, {"entries": samples}, self._settings.timeout_seconds)

@@ -39,7 +39,7 @@ _OK = 200
 
 
 class ObserverParameters(Parameters):
-    """Windows and percentiles."""
+    """Sets the windows of observations, and the percentiles."""
 
     interval_duration: Annotated[
         Duration, Field(alias="intervalDuration", gt=0, description="How often the percentiles are computed, 50ms or more.")
@@ -74,7 +74,7 @@ class ObserverParameters(Parameters):
 
 
 class Observation(NamedTuple):
-    """One streamed response."""
+    """The time to first token of one streamed response, and the load when its request was sent."""
 
     at: float
     ttft_seconds: float
@@ -97,7 +97,7 @@ class _History:
         parameters = self._parameters
         recent = sorted(islice(self._younger(now, parameters.max_observation_age), parameters.max_requests), key=_ttft)
         self._close_bucket(now)
-        ttft, load = np.array([one.ttft_seconds for one in recent]), np.array([one.in_flight for one in recent])
+        ttft, load = np.array([sample.ttft_seconds for sample in recent]), np.array([sample.in_flight for sample in recent])
         low, typical = parameters.low_percentile / 100.0, parameters.typical_percentile / 100.0
         return TTFTPercentiles(
             percentile(np.array(self._floors), _FLOOR),
@@ -112,13 +112,13 @@ class _History:
         )
 
     def _younger(self, now: float, age: float) -> takewhile[Observation]:
-        return takewhile(lambda one: now - one.at <= age, reversed(self._window))
+        return takewhile(lambda sample: now - sample.at <= age, reversed(self._window))
 
     def _close_bucket(self, now: float) -> None:
         parameters = self._parameters
         if self._bucket_since is not None and now - self._bucket_since < parameters.bucket_duration:
             return
-        bucket = [] if self._bucket_since is None else [one.ttft_seconds for one in self._younger(now, parameters.bucket_duration)]
+        bucket = [] if self._bucket_since is None else [sample.ttft_seconds for sample in self._younger(now, parameters.bucket_duration)]
         self._bucket_since = now
         if bucket:
             insort(self._floors, percentile(np.array(sorted(bucket)), _FLOOR))
@@ -130,13 +130,13 @@ def _ttft(observation: Observation) -> float:
 
 
 def percentile(ascending: FloatArray, share: float) -> float:
-    """Between the two values around position share * (n - 1), linearly; 0 for none."""
+    """Interpolate linearly at position share * (n - 1) of ascending values; 0 for none."""
     count = len(ascending)
     return float(np.interp(share * (count - 1), np.arange(count), ascending)) if count else 0.0
 
 
 def load_around(loads: FloatArray, share: float) -> float:
-    """Mean load of the observations from position (share - 0.1) * (n - 1) to (share + 0.1) * (n - 1), ends included; 0 for none."""
+    """Return the mean load from position (share - 0.1) * (n - 1) to (share + 0.1) * (n - 1), ends included; 0 for none."""
     last = len(loads) - 1
     if last < 0:
         return 0.0

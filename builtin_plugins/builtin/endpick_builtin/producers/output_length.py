@@ -13,7 +13,7 @@ _CHAT = "/chat/completions"
 
 
 def output_length(request: InferenceRequest) -> OutputLength:
-    """By thinking and tools of a chat request, then by the client's limit."""
+    """Predict the length from thinking and tools of a chat request, then from the client's limit."""
     chat = request.payload if request.payload is not None and request.path.endswith(_CHAT) else {}
     options = chat.get("chat_template_kwargs")
     thinks = options.get("enable_thinking") if isinstance(options, Mapping) else None

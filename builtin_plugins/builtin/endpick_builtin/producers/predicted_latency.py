@@ -56,7 +56,7 @@ _NOT_WHILE_STREAMING = "remove it; nothing is predicted while an answer is strea
 
 
 class PredictedLatencyParameters(Parameters):
-    """Inputs and scope of predictions."""
+    """Sets the inputs and the scope of predictions."""
 
     slo_buffer_factor: Annotated[
         float, Field(alias="sloBufferFactor", gt=0, le=1000, description="Factor applied to a request's objective per token.")
@@ -191,7 +191,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """The predictor refuses shares above 1."""
+        """Build a row per endpoint; shares are clipped to 1, above which the predictor refuses them."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())

@@ -129,7 +129,7 @@ class ApproxPrefixCacheProducer(
         self._check = SelfCheck(context.registry) if parameters.self_check else None
         self._usage_reported = False
         self._seed = new_seed()
-        self._untold: list[_Insertion] = []
+        self._unpublished: list[_Insertion] = []
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
         self._tune(_NO_SIZES)
@@ -149,10 +149,10 @@ class ApproxPrefixCacheProducer(
         prompts: list[bytes] = []
         counted: FloatArray | None = None
         total = 0
-        for each in request.prompt.texts if tokens is None else tokens:
+        for source in request.prompt.texts if tokens is None else tokens:
             if left is not None and left <= 0:
                 break
-            text = each if isinstance(each, bytes) else each.token_ids[: None if left is None else left * size].tobytes()
+            text = source if isinstance(source, bytes) else source.token_ids[: None if left is None else left * size].tobytes()
             prompt = fingerprints(text, root, size, left, self._seed)
             blocks = len(prompt) // FINGERPRINT_BYTES
             left = None if left is None else left - max(blocks, least)
@@ -195,7 +195,7 @@ class ApproxPrefixCacheProducer(
             for prompt in reversed(prompts):
                 self._index.insert(endpoint.name, prompt, capacity)
             if self.context.is_shared:
-                self._untold.append((endpoint.name, capacity, prompts[::-1]))
+                self._unpublished.append((endpoint.name, capacity, prompts[::-1]))
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         if self._usage_reported:
@@ -228,8 +228,8 @@ class ApproxPrefixCacheProducer(
             self._index.restore(name, branches, insertions)
 
     def drain_deltas(self) -> bytes:
-        untold, self._untold = self._untold, []
-        return _encode((self._seed, self._index.entries, untold)) if untold else b""
+        unpublished, self._unpublished = self._unpublished, []
+        return _encode((self._seed, self._index.entries, unpublished)) if unpublished else b""
 
     def apply(self, deltas: bytes, origin: str) -> None:
         seed, entries, insertions = _read_deltas(deltas)
@@ -246,12 +246,12 @@ class ApproxPrefixCacheProducer(
         self._pool = None
 
     def _agrees(self, seed: int, entries: int) -> bool:
-        """Whether fingerprints can be compared. Pickers take the seed of the largest index; of equal ones, the smallest seed."""
+        """Whether fingerprints can be compared. Pickers adopt the seed of the largest index; of equal ones, the smallest seed."""
         if seed == self._seed:
             return True
         if (entries, -seed) < (self._index.entries, -self._seed):
             return False
-        self._seed, self._index, self._pool, self._untold = seed, PrefixTree(), None, []
+        self._seed, self._index, self._pool, self._unpublished = seed, PrefixTree(), None, []
         return True
 
     def _follow(self, members: tuple[Endpoint, ...]) -> None:

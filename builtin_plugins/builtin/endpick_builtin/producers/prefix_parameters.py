@@ -14,7 +14,7 @@ MIN_BLOCK_SIZE_TOKENS = 64
 
 
 class ApproxPrefixCacheParameters(Parameters):
-    """Block size, match limit and assumed cache size."""
+    """Sets block size, match limit and assumed cache size."""
 
     auto_tune: Annotated[
         bool, Field(alias="autoTune", description="Use the block size and number of blocks that engines report, if they do.")

@@ -54,7 +54,7 @@ def credit(counts: FloatArray, slots: int, blocks: float) -> None:
 
 
 def chosen(slots: int, size: int) -> BoolArray:
-    """A set of slots as a mask of shape `(size,)`."""
+    """Convert a set of slots to a mask of shape `(size,)`."""
     octets = np.frombuffer(slots.to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
     return np.unpackbits(octets, count=size, bitorder="little").view(np.bool_)
 
@@ -156,7 +156,7 @@ class PrefixTree:
         return np.array(found, dtype=np.intp)
 
     def match(self, prompt: bytes) -> FloatArray:
-        """Leading blocks that each slot's endpoint holds; shape `(slots,)`."""
+        """Return how many leading blocks each slot's endpoint holds; shape `(slots,)`."""
         counts = np.zeros(self._slots.count)
         branch, start, depth, alive = self._root, 0, 0, ALL_SLOTS
         while alive:
@@ -215,7 +215,7 @@ class PrefixTree:
             self._trim(slot, holdings, capacity)
 
     def uses(self, name: str, prompt: bytes) -> list[tuple[int, int]]:
-        """Runs of blocks that the endpoint holds: length, and last insertion."""
+        """Return the runs of blocks that the endpoint holds, as length and last insertion."""
         slot = self._slots.slot_of.get(name)
         found: list[tuple[int, int]] = []
         branch, start = self._root, 0
@@ -264,13 +264,13 @@ class PrefixTree:
         return 0
 
     def names(self) -> list[str]:
-        """Endpoints with blocks."""
+        """Return the endpoints that hold at least one block."""
         return [name for name, blocks in self.blocks_by_endpoint().items() if blocks]
 
     def snapshot(self, name: str) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
-        """The branches of an endpoint, as the parent's number and blocks, and its insertions, oldest first: branch, and how much is held.
+        """Return the branches of an endpoint, and its insertions, oldest first.
 
-        Number 0 is the root; the first branch is number 1.
+        A branch is its parent's number and its blocks, an insertion a branch's number and its held blocks. Number 0 is the root.
         """
         slot = self._slots.slot_of.get(name)
         if slot is None:
@@ -293,7 +293,7 @@ class PrefixTree:
         return branches, insertions
 
     def restore(self, name: str, branches: list[tuple[int, bytes]], insertions: list[tuple[int, int]]) -> None:
-        """Insert what `snapshot` returned, if the endpoint has a slot."""
+        """Insert the result of `snapshot`, if the endpoint has a slot."""
         prompts, lengths = [b""], [0]
         for parent, blocks in branches:
             prompts.append(prompts[parent] + blocks)
@@ -355,8 +355,8 @@ class PrefixTree:
         while at < len(found):
             found += [child for child in found[at].children.values() if slot in child.uses]
             at += 1
-        for each in reversed(found):  # descendants first, so that each is the end of its insertion
-            self._drop(each, slot, holdings)
+        for descendant in reversed(found):  # deepest first, so that a branch is the end of its insertion
+            self._drop(descendant, slot, holdings)
         return before - holdings.blocks
 
     def _prune(self, branch: _Branch) -> None:

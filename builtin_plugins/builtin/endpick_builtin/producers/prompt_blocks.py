@@ -13,17 +13,17 @@ from xxhash import xxh64_digest, xxh64_intdigest
 BYTES_PER_TOKEN: Final = 4  # without a tokenizer
 FINGERPRINT_BYTES: Final = 8
 
-_ONE_BY_ONE: Final = 16  # singly is faster for short prompts
+_ONE_BY_ONE: Final = 16  # hashing blocks singly is faster for short prompts
 
 
 def new_seed() -> int:
-    """For `fingerprints`; secret, so clients cannot construct colliding blocks."""
+    """Draw a seed for `fingerprints`; it is secret, so that clients cannot construct colliding blocks."""
     return secrets.randbits(64)
 
 
 @lru_cache(maxsize=1024)
 def chain_root(model: str, cache_salt: str) -> int:
-    """The start of a chain; differs by model and salt."""
+    """Return the start of a chain, which differs by model and salt."""
     return xxh64_intdigest(model.encode() + cache_salt.encode())
 
 

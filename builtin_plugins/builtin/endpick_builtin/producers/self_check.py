@@ -41,7 +41,7 @@ _LABELS = ("endpoint_name",)
 
 
 class Finding(Enum):
-    """Result of a comparison."""
+    """The result of comparing a predicted match with the server's report."""
 
     KEPT = auto()
     BROKEN = auto()  # the prompt was evicted, or the server restarted
@@ -91,7 +91,7 @@ class _Records(Collector):
 
 
 class SelfCheck:
-    """Keeps a record for each endpoint."""
+    """Compares predictions with reports, and keeps a record for each endpoint."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._records: dict[str, _Record] = {}
@@ -102,7 +102,7 @@ class SelfCheck:
     def factors(self, members: Sequence[Endpoint]) -> FloatArray:
         known, factors = self._factors
         if known is not members:
-            factors = np.array([self._records[one.name].factor if one.name in self._records else 1.0 for one in members])
+            factors = np.array([self._records[member.name].factor if member.name in self._records else 1.0 for member in members])
             self._factors = members, factors
         return factors
 

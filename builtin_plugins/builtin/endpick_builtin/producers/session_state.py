@@ -1,4 +1,4 @@
-"""`session-state-producer`: remembers what each agent session did."""
+"""`session-state-producer`: counts turns, requests and tokens of each agent session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SESSIONS = 200_000  # some 300 bytes each; clients choose the ids
 
 
 class SessionStateParameters(Parameters):
-    """How long idle sessions are remembered."""
+    """Sets how long idle sessions are remembered."""
 
     eviction_ttl_seconds: Annotated[
         float, Field(alias="evictionTtlSeconds", ge=0, description="Idle seconds after which a session is forgotten; 0 for never.")

@@ -27,7 +27,7 @@ _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Size of a PNG, GIF or JPEG in a base64 `data:image/` URL, not decoded; else None."""
+    """Read the size of a PNG, GIF or JPEG from the head of a base64 `data:image/` URL; else None."""
     if not url.startswith("data:image/"):
         return None
     start = url.find(_ENCODING, 0, _LONGEST_TYPE) + len(_ENCODING)
@@ -41,7 +41,7 @@ def image_size(url: str) -> tuple[int, int] | None:
 
 
 def _bytes_at(url: str, start: int, place: int) -> bytes:
-    """At least 24 bytes from a position on, or the rest. Raises ValueError for invalid base64."""
+    """Decode at least 24 bytes from a position on, or the rest; raises ValueError for invalid base64."""
     first = place // 3 * 4
     encoded = url[start + first : start + first + 36]
     return base64.b64decode(encoded[: len(encoded) - len(encoded) % 4], validate=True)[place % 3 :]
@@ -81,26 +81,26 @@ _MAX_NUMBER = 1e9
 
 
 class Resolution(Parameters):
-    """Width and height in pixels."""
+    """The size to assume for media of unknown size, in pixels."""
 
     width: Annotated[int, Field(gt=0, le=65536, description="Width in pixels.")] = 640
     height: Annotated[int, Field(gt=0, le=65536, description="Height in pixels.")] = 360
 
 
 class DynamicTokens(Parameters):
-    """Tokens in proportion to pixels."""
+    """Counts tokens in proportion to pixels."""
 
     factor: Annotated[int, Field(gt=0, description="Pixels per token.")] = 1024
 
 
 class StaticImage(Parameters):
-    """The same for every image."""
+    """Counts the same number of tokens for every image."""
 
     static_token: Annotated[int, Field(alias="staticToken", ge=0, description="Tokens per image; 0 counts as 1.")] = 0
 
 
 class ImageEstimate(Parameters):
-    """Tokens of an image."""
+    """Sets how the tokens of an image are estimated."""
 
     mode: Annotated[Literal["dynamic", "static"], Field(description="`dynamic`: width * height / factor; `static`: constant.")] = "dynamic"
     default_resolution: Annotated[
@@ -110,7 +110,7 @@ class ImageEstimate(Parameters):
     static: Annotated[StaticImage, Field(description="For `static`.")] = StaticImage()
 
     def tokens(self, url: str) -> int:
-        """max(1, width * height // factor), or the constant."""
+        """Return max(1, width * height // factor), or the constant."""
         if self.mode == "static":
             return self.static.static_token or 1
         width, height = image_size(url) or (self.default_resolution.width, self.default_resolution.height)
@@ -118,13 +118,13 @@ class ImageEstimate(Parameters):
 
 
 class StaticFrame(Parameters):
-    """The same for every frame."""
+    """Counts the same number of tokens for every frame."""
 
     num_tokens_per_frame: Annotated[int, Field(alias="numTokensPerFrame", ge=0, description="Tokens per frame; 0 counts as 1.")] = 0
 
 
 class FrameTokens(Parameters):
-    """Tokens of a frame."""
+    """Sets how the tokens of a video frame are estimated."""
 
     mode: Annotated[Literal["dynamic", "static"], Field(description="As for images.")] = "dynamic"
     dynamic: Annotated[DynamicTokens, Field(description="For `dynamic`.")] = DynamicTokens()
@@ -132,7 +132,7 @@ class FrameTokens(Parameters):
 
 
 class SampledFrames(Parameters):
-    """Frames sampled at a fixed rate."""
+    """Counts frames sampled at a fixed rate."""
 
     sample_fps: Annotated[float, Field(alias="sampleFPS", gt=0, description="Frames sampled per second.")] = 2.0
     temporal_patch_size: Annotated[
@@ -141,7 +141,7 @@ class SampledFrames(Parameters):
 
 
 class StridedFrames(Parameters):
-    """Every n-th frame."""
+    """Counts every n-th frame of a video."""
 
     default_source_fps: Annotated[
         float, Field(alias="defaultSourceFPS", gt=0, description=f"Frames per second without a header `{VIDEO_FPS}`.")
@@ -150,7 +150,7 @@ class StridedFrames(Parameters):
 
 
 class FrameCount(Parameters):
-    """Frames of a video."""
+    """Sets which frames of a video count."""
 
     mode: Annotated[Literal["sampled", "strided"], Field(description="`sampled`: by time; `strided`: by frame.")] = "sampled"
     min_frames: Annotated[int, Field(alias="minFrames", ge=0, description="Minimum number of frames; 0: no limit.")] = 0
@@ -170,7 +170,7 @@ class FrameCount(Parameters):
 
 
 class VideoEstimate(Parameters):
-    """Tokens of a video: max(1, min(frames * tokens per frame, maxVideoTokens))."""
+    """Sets how the tokens of a video are estimated: max(1, min(frames * tokens per frame, maxVideoTokens))."""
 
     default_resolution: Annotated[
         Resolution, Field(alias="defaultResolution", description=f"Without a header `{VIDEO_RESOLUTION}` (`640x360`).")
@@ -196,13 +196,13 @@ class VideoEstimate(Parameters):
 
 
 class EstimateParameters(Parameters):
-    """Estimates by kind of media."""
+    """Sets how tokens are estimated by kind of media."""
 
     image: Annotated[ImageEstimate, Field(description="Images.")] = ImageEstimate()
     video: Annotated[VideoEstimate, Field(description="Videos.")] = VideoEstimate()
 
     def tokens(self, media: Media, headers: Mapping[str, str]) -> int:
-        """max(1, ceil(bytes / 4)) for audio."""
+        """Estimate the tokens of images and videos as configured, of audio as max(1, ceil(bytes / 4))."""
         match media.modality:
             case Modality.IMAGE:
                 return self.image.tokens(media.content)
@@ -234,7 +234,7 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def identifier_of(media: Media) -> str:
-    """xxh64 of the content as 16 hexadecimal digits."""
+    """Return xxh64 of the content as 16 hexadecimal digits."""
     return f"{_hash(media):016x}"
 
 
@@ -243,13 +243,13 @@ def _hash(media: Media) -> int:
 
 
 def packed(text: bytes) -> PromptTokens:
-    """Text as little-endian tokens of four bytes, zero-padded."""
+    """Pack text as little-endian tokens of four bytes, zero-padded."""
     padded = text + bytes(-len(text) % BYTES_PER_TOKEN)
     return PromptTokens(np.frombuffer(padded, dtype=_TOKEN_TYPE))
 
 
 def estimated(request: InferenceRequest, parameters: EstimateParameters) -> tuple[PromptTokens, ...]:
-    """The tokens of each prompt; media begin at a token boundary."""
+    """Estimate the tokens of each prompt; media begin at a token boundary."""
     if not request.prompt.media:
         return tuple(packed(text) for text in request.prompt.texts)
     budget = MAX_MEDIA_TOKENS

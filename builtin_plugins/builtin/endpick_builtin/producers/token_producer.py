@@ -44,7 +44,7 @@ _CHAT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request to the renderer."""
+    """A request to the renderer: its path and JSON body."""
 
     path: str
     body: JSONObject
@@ -52,7 +52,7 @@ class Question:
 
 
 def has_tokens(request: InferenceRequest) -> bool:
-    """True if the client sent token ids."""
+    """Whether the client sent token ids."""
     payload = request.payload or {}
     prompt = payload.get("prompt", payload.get("input"))
     if not isinstance(prompt, list) or not prompt:
@@ -61,7 +61,7 @@ def has_tokens(request: InferenceRequest) -> bool:
 
 
 def question_of(request: InferenceRequest, model: str) -> Question | None:
-    """None if the renderer has no API for the request."""
+    """Build the request to the renderer, or return None if the renderer has no API for it."""
     payload, path = request.payload, request.path.removesuffix("/render")
     if payload is None:
         return None
@@ -80,8 +80,8 @@ def _has_parts(messages: JSONValue) -> bool:
 
 
 def prompts_in(answer: object) -> tuple[PromptTokens, ...]:
-    """Objects with `token_ids` and optional `features`. Raises Unavailable for anything else."""
-    prompts = tuple(_prompt(one) for one in (answer if isinstance(answer, list) else [answer]))
+    """Parse objects with `token_ids` and optional `features`; raises Unavailable for anything else."""
+    prompts = tuple(_prompt(rendered) for rendered in (answer if isinstance(answer, list) else [answer]))
     if not prompts or not all(len(prompt.token_ids) for prompt in prompts):
         raise Unavailable("the renderer answered without tokens")
     return prompts

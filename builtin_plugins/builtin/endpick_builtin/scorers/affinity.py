@@ -56,10 +56,10 @@ Holders: TypeAlias = dict[str, set[int]]  # rows by adapter
 
 
 class AdapterIndex:
-    """Adapters of the whole pool, by name."""
+    """Finds the endpoints of the pool that run or queue an adapter."""
 
     def __init__(self, reported: Sequence[LoraAdapters | None], previous: AdapterIndex | None) -> None:
-        """Updates changed rows: in a large pool some server always reports something new."""
+        """Update the changed rows of `previous`: in a large pool some server always reports something new."""
         before = previous if previous is not None and len(previous._reported) == len(reported) else None
         old = [None] * len(reported) if before is None else before._reported
         self._reported: Sequence[LoraAdapters | None] = reported
@@ -174,7 +174,7 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
 
 
 class MediaCacheParameters(Parameters):
-    """The producer of media matches."""
+    """Names the producer of media matches."""
 
     producer_name: Annotated[
         str, Field(alias="producerName", description="Instance that knows which embeddings are cached; empty for the only one.")
@@ -203,7 +203,7 @@ class MediaCacheScorer(Scorer[MediaCacheParameters]):
 
 
 class HeaderLabelAffinityParameters(Parameters):
-    """The header and the label to compare."""
+    """Names the header and the label to compare."""
 
     header_name: Annotated[str, Field(alias="headerName", min_length=1, description="Request header, in any case.", examples=["x-tenant"])]
     label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label of endpoints.", examples=["tenant"])]

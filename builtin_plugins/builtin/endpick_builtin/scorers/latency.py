@@ -51,7 +51,7 @@ class Strategy(StrEnum):
 
 
 class LatencyParameters(Parameters):
-    """Weights."""
+    """Sets the weights of predicted latencies, and of load and cache without predictions."""
 
     ttft_weight: Annotated[
         float, Field(alias="ttftWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")
@@ -152,7 +152,7 @@ def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArra
 
 
 def _shares(first: float, *others: float) -> tuple[float, ...]:
-    """Scaled to a sum of 1; if all are 0, the first gets it."""
+    """Scale weights to a sum of 1; if all are 0, the first gets it."""
     total = first + sum(others)
     return (first / total, *(other / total for other in others)) if total > 0.0 else (1.0, *(0.0 for _ in others))
 
@@ -169,14 +169,14 @@ def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[Bool
 
 
 def _spread(values: FloatArray) -> tuple[FloatArray, bool]:
-    """(value - min) / (max - min) and True; 0.5 and False if all are equal."""
+    """Return (value - min) / (max - min) and True; 0.5 and False if all are equal."""
     if values.max() - values.min() <= NO_SPREAD_MS:
         return np.full(len(values), MIDDLE), False
     return smaller_is_better(-values), True
 
 
 def _against_the_longest(queues: FloatArray) -> FloatArray:
-    """(longest - queue) / longest; 1 if all are 0, 0 if unknown."""
+    """Return (longest - queue) / longest; 1 if all are 0, 0 if unknown."""
     longest = np.fmax.reduce(queues)
     return np.fmax(1.0 - queues / longest if longest > 0.0 else 1.0 - queues, 0.0)
 
@@ -186,7 +186,7 @@ WARM = 0.5
 
 
 class ColdPicks:
-    """Times of the endpoints' last uncached prompts."""
+    """Keeps the time of each endpoint's last prompt that no candidate had cached."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -195,11 +195,11 @@ class ColdPicks:
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
-        """Times; -inf without a cold request."""
+        """Return the time of each endpoint's last cold request; -inf without one."""
         return endpoints.gather(self._by_endpoint.of(endpoints))
 
     def touch(self, picked: Endpoints, now: float) -> str:
-        """Note a cold request now, and return its endpoint."""
+        """Record a cold request at the first of the picked endpoints, and return its name."""
         name = picked.take([0]).members[0].name
         self._latest = max(now, math.nextafter(self._latest, math.inf))
         self._times.use(name, self._latest)
@@ -209,7 +209,7 @@ class ColdPicks:
         return name
 
     def merge(self, times: Mapping[str, float]) -> None:
-        """Add what was seen elsewhere; the later time counts."""
+        """Add times of other pickers; the later time counts."""
         for name, at in sorted(times.items(), key=lambda item: item[1]):
             if at > self._times.get(name, -math.inf):
                 self._times.use(name, at)
@@ -233,7 +233,7 @@ class ColdPicks:
 
 
 class NoHitLRUParameters(Parameters):
-    """Capacity of the memory, and the producer of matches."""
+    """Sets how many endpoints are remembered, and names the producer of matches."""
 
     lru_size: Annotated[
         int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
@@ -274,7 +274,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._picks = ColdPicks(parameters.lru_size if parameters.lru_size > 0 else DEFAULT_LRU_SIZE)
-        self._untold: set[str] = set()
+        self._unpublished: set[str] = set()
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         cold = not np.count_nonzero(state.column(self._matches, endpoints) > 0.0)
@@ -290,7 +290,7 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
         if state.private.get("cold"):
             for run in result.runs.values():
                 if run.picked is not None:
-                    self._untold.add(self._picks.touch(run.picked, self.context.clock()))
+                    self._unpublished.add(self._picks.touch(run.picked, self.context.clock()))
 
     def snapshot(self) -> Iterable[bytes]:
         if times := self._picks.times():
@@ -300,8 +300,8 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
         self.apply(part, "")
 
     def drain_deltas(self) -> bytes:
-        untold, self._untold = self._untold, set()
-        return self._ages(untold)
+        unpublished, self._unpublished = self._unpublished, set()
+        return self._ages(unpublished)
 
     def apply(self, deltas: bytes, origin: str) -> None:
         now = self.context.clock()

@@ -45,12 +45,12 @@ class KVCacheUtilizationScorer(Scorer):
 
 
 def share_left(usage: FloatArray) -> FloatArray:
-    """1 - usage in [0, 1]; 0 if unknown."""
+    """Return 1 - usage, clipped to [0, 1]; 0 if unknown."""
     return np.fmax(1.0 - np.maximum(usage, 0.0), 0.0)
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:
-    """(max - value) / (max - min); 0 for NaN, 1 if all are equal. `values` must not be empty."""
+    """Return (max - value) / (max - min); 0 for NaN, 1 if all are equal. `values` must not be empty."""
     largest = values[values.argmax()]
     if np.isnan(largest):  # argmax finds NaN
         return _among_the_known(values)
@@ -59,7 +59,7 @@ def smaller_is_better(values: FloatArray) -> FloatArray:
 
 
 def _among_the_known(values: FloatArray) -> FloatArray:
-    """With NaN, at twice the cost."""
+    """Do the same for values with NaN, at twice the cost."""
     largest = np.fmax.reduce(values)
     spread = largest - np.fmin.reduce(values)
     if spread > 0.0:
@@ -98,7 +98,7 @@ DEFAULT_THRESHOLD = 128
 
 
 class LoadAwareParameters(Parameters):
-    """The queue length of an overloaded endpoint."""
+    """Sets the queue length from which an endpoint is overloaded."""
 
     threshold: Annotated[int, Field(description="Queue length from which on an endpoint scores 0; 0 and less mean 128, as in llm-d.")] = (
         DEFAULT_THRESHOLD
@@ -123,7 +123,7 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
 
 
 class ActiveRequestParameters(Parameters):
-    """Load of an idle endpoint, and best score of a busy one."""
+    """Sets the load up to which an endpoint is idle, and the best score of a busy one."""
 
     idle_threshold: Annotated[
         int, Field(alias="idleThreshold", description="Up to this many open requests an endpoint counts as idle; below 0 means 0.")
@@ -168,7 +168,7 @@ DEFAULT_THRESHOLD_TOKENS = 4_194_304
 
 
 class TokenLoadParameters(Parameters):
-    """The tokens of an overloaded endpoint."""
+    """Sets the tokens from which an endpoint is overloaded."""
 
     queue_threshold_tokens: Annotated[
         int,

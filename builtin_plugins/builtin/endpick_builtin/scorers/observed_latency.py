@@ -25,7 +25,7 @@ from endpick_builtin.scorers.load import smaller_is_better
 
 
 class ObservationScorerParameters(Parameters):
-    """Exploration, and the producers."""
+    """Sets exploration and rounding, and names the producers."""
 
     exploration_rate: Annotated[
         float,
@@ -48,17 +48,17 @@ class ObservationScorerParameters(Parameters):
 
 
 def anchors_of(observed: Sequence[TTFTPercentiles | None]) -> FloatArray:
-    """A row per endpoint: floor (0 if cold), low, typical, load at low, load at typical, 1 if trusted."""
+    """Return a row per endpoint: floor (0 if cold), low, typical, load at low, load at typical, 1 if trusted."""
     rows = []
-    for one in (each or TTFTPercentiles() for each in observed):
-        floor, at = one.trusted_floor, one.inflight_at_typical_load
-        trusted = floor > 0.0 and one.recent >= one.threshold and at > 0.0 and one.typical_load > floor
-        rows.append((floor, one.low_load, one.typical_load, one.inflight_at_low_load, at, float(trusted)))
+    for percentiles in (entry or TTFTPercentiles() for entry in observed):
+        floor, at = percentiles.trusted_floor, percentiles.inflight_at_typical_load
+        trusted = floor > 0.0 and percentiles.recent >= percentiles.threshold and at > 0.0 and percentiles.typical_load > floor
+        rows.append((floor, percentiles.low_load, percentiles.typical_load, percentiles.inflight_at_low_load, at, float(trusted)))
     return np.array(rows, dtype=np.float64).reshape(-1, 6)
 
 
 def expected_ttft(anchors: FloatArray, load: FloatArray, gap: float) -> FloatArray:
-    """On the curve of trusted endpoints, at the floor of others (seconds)."""
+    """Return the expected TTFT in seconds: on the curve of trusted endpoints, at the floor of others."""
     floor, low, typical, low_at, typical_at, trusted = anchors.T
     bends = (typical_at - low_at >= gap) & (typical > low) & (low > floor) & (low_at > 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
