@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from docs.pages import ROOT
-from endpick.gateway.envoy import EnvoyNotFoundError, find_envoy
-from endpick.simulation.demo.processes import Child, Children
+from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
+from endpick_lab.demo.processes import Child, Children
 
 EXAMPLES = ROOT / "examples" / "envoy"
 CONFIG = ROOT / "examples" / "configs" / "in-flight-load.yaml"

@@ -9,38 +9,10 @@ from types import ModuleType
 
 import endpick.api
 from docs_reference.markdown import page as markdown_page
-from docs_reference.source import Definition, definitions, in_short, render
+from docs_reference.source import definitions, render
 from endpick.api import DataKey
 
-FIRST_PLUGIN = (
-    "Scorer",
-    "PerEndpointScorer",
-    "Filter",
-    "Picker",
-    "ScoredEndpoints",
-    "Parameters",
-    "Plugin",
-    "PluginContext",
-    "Endpoints",
-    "EndpointRow",
-    "Endpoint",
-    "FloatArray",
-    "BoolArray",
-    "RowArray",
-    "InferenceRequest",
-    "Prompt",
-    "DataKey",
-    "Scope",
-    "ScoringState",
-    "CycleState",
-    "Category",
-    "Stability",
-    "ConfigurationError",
-    "PluginError",
-)
-"""The names a first plugin needs, in full and in this order."""
-
-MODULES_FOR_PLUGINS = ("flow_control", "discovery", "keys", "fast_metrics")
+MODULES_FOR_PLUGINS = ("flow_control", "discovery", "fleet", "keys", "request", "metrics", "fast_metrics")
 """Plugins import these modules, too."""
 
 MODULES = {
@@ -50,6 +22,7 @@ MODULES = {
     "flow_control": "Flow control",
     "datalayer": "Data layer",
     "discovery": "Discovery",
+    "fleet": "State that pickers share",
     "endpoints": "Endpoints",
     "endpoint": "Endpoints from discovery",
     "data": "Data keys",
@@ -58,7 +31,6 @@ MODULES = {
     "request": "Requests",
     "metrics": "Prometheus pages and labels",
     "fast_metrics": "Cheap metrics",
-    "duration": "Durations",
     "errors": "Errors",
 }
 """Titles, in the order of the page; other modules follow under their own names."""
@@ -70,20 +42,16 @@ HIDDEN = frozenset({"hookimpl"})
 def page() -> str:
     """The page."""
     found = {module.__name__.rpartition(".")[2]: definitions(module) for module in _modules()}
-    everything = dict(chain.from_iterable(names.items() for names in found.values()))
-    exported = {name for name in endpick.api.__all__ if not isinstance(getattr(endpick.api, name), DataKey)} - HIDDEN
-    if missing := exported - everything.keys():
+    wanted = {name for name in endpick.api.__all__ if not isinstance(getattr(endpick.api, name), DataKey)} - HIDDEN
+    if missing := wanted.difference(*found.values()):
         raise SystemExit(f"endpick.api exports {', '.join(sorted(missing))}, which no page documents")
-    classes = {name for module in MODULES_FOR_PLUGINS for name, (_, doc) in found[module].items() if doc and name[0].isupper()}
-    wanted = exported | {name for name in classes if not name.isupper()}
-    first = [name for name in FIRST_PLUGIN if name in wanted]
-    rest = wanted.difference(first)
+    for module in MODULES_FOR_PLUGINS:
+        wanted |= {name for name, (_, doc) in found[module].items() if doc and name[0].isupper() and not name.isupper()}
+    sections = {module: [render(name, *each) for name, each in names.items() if name in wanted] for module, names in found.items()}
     return markdown_page(
         "Plugin API",
         "Everything a plugin may import: from `endpick.api`, or from the module in a heading.",
-        "## A first plugin",
-        *(render(name, *everything[name], 3) for name in first),
-        *(part for module, names in found.items() for part in _section(module, names, rest)),
+        *chain.from_iterable((_title(module), *parts) for module, parts in sections.items() if parts),
         "The data keys themselves are listed under [Data keys](data-keys.md).",
     )
 
@@ -94,9 +62,6 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(f"endpick.api.{name}") for name in ordered]
 
 
-def _section(module: str, names: dict[str, tuple[Definition, str]], wanted: set[str]) -> list[str]:
-    parts = [in_short(name, *each, 3) for name, each in names.items() if name in wanted]
-    title = MODULES.get(module, module.replace("_", " ").capitalize())
-    if module in MODULES_FOR_PLUGINS:
-        title += f": `endpick.api.{module}`"
-    return [f"## {title}", *parts] if parts else []
+def _title(module: str) -> str:
+    title = f"## {MODULES.get(module, module.replace('_', ' ').capitalize())}"
+    return f"{title}: `endpick.api.{module}`" if module in MODULES_FOR_PLUGINS else title

@@ -26,9 +26,9 @@ def page() -> str:
         inspect.cleandoc((hooks.__doc__ or "").partition("\n")[2]),
         f"An `async def` implementation is awaited for {DEADLINE_SECONDS:.0f} seconds at most.",
         "## Hooks",
-        *(render(node.name, _without_self(node), ast.get_docstring(node) or "", 3) for node in methods),
+        *(render(node.name, _without_self(node), ast.get_docstring(node) or "") for node in methods),
         "## Arguments of hooks",
-        *(render(name, *found[name], 3) for name in ARGUMENTS),
+        *(render(name, *found[name]) for name in ARGUMENTS),
         "### `hookimpl`",
         docstring(found["hookimpl"][1]),
     )

@@ -13,15 +13,17 @@ from docs_reference.markdown import code, docstring
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign | ast.AnnAssign
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _FIELDS = (ast.Assign, ast.AnnAssign)
-_SHOWN_DUNDERS = ("__init__", "__getitem__")
 _SHOWN_DECORATORS = ("abstractmethod", "property", "classmethod")
 _LONGEST = 100
-_BY_THE_HOST = "Created by the host"  # begins the docstring of a constructor that no plugin calls
 
 
 def definitions(module: ModuleType) -> dict[str, tuple[Definition, str]]:
-    """Top-level definitions of a module, in order: name to (syntax tree, documentation)."""
-    return dict(_documented(ast.parse(inspect.getsource(module)).body))
+    """Top-level definitions of a module, in order: name to (syntax tree, documentation). Members of private bases belong to the class."""
+    found = dict(_documented(ast.parse(inspect.getsource(module)).body))
+    for node in (node for node, _ in found.values() if isinstance(node, ast.ClassDef)):
+        bases = (found.get(ast.unparse(base).partition("[")[0]) for base in node.bases)
+        node.body[:0] = [each for base in bases if base and base[0].name.startswith("_") for each in base[0].body]  # type: ignore[union-attr]
+    return found
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, tuple[Definition, str]]]:
@@ -40,34 +42,20 @@ def _string(node: ast.stmt | None) -> str:
     return ""
 
 
-def render(name: str, node: Definition, doc: str, level: int) -> str:
-    """One definition with all its public members."""
+def render(name: str, node: Definition, doc: str, level: int = 3) -> str:
+    """One definition with its signature, documentation and public members."""
     if not isinstance(node, ast.ClassDef):
         return _joined(_heading(name, level), _block(_declared(node)), docstring(doc))
     public = {member: each for member, each in _documented(node.body) if _is_public(member, each)}
     fields = [each for each in public.values() if isinstance(each[0], _FIELDS)]
-    plain = [_indented(_declared(field)) for field, text in fields if not text]
+    plain = [textwrap.indent(_declared(field), "    ") for field, text in fields if not text]
     explained = "\n".join(f"- {code(_declared(field))}: {' '.join(text.split())}" for field, text in fields if text)
-    own = ((member, each) for member, each in public.items() if isinstance(each[0], _FUNCTIONS) and not each[1].startswith(_BY_THE_HOST))
-    methods = (render(member, *each, level + 1) for member, each in own)
+    methods = (render(member, *each, level + 1) for member, each in public.items() if isinstance(each[0], _FUNCTIONS))
     return _joined(_heading(name, level), _block("\n".join((_declared(node), *plain))), docstring(doc), explained, *methods)
-
-
-def in_short(name: str, node: Definition, doc: str, level: int) -> str:
-    """One definition as its signature, the signatures of its members, and the first paragraph of its documentation."""
-    lines = [_declared(node)]
-    if isinstance(node, ast.ClassDef):
-        public = (each for member, each in _documented(node.body) if _is_public(member, each))
-        lines += [_indented(_declared(member)) for member, _ in public]
-    return _joined(_heading(name, level), _block("\n".join(lines)), docstring(doc.partition("\n\n")[0]))
 
 
 def _joined(*parts: str) -> str:
     return "\n\n".join(filter(None, parts))
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "    ")
 
 
 def _heading(name: str, level: int) -> str:
@@ -81,7 +69,7 @@ def _block(text: str) -> str:
 def _is_public(name: str, member: tuple[Definition, str]) -> bool:
     node, doc = member
     if isinstance(node, _FUNCTIONS):
-        return bool(doc) and (not name.startswith("_") or name in _SHOWN_DUNDERS)
+        return not name.startswith("_") or (name.startswith("__") and bool(doc))
     is_kind = name == "kind" and isinstance(node, ast.AnnAssign) and node.value is not None  # only `endpick.api` sets it
     return not name.startswith("_") and isinstance(node, _FIELDS) and not is_kind
 

@@ -1,7 +1,7 @@
 """The plugin API: the only part of endpick that a plugin may import.
 
 Subclass a kind, name the class in an entry point of group `endpick.plugins.v1`. Further names are in the modules `keys` (data keys),
-`flow_control` (policies for waiting requests), `discovery` and `fast_metrics`.
+`flow_control` (policies for waiting requests), `discovery`, `fleet` (state that pickers share), `fast_metrics`, `metrics` and `request`.
 """
 
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions

@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """One address that serves a model. Compared by identity; `name` survives updates and restarts.
+    """One address that serves a model.
+
+    Endpoints are compared by identity: an update makes a new object. `name` survives updates and restarts.
 
     Attributes:
         name: `namespace/name`, unique in the pool.
         host: IP address without brackets.
         port: TCP port of the model server.
-        labels: From discovery, read-only.
+        labels: Labels from discovery, read-only.
         metrics_address: `host:port` that serves metrics; defaults to the endpoint's own address.
-        address: `host:port` for the gateway, with IPv6 in brackets.
+        address: `host:port` for the gateway, with IPv6 in brackets. Computed.
     """
 
     name: str

@@ -19,8 +19,11 @@ V = TypeVar("V")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FloatArray: TypeAlias = NDArray[np.float64]
+"""A float64 array: a column, scores or totals, with one number per endpoint of a view."""
 BoolArray: TypeAlias = NDArray[np.bool_]
+"""A boolean array: a mask with one entry per endpoint of a view."""
 RowArray: TypeAlias = NDArray[np.intp]
+"""An array of integer positions in a view."""
 
 
 def _read_only(values: FloatArray) -> FloatArray:
@@ -31,14 +34,13 @@ def _read_only(values: FloatArray) -> FloatArray:
 class Endpoints:
     """An immutable, ordered view of some endpoints and their columns.
 
-    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the same order; columns are read-only. Under test, reading
-    a key that the plugin does not consume raises `UndeclaredAccess`.
+    The host makes views and passes them to plugins. Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the same
+    order; columns are read-only. Under test, reading a key that the plugin does not declare raises `UndeclaredAccess`.
     """
 
     __slots__ = ("_access", "_generation", "_members", "_pool_members", "_rows", "_size")
 
     def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
-        """Created by the host. `rows=None`: every row."""
         self._generation = generation
         self._rows = rows
         self._access = Access() if access is None else access
@@ -60,7 +62,7 @@ class Endpoints:
 
     @property
     def members(self) -> tuple[Endpoint, ...]:
-        """The endpoints, in order. Costs one pass the first time; prefer columns."""
+        """The endpoints of the view, in order. The first read makes the tuple; prefer columns."""
         if self._members is None:
             pool, rows = self._pool_members, self._rows
             self._members = pool if rows is None else tuple([pool[row] for row in rows.tolist()])
@@ -68,19 +70,27 @@ class Endpoints:
 
     @property
     def pool_members(self) -> tuple[Endpoint, ...]:
-        """All endpoints of the pool; the same tuple until the pool changes: cache by its identity, and select this view with `gather`."""
+        """All endpoints of the pool, in order.
+
+        The tuple stays the same object until the pool changes. Keep results by its identity, and select the entries of a view with
+        `gather`.
+        """
         return self._pool_members
 
     def gather(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Select this view's entries from an array with one entry per endpoint of `pool_members`."""
+        """Select this view's entries from an array about the whole pool.
+
+        `values` has one entry per endpoint of `pool_members`, in that order. Returns an array of shape `(len(endpoints),)`; if the view is
+        the whole pool, `values` itself.
+        """
         return values if self._rows is None else values[self._rows]
 
     def pool_position(self, name: str) -> int | None:
-        """Index of the named endpoint in `pool_members`, or None."""
+        """Return the index of the named endpoint in `pool_members`, or None."""
         return self._generation.row_of.get(name)
 
     def position(self, name: str) -> int | None:
-        """Index of the named endpoint in this view, or None."""
+        """Return the index of the named endpoint in this view, or None."""
         row = self._generation.row_of.get(name)
         if row is None or self._rows is None:
             return row
@@ -88,7 +98,13 @@ class Endpoints:
         return int(found[0]) if len(found) else None
 
     def __getitem__(self, key: DataKey[float]) -> FloatArray:
-        """A numeric column, read-only; NaN if not reported. Raises UnknownKey if the key is not a number per endpoint."""
+        """Return a numeric column as a read-only float64 array of shape `(len(endpoints),)`.
+
+        A value is NaN if it was not reported, or is older than the key's maximum age.
+
+        Raises:
+            UnknownKey: The key's scope is not `ENDPOINT`, or its type is not `float`.
+        """
         column, limit = self._column(key), self._limit(key)
         if column is None:
             return _read_only(np.full(self._size, np.nan))
@@ -101,10 +117,11 @@ class Endpoints:
         return _read_only(column.values[self._rows])  # type: ignore[arg-type]
 
     def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
-        """`work` applied to a numeric column; cached for the whole pool until a value of the column changes.
+        """Return the result of `work` for a numeric column, and cache it if possible.
 
-        `work` is a pure function, and the key of the cache: pass a module function or a method. Array results are read-only. Raises as
-        `endpoints[key]`.
+        `work` gets `endpoints[key]`. If the view is the whole pool and the key has no maximum age, the result is cached until a value of
+        the column changes. `work` is a pure function, and the key of the cache: pass a module function or a method. Cached arrays are
+        read-only. Raises as `endpoints[key]`.
         """
         column = self._column(key)
         if column is None or self._rows is not None or self._limit(key) is not None:
@@ -116,9 +133,10 @@ class Endpoints:
         return column.derived[work]  # type: ignore[return-value]
 
     def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
-        """`work` applied to the objects of `pool_members`, None if not reported; cached as by `derived`.
+        """Return the result of `work` for the objects of `pool_members`, cached as by `derived`.
 
-        Select this view's entries with `gather`. Raises as `objects`.
+        `work` gets one object per endpoint of the pool, None if not reported. Select this view's entries of the result with `gather`.
+        Raises as `objects`.
         """
         column = self._column(key)
         if column is None or self._limit(key) is not None:
@@ -129,7 +147,13 @@ class Endpoints:
         return column.derived[work]  # type: ignore[return-value]
 
     def objects(self, key: DataKey[T]) -> Sequence[T | None]:
-        """An object column; None if not reported. Raises UnknownKey if the scope is not `ENDPOINT`."""
+        """Return an object column: one object per endpoint, in order.
+
+        An object is None if it was not reported, or is older than the key's maximum age.
+
+        Raises:
+            UnknownKey: The key's scope is not `ENDPOINT`.
+        """
         return self._objects(key)
 
     def _objects(self, key: DataKey[T]) -> list[Any]:
@@ -144,14 +168,22 @@ class Endpoints:
         return objects
 
     def age(self, key: DataKey[T]) -> FloatArray:
-        """Seconds since each value was written; +inf if never. Raises UnknownKey if the scope is not `ENDPOINT`."""
+        """Return the seconds since each value was written, shape `(len(endpoints),)`; +inf if never.
+
+        Raises:
+            UnknownKey: The key's scope is not `ENDPOINT`.
+        """
         column = self._column(key)
         if column is None:
             return np.full(self._size, np.inf)
         return self._generation.clock() - self.gather(column.written_at)
 
     def pool(self, key: DataKey[T]) -> T | None:
-        """A pool-wide value; its default if never written or too old. Raises UnknownKey if the scope is not `POOL`."""
+        """Return a pool-wide value; the key's default if it was never written or is too old.
+
+        Raises:
+            UnknownKey: The key's scope is not `POOL`.
+        """
         if key.scope is not Scope.POOL:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
         scope = self._access.scope
@@ -164,15 +196,20 @@ class Endpoints:
         return value
 
     def pool_age(self, key: DataKey[T]) -> float:
-        """Seconds since a pool-wide value was written; +inf if never. Raises UnknownKey if the scope is not `POOL`."""
+        """Return the seconds since a pool-wide value was written; +inf if never.
+
+        Raises:
+            UnknownKey: The key's scope is not `POOL`.
+        """
         if key.scope is not Scope.POOL:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
         return self._generation.clock() - self._generation.pool_written_at.get(key.name, -np.inf)
 
     def where(self, mask: BoolArray) -> Endpoints:
-        """The endpoints with True in the mask, in order.
+        """Return a view of the endpoints with True in the mask, in order.
 
-        The mask is boolean, of shape `(len(self),)`. Raises ValueError for another shape or type.
+        Raises:
+            ValueError: The mask is not a boolean array of shape `(len(endpoints),)`.
         """
         if mask.shape != (self._size,) or mask.dtype != np.bool_:
             raise ValueError(f"a mask for {len(self)} endpoints must be a boolean array of that length, not {mask.dtype} {mask.shape}")
@@ -182,21 +219,28 @@ class Endpoints:
         return Endpoints(self._generation, mask.nonzero()[0] if self._rows is None else self._rows[mask], self._access)
 
     def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
-        """The endpoints at these positions, in the given order. Raises IndexError outside the view."""
+        """Return a view of the endpoints at these positions, in the given order.
+
+        Raises:
+            IndexError: A position is negative or outside the view.
+        """
         wanted = np.array(positions, np.intp)
         if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < self._size):
             raise IndexError(f"a position is outside the {self._size} endpoints of this view")
         return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)
 
     def only(self, keep: Callable[[Endpoint], bool]) -> Endpoints:
-        """The endpoints for which `keep` returns True."""
+        """Return a view of the endpoints for which `keep` returns True, in order.
+
+        `keep` runs once per endpoint; prefer `where` with columns on large pools.
+        """
         return self.where(np.fromiter((keep(endpoint) for endpoint in self.members), dtype=np.bool_, count=self._size))
 
     def _accessed_by(self, access: Access) -> Endpoints:
         return Endpoints(self._generation, self._rows, access)
 
     def each(self) -> Iterator[EndpointRow]:
-        """One `EndpointRow` per endpoint, for `PerEndpointScorer`."""
+        """Iterate over the view as `EndpointRow`s, as `PerEndpointScorer` does."""
         return (EndpointRow(endpoint, self, position) for position, endpoint in enumerate(self.members))
 
     def _row_numbers(self) -> RowArray:
@@ -223,7 +267,13 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """One endpoint with its values; see `PerEndpointScorer`."""
+    """One endpoint with its values. `PerEndpointScorer` gets one per call.
+
+    Attributes:
+        endpoint: The endpoint itself.
+        view: The view that the row belongs to.
+        position: Index of the endpoint in the view.
+    """
 
     endpoint: Endpoint
     view: Endpoints = field(repr=False)
@@ -231,23 +281,23 @@ class EndpointRow:
 
     @property
     def name(self) -> str:
-        """`namespace/name`."""
+        """The endpoint's name, `namespace/name`, unique in the pool."""
         return self.endpoint.name
 
     @property
     def address(self) -> str:
-        """`host:port`."""
+        """The endpoint's address for the gateway, `host:port`."""
         return self.endpoint.address
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels from discovery."""
+        """The endpoint's labels from discovery, read-only."""
         return self.endpoint.labels
 
     def __getitem__(self, key: DataKey[float]) -> float:
-        """The endpoint's number; NaN if not reported. Raises as `Endpoints.__getitem__`."""
+        """Return the endpoint's number; NaN if not reported. Raises as `Endpoints.__getitem__`."""
         return float(self.view[key][self.position])
 
     def object(self, key: DataKey[T]) -> T | None:
-        """The endpoint's object; None if not reported. Raises as `Endpoints.objects`."""
+        """Return the endpoint's object; None if not reported. Raises as `Endpoints.objects`."""
         return self.view.objects(key)[self.position]

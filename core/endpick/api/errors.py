@@ -7,15 +7,19 @@ from __future__ import annotations
 
 
 class EndpickError(Exception):
-    """Base of all exceptions defined by endpick."""
+    """The base class of all exceptions that endpick defines for plugins."""
 
 
 class PluginError(EndpickError):
-    """Base of exceptions a plugin may raise on purpose."""
+    """The base class of exceptions that a plugin may raise on purpose."""
 
 
 class ConfigurationError(PluginError):
-    """Parameters are valid by schema but cannot work. Operators see the message, and `repair` as the way out."""
+    """Parameters are valid by schema but cannot work.
+
+    A plugin raises it in its constructor, in `Plugin.subscriptions`, in `Plugin.start` or in `EndpointDiscovery.run`. The host refuses the
+    start or the reload, and shows operators the message and `repair`, the way out.
+    """
 
     def __init__(self, message: str, repair: str = "correct the parameters") -> None:
         super().__init__(message)
@@ -23,15 +27,21 @@ class ConfigurationError(PluginError):
 
 
 class Unavailable(PluginError):  # noqa: N818 - a state, not an accident
-    """A source or producer has no data right now. Counted, and logged once per interval."""
+    """A source, or a collector, has no data right now.
+
+    The data layer counts it as a poll or collect error, and logs it without a traceback, once per interval. Columns keep their values.
+    """
 
 
 class UndeclaredAccess(EndpickError):  # noqa: N818
-    """A plugin read a key missing from `consumes`, or wrote one missing from `produces`."""
+    """A plugin read a key that it does not declare, or wrote a key missing from `produces`.
+
+    The conformance kit and tests raise it at the plugin; `endpick serve` counts and logs the access instead.
+    """
 
 
 class UnknownKey(EndpickError, KeyError):  # noqa: N818
-    """The key has another scope than the view it was requested from."""
+    """The key's scope or type does not fit the view that it was requested from."""
 
     def __str__(self) -> str:
         return str(self.args[0])

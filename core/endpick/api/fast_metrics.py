@@ -1,6 +1,7 @@
 """Counters, gauges and histograms for the request path; not thread-safe.
 
-An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`.
+An observation costs 0.15 µs, against 0.9 µs in `prometheus_client`. Make a metric in the constructor with `self.context.registry`, and keep
+its members.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _LONGEST_ID = 100  # OpenMetrics allows 128 characters for an exemplar's labels
 
 
 class Tally:
-    """The value of a counter or gauge."""
+    """The value of one counter or gauge, for one combination of label values.
+
+    `value` is a float, and may be set.
+    """
 
     __slots__ = ("value",)
 
@@ -30,17 +34,17 @@ class Tally:
         self.value = 0.0
 
     def inc(self) -> None:
-        """Add one."""
+        """Add one to the value of the counter or gauge."""
         self.value += 1.0
 
 
 class Distribution:
-    """The bucket counts and the sum of a histogram."""
+    """The bucket counts and the sum of a histogram, for one combination of label values."""
 
     __slots__ = ("_first", "bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend and are inclusive."""
+        """Make empty buckets. `bounds` ascend and are inclusive; a bucket without bound is added."""
         self.bounds = bounds
         self._first = bounds[0] if bounds else -math.inf
         self.counts = [0] * (len(bounds) + 1)
@@ -48,7 +52,7 @@ class Distribution:
         self.exemplars: dict[int, tuple[str, float, float]] | None = None  # by bucket the latest request id, value and Unix time
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Count one value in its bucket, and add it to the sum."""
         # Nearly all calls of plugins are in the first bucket.
         self.counts[0 if value <= self._first else bisect_left(self.bounds, value)] += 1
         self.total += value
@@ -56,7 +60,8 @@ class Distribution:
     def observe_request(self, value: float, request_id: str) -> None:
         """Count one value, and keep the request as the exemplar of its bucket.
 
-        Clients choose ids: other characters than letters, digits and dashes could make the page unreadable.
+        An id that is longer than 100 characters, or has other characters than ASCII letters, digits and dashes, is counted without an
+        exemplar: clients choose ids.
         """
         position = bisect_left(self.bounds, value)
         self.counts[position] += 1
@@ -67,7 +72,7 @@ class Distribution:
             self.exemplars[position] = request_id, value, time()
 
     def merge(self, other: Distribution) -> None:
-        """Add a distribution with the same bounds."""
+        """Add the counts and the sum of a distribution with the same bounds."""
         for position, count in enumerate(other.counts):
             self.counts[position] += count
         self.total += other.total
@@ -81,7 +86,10 @@ class _Labelled(Collector, Generic[Member, Family]):
     """One metric, with a member for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry | None) -> None:
-        """Register the metric. Raises ValueError if the name is taken."""
+        """Make the metric, and register it unless `registry` is None.
+
+        Raises ValueError if the name is taken.
+        """
         self._name = name
         self._documentation = documentation
         self._label_names = tuple(labels)
@@ -90,7 +98,10 @@ class _Labelled(Collector, Generic[Member, Family]):
             registry.register(self)
 
     def labels(self, *values: str) -> Member:
-        """The member for these values. Keep it: the look-up costs more than counting."""
+        """Return the member for these label values, in the order of the metric's labels.
+
+        Keep it: the look-up costs more than counting. Raises ValueError for another number of values.
+        """
         if len(values) != len(self._label_names):
             raise ValueError(f"{self._name} has the labels {self._label_names}, not {len(values)} of them")
         member = self._members.get(values)
@@ -99,12 +110,15 @@ class _Labelled(Collector, Generic[Member, Family]):
         return member
 
     def members(self) -> Mapping[tuple[str, ...], Member]:
+        """Return the members by their label values. The mapping shows later members, too."""
         return self._members
 
     def describe(self) -> Iterator[Family]:
+        """Describe the metric to `prometheus_client`, which calls it when the metric is registered."""
         yield self._family(self._name, self._documentation, labels=self._label_names)
 
     def collect(self) -> Iterator[Family]:
+        """Return the samples of all members; `prometheus_client` calls it for each scrape."""
         family = self._family(self._name, self._documentation, labels=self._label_names)
         for values, member in tuple(self._members.items()):  # read in a thread, while requests add members
             if self._is_shown(member):
@@ -124,7 +138,7 @@ class _Labelled(Collector, Generic[Member, Family]):
 
 
 class Counts(_Labelled[Tally, CounterMetricFamily]):
-    """A counter."""
+    """A counter with labels. `labels(...)` returns a `Tally`; add to it with `inc` or `value`."""
 
     _family = CounterMetricFamily
 
@@ -136,7 +150,7 @@ class Counts(_Labelled[Tally, CounterMetricFamily]):
 
 
 class Levels(_Labelled[Tally, GaugeMetricFamily]):
-    """A gauge."""
+    """A gauge with labels. `labels(...)` returns a `Tally`; set its `value`."""
 
     _family = GaugeMetricFamily
 
@@ -148,14 +162,20 @@ class Levels(_Labelled[Tally, GaugeMetricFamily]):
 
 
 class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
-    """A histogram."""
+    """A histogram with labels. `labels(...)` returns a `Distribution`; count with `observe`.
+
+    With labels, combinations without a value are left out of the page.
+    """
 
     _family = HistogramMetricFamily
 
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry | None
     ) -> None:
-        """`bounds` ascend; +Inf is added."""
+        """Make the metric, and register it unless `registry` is None.
+
+        `bounds` ascend; a bucket +Inf is added. Raises ValueError if the name is taken.
+        """
         self._bounds = tuple(map(float, bounds))
         self._written = (*map(floatToGoString, self._bounds), "+Inf")
         super().__init__(name, documentation, labels, registry)

@@ -1,7 +1,8 @@
 """The kinds of flow control, used with the feature gate `flowControl`.
 
-A *flow* is the waiting requests of one fairness id; a *band* the flows of one priority. Bands are served from the highest priority down:
-a `UsageLimitPolicy` sets the saturation up to which a band is served, a `FairnessPolicy` chooses its flow, an `OrderingPolicy` sorts it.
+A *flow* is the waiting requests of one fairness id; a *band* is the flows of one priority. Flow control serves bands from the highest
+priority down: a `UsageLimitPolicy` sets the saturation up to which a band is served, a `FairnessPolicy` chooses its flow, and an
+`OrderingPolicy` sorts the flow.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ SortKey: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """One waiting request.
+    """One waiting request, as policies see it.
 
     Attributes:
-        size_bytes: Its size for byte limits.
-        arrival: Sequence number.
-        enqueued_at: Seconds of `PluginContext.clock`.
-        ttl_seconds: Time limit while the pool has endpoints; 0 for none.
-        key: From the ordering policy.
+        request: The request, before candidates and producers.
+        size_bytes: Size of the body, for byte limits.
+        arrival: Sequence number; later requests have greater numbers.
+        enqueued_at: Seconds of `PluginContext.clock` when the wait began.
+        ttl_seconds: Time limit in seconds while the pool has endpoints; 0 for none.
+        key: Sort key from the ordering policy; `()` before it was called.
     """
 
     request: InferenceRequest
@@ -40,89 +42,96 @@ class WaitingRequest:
 
 
 class Flow(Protocol):
-    """The waiting requests of one fairness id in one band."""
+    """The waiting requests of one fairness id in one band, in the order of the ordering policy."""
 
     @property
     def id(self) -> str:
-        """The fairness id."""
+        """The fairness id of the flow, which clients send in a header."""
 
     @property
     def head(self) -> WaitingRequest | None:
-        """The next request; None if it is empty."""
+        """The request that the flow dispatches next; None if the flow is empty."""
 
     @property
     def size_bytes(self) -> int:
-        """Total size of its waiting requests."""
+        """Total size in bytes of the flow's waiting requests."""
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
+        """Return the number of waiting requests in the flow."""
 
 
 class Band(Protocol):
-    """The flows of one priority."""
+    """The flows of one priority. Flow control passes it to `FairnessPolicy`."""
 
     @property
     def priority(self) -> int:
-        """The priority."""
+        """The priority of the band's requests; bands of higher priority are served first."""
 
     @property
     def flows(self) -> Collection[Flow]:
-        """Non-empty flows, in the order in which they became non-empty."""
+        """The non-empty flows, in the order in which they became non-empty."""
 
     def flow(self, flow_id: str) -> Flow | None:
-        """The flow of a fairness id; None if it is empty."""
+        """Return the flow of a fairness id; None if it is empty."""
 
     @property
     def private(self) -> dict[str, object]:
-        """The policy's state for this band."""
+        """The policy's state for this band. It lives as long as the band and its policies."""
 
 
 class FairnessPolicy(Plugin[P]):
-    """Chooses which flow of a band is served next."""
+    """Chooses the flow of a band that is served next."""
 
     kind: ClassVar[str] = "fairness-policy"
 
     @abstractmethod
     def choose(self, band: Band) -> Flow | None:
-        """Return one of `band.flows`, or None to serve nothing of this band now. Called once per dispatch.
+        """Return one of `band.flows`, or None to serve nothing of this band now.
 
-        Keep state in `band.private`. After a fault the host serves the band in order of arrival.
+        Flow control calls it for each dispatch, for open bands with requests, highest first; None passes the turn to the next band. Keep
+        state in `band.private`. After a fault, the oldest request of the band is served.
         """
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """Called when a flow has a new head or became empty.
+        """Update the policy's state: a flow has a new head or became empty.
 
-        After its circuit was open, a policy finds `band.private` empty and is called for every non-empty flow.
+        Flow control calls it after a request joined or left. A policy that was left out for its faults later finds `band.private` empty,
+        and is called for every non-empty flow. Default: nothing.
         """
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """Called after a request of the flow was dispatched."""
+        """Update the policy's state: a request of the flow was dispatched.
+
+        Flow control calls it after `flow_changed`, also for a request that did not have to wait. Default: nothing.
+        """
 
 
 class OrderingPolicy(Plugin[P]):
-    """Sorts the requests of a flow."""
+    """Sorts the waiting requests of a flow."""
 
     kind: ClassVar[str] = "ordering-policy"
 
     @abstractmethod
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
-        """The request's sort key, called once; the smallest goes first, `()` keeps the order of arrival.
+        """Return the request's sort key; the smallest goes first.
 
-        All keys of one instance have the same length and no NaN. After a fault the request goes last.
+        Flow control calls it once, when the request arrives, and again if a reload changes the band's policies; `()` keeps the order of
+        arrival. All keys of one instance have the same length and contain no NaN. After a fault the request goes last.
         """
 
 
 class UsageLimitPolicy(Plugin[P]):
-    """Limits the saturation up to which each priority is served."""
+    """Limits the saturation up to which each priority is served. A configuration has one."""
 
     kind: ClassVar[str] = "usage-limit-policy"
 
     @abstractmethod
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """One ceiling per priority: a band is served while the saturation is below it.
+        """Return one ceiling per priority, as a list or tuple of numbers that do not increase.
 
-        The saturation is 0 if idle, 1 and above if full; `priorities` are all bands, highest first. Ceilings do not increase. After a fault
-        every ceiling is 1.
+        Flow control calls it before each dispatch, and when a request arrives. It serves a band while the saturation is below the band's
+        ceiling. `saturation` is 0 if the pool is idle, 1 and above if it is full; `priorities` are those of all bands, highest first. After
+        a fault every ceiling is 1.
         """
 
 
@@ -131,8 +140,9 @@ class DispatchedRequest:
     """A request in flight that may be evicted.
 
     Attributes:
+        request: The request as sent to the model server.
         endpoint: The first pick.
-        dispatched_at: Seconds of `PluginContext.clock`.
+        dispatched_at: Seconds of `PluginContext.clock` at the decision.
     """
 
     request: InferenceRequest
@@ -147,7 +157,10 @@ class EvictionFilter(Plugin[P]):
 
     @abstractmethod
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Called once, when the request is sent. After a fault it is not evicted."""
+        """Return True if flow control may evict the request for one of higher priority.
+
+        Flow control calls it once, when the request is sent. After a fault the request is not evicted.
+        """
 
 
 class EvictionOrderingPolicy(Plugin[P]):
@@ -157,4 +170,7 @@ class EvictionOrderingPolicy(Plugin[P]):
 
     @abstractmethod
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """The request's sort key, called once; the smallest is evicted first."""
+        """Return the request's sort key; the smallest is evicted first.
+
+        Flow control calls it once, when the request is sent and is evictable. After a fault the request goes last.
+        """

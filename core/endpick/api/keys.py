@@ -18,7 +18,13 @@ _METRICS = "core-metrics-extractor"
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapters:
-    """LoRA adapters of one model server; `max_adapters` is how many fit at once, 0 if unknown."""
+    """The LoRA adapters of one model server; the value of `LORA_ADAPTERS`.
+
+    Attributes:
+        running: Adapters of running requests.
+        waiting: Adapters of waiting requests.
+        max_adapters: Number of adapters that fit at once; 0 if unknown.
+    """
 
     running: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
@@ -51,7 +57,12 @@ LORA_ADAPTERS = DataKey("lora-adapters", LoraAdapters, doc="LoRA adapters runnin
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One entry of `/v1/models`; `parent` is the base model of a LoRA adapter."""
+    """One entry of a model server's `/v1/models`; an item of `SERVED_MODELS`.
+
+    Attributes:
+        id: Name of the model or the LoRA adapter.
+        parent: Base model of a LoRA adapter; else empty.
+    """
 
     id: str
     parent: str = ""
@@ -95,12 +106,12 @@ PREFIX_MATCH_BLOCKS = DataKey(
 
 @dataclass(frozen=True, slots=True)
 class PrefixBlocks:
-    """The blocks of a request's prompt, for prefix matching.
+    """The blocks of a request's prompts, for prefix matching; the value of `PREFIX_BLOCKS`.
 
     Attributes:
-        total_blocks: Of all prompts.
+        total_blocks: Number of blocks of all prompts.
         block_size_tokens: Tokens per block; the last one may have fewer.
-        hashes: Chained: equal hashes mean equal prompts up to that block.
+        hashes: One per block, chained: equal hashes mean equal prompts up to that block.
         fingerprints: Without `hashes`: 8 bytes for each block of each prompt, equal for equal blocks as long as the process runs.
     """
 
@@ -110,7 +121,10 @@ class PrefixBlocks:
     fingerprints: Sequence[bytes] = field(default=(), repr=False)
 
     def identities(self) -> bytes:
-        """8 bytes for each block, for records. Two prompts are equal up to a block if all bytes up to there are."""
+        """Return 8 bytes for each block, for decision records.
+
+        Two prompts are equal up to a block if all bytes up to there are.
+        """
         if self.fingerprints:
             return b"".join(self.fingerprints)
         return b"".join([(each & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for each in self.hashes])
@@ -150,12 +164,13 @@ PREFIX_MATCH_SHARE = DataKey(
 
 @dataclass(frozen=True, slots=True)
 class MediaPlace:
-    """A media item among the tokens of a prompt.
+    """A media item among the tokens of a prompt, in `PromptTokens.media`.
 
     Attributes:
+        modality: Image, video or audio.
         identifier: Equal for equal content.
         offset: Index of its first token.
-        length: In tokens.
+        length: Number of its tokens.
     """
 
     modality: Modality
@@ -166,11 +181,11 @@ class MediaPlace:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """One prompt as tokens.
+    """One prompt as tokens; an item of `TOKENIZED_PROMPT`.
 
     Attributes:
         token_ids: uint32, shape `(tokens,)`, read-only.
-        media: Media items by offset.
+        media: Media items, in order of their offsets.
     """
 
     token_ids: npt.NDArray[np.uint32]
@@ -208,7 +223,7 @@ PEER_ENDPOINT = DataKey(
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Location of an endpoint; empty strings if unknown."""
+    """The location of an endpoint, the value of `TOPOLOGY`; empty strings if unknown."""
 
     hostname: str = ""
     rack: str = ""
@@ -268,13 +283,17 @@ MEDIA_MATCHED = DataKey(
 
 @dataclass(frozen=True, slots=True)
 class TTFTPercentiles:
-    """Observed times to first token of one endpoint.
+    """Observed times to first token of one endpoint, the value of `TTFT_PERCENTILES`.
+
+    `latency-observer-producer-hub` documents how it computes them.
 
     Attributes:
         floor: Without load, from the long history (seconds); 0 until it has an entry.
         window_floor: P10 of the recent requests (seconds).
         low_load: At the low percentile (seconds), with `inflight_at_low_load` requests in flight.
         typical_load: At the typical percentile (seconds), with `inflight_at_typical_load` requests in flight.
+        inflight_at_low_load: Mean requests in flight around the low percentile (count).
+        inflight_at_typical_load: Mean requests in flight around the typical percentile (count).
         recent: Recent requests (count).
         observations: Requests so far (count).
         threshold: Requests from which the numbers are trusted (count).
@@ -292,7 +311,7 @@ class TTFTPercentiles:
 
     @property
     def trusted_floor(self) -> float:
-        """The floor; 0 below the threshold."""
+        """The floor in seconds, or `window_floor` if it is 0; 0 below the threshold."""
         return 0.0 if self.observations < self.threshold else self.floor or self.window_floor
 
 
@@ -305,7 +324,7 @@ TTFT_PERCENTILES = DataKey(
 
 
 class OutputLength(StrEnum):
-    """Expected length of a response."""
+    """The expected length of a response, the value of `OUTPUT_LENGTH`."""
 
     LONG = "LONG"
     SHORT = "SHORT"
@@ -317,7 +336,17 @@ OUTPUT_LENGTH = DataKey("outlen-bucket", OutputLength, Scope.REQUEST, doc="Expec
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """An agent session before the current request; times are seconds of `PluginContext.clock`."""
+    """An agent session before the current request, the value of `SESSION_STATE`.
+
+    Attributes:
+        turns_taken: Requests sent so far (count).
+        duration_seconds: Since the first request.
+        last_seen_at: Seconds of `PluginContext.clock` at the previous request.
+        in_flight_requests: Requests without an end yet (count).
+        completed_requests: Responses that ended naturally (count).
+        total_input_tokens: Prompt tokens of completed requests (count).
+        total_output_tokens: Completion tokens of completed requests (count).
+    """
 
     turns_taken: int = 0
     duration_seconds: float = 0.0
@@ -349,26 +378,29 @@ MULTICLUSTER_KV_CACHE_USAGE = DataKey(
 
 
 class HealthState(StrEnum):
-    """How much traffic an endpoint deserves."""
+    """The amount of traffic that an endpoint deserves, decided by `endpoint-health`."""
 
     HEALTHY = "healthy"
+    """The endpoint serves without restriction."""
     DEGRADED = "degraded"
-    """Something is wrong, but it may serve: one request at a time."""
+    """Something is wrong, but the endpoint may serve: one request at a time."""
     EJECTED = "ejected"
+    """The endpoint gets no request until its ejection ends."""
     PROBING = "probing"
-    """One trial request decides if it is healthy or ejected again."""
+    """One trial request decides if the endpoint is healthy or ejected again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """The state of one endpoint.
+    """The health of one endpoint, the value of `ENDPOINT_HEALTH`.
 
     Attributes:
+        state: The amount of traffic that it deserves.
         reason: Why it is not healthy; else empty.
         since_seconds: Time of `PluginContext.clock` at which the state began.
         ejections: By which its next ejection is prolonged (count).
         failures: Recent failures that count (count).
-        first_token_seconds: Median of recent requests; None if there are none.
+        first_token_seconds: Median time to first token of recent requests; None before there are enough.
     """
 
     state: HealthState

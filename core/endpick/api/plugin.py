@@ -41,7 +41,11 @@ _DURATION = rf"([-+]?)(0|({_PART})+)"
 
 
 def parse_duration(text: str) -> float:
-    """Parse a Go duration such as `200ms` or `1m30s` into seconds. Raises ValueError."""
+    """Parse a Go duration such as `200ms` or `1m30s` into seconds; the sign may be negative.
+
+    Raises:
+        ValueError: The text is not a duration, or is longer than 292 years, the longest that Go can hold.
+    """
     match = re.fullmatch(_DURATION, text)
     if match is None:
         raise ValueError(f"'{text}' is not {A_DURATION}")
@@ -74,9 +78,9 @@ T = TypeVar("T")
 
 
 class Parameters(BaseModel):
-    """Base of all plugin parameters. Unknown names are errors; instances are immutable.
+    """The base class of all plugin parameters, a pydantic model.
 
-    Give every field a `description`, for `endpick describe`, editors and the reference.
+    Unknown names are errors; instances are immutable. Give every field a `description`, for `endpick describe`, editors and the reference.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, populate_by_name=True)
@@ -96,53 +100,72 @@ def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's 
 
 @dataclass(frozen=True, slots=True)
 class RefersTo:
-    """Marks a parameter that names another instance: `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`.
+    """Marks a parameter that names another instance.
 
-    Works on strings, optional strings and sequences of strings, also in nested models; empty names refer to nothing. The host builds the
-    named instance first; get it with `PluginContext.instance`.
+    Write `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`. Works on strings, optional strings and sequences of strings, also
+    in nested models; empty names refer to nothing. The planner refuses other instances than those of the kind. The host builds the named
+    instance first; get it with `PluginContext.instance`.
+
+    Attributes:
+        kind: The kind of the named instance: `DisaggregationDecider` or `SaturationDetector`.
     """
 
     kind: type[Plugin[Any]]
 
 
 class Stability(enum.StrEnum):
-    """How stable the author considers a plugin."""
+    """The author's promise about a plugin. The host warns if it is not stable."""
 
     EXPERIMENTAL = "experimental"
+    """The plugin may change with any release."""
     STABLE = "stable"
+    """The plugin keeps its parameters and its behaviour."""
     DEPRECATED = "deprecated"
+    """The plugin will be removed; `Plugin.replaced_by` names its successor."""
 
 
 class ColumnWriter(Protocol):
-    """Writes endpoint and pool data; passed to collectors with each payload."""
+    """Writes endpoint and pool data, for collectors and from the request path.
+
+    `DataCollector.collect` gets one with each payload; `PluginContext.columns` is one.
+    """
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The payload's endpoint; None for a pool-wide payload."""
+        """The endpoint of the payload; None for a pool-wide payload and for `PluginContext.columns`."""
 
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
-        """Write a value of scope `ENDPOINT` for `endpoint`, by default the payload's.
+        """Write a value of scope `ENDPOINT` for an endpoint, by default the payload's.
 
-        Infinite numbers, and numbers beyond ±1e300, count as not reported. Raises ValueError without an endpoint and, under test,
-        UndeclaredAccess for a key that the plugin does not produce.
+        Infinite numbers, and numbers beyond ±1e300, count as not reported. The value is dropped if the endpoint left the pool.
+
+        Raises:
+            ValueError: There is no endpoint: the payload is pool-wide.
+            UnknownKey: The key's scope is not `ENDPOINT`.
+            UndeclaredAccess: The key is not in `produces`. Only under test; else the value is dropped.
         """
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
-        """Write a value of scope `POOL`."""
+        """Write a value of scope `POOL`.
+
+        Raises:
+            UnknownKey: The key's scope is not `POOL`.
+            UndeclaredAccess: The key is not in `produces`. Only under test; else the value is dropped.
+        """
 
     def restarted(self, endpoint: Endpoint | None = None) -> None:
-        """The model server of `endpoint`, by default the payload's, restarted in place.
+        """Report that the model server of an endpoint, by default the payload's, restarted in place.
 
-        Drops the endpoint's values and calls `Plugin.endpoint_removed` of every plugin, also of the caller.
+        Drops the endpoint's values, and calls `Plugin.endpoint_removed` of every plugin, also of the caller.
         """
 
     def endpoints(self) -> Endpoints:
-        """All endpoints in the pool, with the data keys that the plugin consumes."""
+        """Return a view of all endpoints in the pool, with the data keys that the plugin declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What the host passes to a plugin's constructor.
+    """The services that the host passes to a plugin's constructor.
 
     Attributes:
         random: The random generator to use; seeded in tests and simulations.
@@ -151,8 +174,8 @@ class PluginContext:
         registry: For Prometheus metrics; None without a metrics server. `/metrics` adds `plugin_name` and `plugin_type`. Pass label values
             that clients choose through a `LabelLimit`.
         columns: Writes endpoint data from the request path; None without an endpoint table.
-        instances: See `instance`.
-        is_shared: Whether other pickers are told what `LearntState.drain_deltas` returns.
+        instances: The instances that parameters refer to, by name; see `instance`.
+        is_shared: True if the host sends the results of `LearntState.drain_deltas` to other pickers.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -164,7 +187,13 @@ class PluginContext:
     is_shared: bool = False
 
     def instance(self, name: str, kind: Callable[..., K]) -> K:
-        """The instance named by a parameter marked `RefersTo(kind)`. Raises ConfigurationError if none names it."""
+        """Return the instance named by a parameter marked `RefersTo(kind)`.
+
+        Call it in the constructor. The result has the methods of the kind; its faults count for the named instance.
+
+        Raises:
+            ConfigurationError: No such parameter names the instance.
+        """
         found = self.instances.get(name)
         if not isinstance(found, cast("type[Any]", kind)):
             raise ConfigurationError(f"'{name}' is not an instance that a parameter refers to as {kind}")
@@ -176,13 +205,14 @@ K = TypeVar("K", bound="Plugin[Any]")
 
 
 MAX_DUMPED = 100
+"""The most entries of a list that `Plugin.dump_state` returns."""
 
 
 class Plugin(Generic[P]):
-    """Base of all kinds. Subclass a kind (`Scorer`, `Filter`, …), not this.
+    """The base class of all kinds. Subclass a kind (`Scorer`, `Filter`, …), not this.
 
     The entry point names the type, its group the API version, and the generic argument the parameters:
-    `class QueueScorer(Scorer[QueueParameters])`.
+    `class QueueScorer(Scorer[QueueParameters])`. A class may have several kinds.
 
     The host builds one object per configured instance at start, and calls everything from one thread: plugins need no locks and must not
     block.
@@ -196,49 +226,77 @@ class Plugin(Generic[P]):
     consumes_optional: ClassVar[tuple[AnyKey, ...]] = ()
     """Data keys that may have no producer; reads then return NaN, None or the default."""
     produces: ClassVar[tuple[AnyKey, ...]] = ()
-    """Data keys the plugin writes."""
+    """Data keys that the plugin writes; it may also read them."""
 
     parameters_schema: ClassVar[Mapping[str, object] | None] = None
     """A JSON Schema for `parameters:`, in addition to the model. No remote `$ref`."""
 
     ignores_parameters: ClassVar[bool] = False
-    """For llm-d plugins that ignore any parameters: they cause warnings instead of errors."""
+    """True for llm-d plugins that ignore any parameters: they cause warnings instead of errors."""
 
     stability: ClassVar[Stability] = Stability.STABLE
+    """The author's promise; the host warns about experimental and deprecated plugins."""
     replaced_by: ClassVar[str | None] = None
-    """For a deprecated plugin: the type to use instead."""
+    """The type to use instead of a deprecated plugin; the host's warning names it."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Former type names, accepted with a warning. Each has its own entry point."""
 
     tolerated_age_seconds: float | None = None
-    """Age at which endpoint data is stale for the instance, or None. Idle endpoints are polled at least twice within it."""
+    """Age in seconds at which endpoint data is stale for the instance, or None. The data layer polls idle endpoints at least twice within
+    it.
+    """
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
-        """Subclasses call this first. Raises ConfigurationError if the parameters cannot work together."""
+        """Build the instance. Subclasses call this first.
+
+        The host calls it at start, and at a reload if the instance is new or changed. `name` is the instance's name in the configuration.
+
+        Raises:
+            ConfigurationError: The parameters cannot work together. The host refuses the start or the reload.
+        """
         self.name = name
         self.parameters = parameters
         self.context = context
 
     @classmethod
     def subscriptions(cls, parameters: P) -> Subscriptions:
-        """Data keys of an instance; override if they depend on parameters. Called before any instance exists."""
+        """Return the data keys of an instance; override it if they depend on parameters.
+
+        The planner calls it before any instance exists. Default: `consumes`, `consumes_optional` and `produces` of the class.
+
+        Raises:
+            ConfigurationError: The parameters cannot work together.
+        """
         return Subscriptions(cls.consumes, cls.consumes_optional, cls.produces)
 
     async def start(self) -> None:
-        """Open sessions and files. Called once before traffic, in configuration order. A ConfigurationError ends start-up."""
+        """Open sessions and files.
+
+        The host calls it once before traffic, in configuration order, and waits at most 30 seconds. After an exception it stops the
+        instances started so far, and refuses the start or the reload; the message of a ConfigurationError is for operators.
+        """
 
     async def stop(self) -> None:
-        """Release everything. Called after the last request, in reverse order."""
+        """Release everything.
+
+        The host calls it once after the last request, in reverse order, and waits at most 10 seconds. At a reload it comes when requests
+        had time to finish.
+        """
 
     def dump_state(self) -> object:
-        """What the instance has learnt, for `GET /debug/plugins/state`: JSON with at most `MAX_DUMPED` entries of each list.
+        """Return the state that the instance has learnt, for `GET /debug/plugins/state`.
 
-        Never prompts or credentials.
+        The host calls it for each such request, on the event loop. Return JSON values with at most 100 entries of each list
+        (`endpick.api.plugin.MAX_DUMPED`), and never prompts or credentials. Default: None, for no state.
         """
         return None
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget state about an endpoint. Called with `Endpoint.name` after it left the pool or its model server restarted."""
+        """Forget state about an endpoint.
+
+        The host calls it with `Endpoint.name` after the endpoint left the pool, its address changed, or its model server restarted.
+        Default: nothing.
+        """
 
 
 def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:

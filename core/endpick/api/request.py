@@ -40,7 +40,9 @@ def check_headers(headers: Iterable[tuple[object, object]]) -> None:
 
 
 JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
+"""A value of a JSON document as plain Python data."""
 JSONObject: TypeAlias = Mapping[str, JSONValue]
+"""A JSON object as a mapping from names to JSON values."""
 
 
 _USAGE: Fields = (("prompt_tokens", int), ("completion_tokens", int), ("cached_tokens", (int, NoneType)))
@@ -48,7 +50,16 @@ _USAGE: Fields = (("prompt_tokens", int), ("completion_tokens", int), ("cached_t
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one response. `cached_tokens` is None if not reported."""
+    """Token counts of one response, returned by `Parser.usage`.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt; 0 if not reported.
+        completion_tokens: Tokens of the answer; 0 if not reported.
+        cached_tokens: Prompt tokens read from the prefix cache; None if not reported.
+
+    Raises:
+        TypeError: A count is not an integer.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -59,7 +70,7 @@ class Usage:
 
 
 class Modality(StrEnum):
-    """The type of a media item."""
+    """The type of a media item in a prompt."""
 
     IMAGE = "image"
     VIDEO = "video"
@@ -71,6 +82,7 @@ class Media:
     """An image, video or sound in a prompt.
 
     Attributes:
+        modality: The type of the item.
         content: An `https:` or `data:` URL, or the encoded content. Equal content is equal media.
     """
 
@@ -100,14 +112,20 @@ def _limited(prompts: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...],
 
 
 class Prompt:
-    """The prompt, rendered on first use. A conversation is one text; a batch is several."""
+    """The prompts of a request, rendered on first use by the parser's functions.
+
+    A conversation is one text; a batch is several.
+    """
 
     __slots__ = ("_find_pieces", "_pieces", "_render", "_texts")
 
     def __init__(
         self, render: Callable[[], tuple[bytes, ...]], find_pieces: Callable[[], tuple[tuple[Piece, ...], ...]] | None = None
     ) -> None:
-        """`render` returns `texts`, `find_pieces` returns `pieces`; each is called at most once. `find_pieces` is None without media."""
+        """Keep the functions that render the prompt; parsers call it.
+
+        `render` returns `texts`, `find_pieces` returns `pieces`; each is called at most once. `find_pieces` is None without media.
+        """
         self._render = render
         self._find_pieces = find_pieces
         self._texts: tuple[bytes, ...] | None = None
@@ -115,14 +133,20 @@ class Prompt:
 
     @property
     def texts(self) -> tuple[bytes, ...]:
-        """UTF-8 bytes of each prompt, including bytes that identify its media. Empty if unreadable."""
+        """The UTF-8 bytes of each prompt, including bytes that identify its media.
+
+        Empty if the body is unreadable or has no prompt.
+        """
         if self._texts is None:
             self._texts = self._render()
         return self._texts
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], ...]:
-        """Each prompt as a sequence of texts and media."""
+        """Each prompt as a sequence of texts and media.
+
+        Beyond 1024 media items per request, further ones appear as text.
+        """
         if self._pieces is None:
             find = self._find_pieces
             self._pieces = tuple((text,) for text in self.texts) if find is None else _limited(find())
@@ -130,14 +154,17 @@ class Prompt:
 
     @property
     def media(self) -> tuple[Media, ...]:
-        """The media of all prompts, in order."""
+        """The media of all prompts, in order; empty without media."""
         if self._find_pieces is None:
             return ()
         return tuple(piece for prompt in self.pieces for piece in prompt if isinstance(piece, Media))
 
     @property
     def estimated_tokens(self) -> int:
-        """Four bytes per token, rounded up; used without a tokenizer."""
+        """The estimated number of tokens of all prompts, used without a tokenizer.
+
+        Four bytes of text make a token, rounded up for each prompt.
+        """
         return sum((len(text) + 3) // 4 for text in self.texts)
 
 
@@ -146,20 +173,22 @@ NO_PROMPT = Prompt(lambda: ())
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One request. Immutable; the same object for every plugin.
+    """One request, immutable; every plugin gets the same object.
 
     Attributes:
         id: `x-request-id`, generated if the client sent none.
-        model: For the server, after rewriting; empty if unknown.
-        incoming_model: As the client asked.
+        model: For the model server, after rewriting; empty if unknown.
+        incoming_model: As the client requested; empty if unknown.
         path: Without query string.
         headers: Lower-case names without pseudo headers; the last value of a repeated header.
+        prompt: The prompts; without texts if no parser read them.
+        streaming: True if the client requests a stream of events.
         max_output_tokens: The client's limit, or None.
         priority: Higher is more important; negative requests may be shed.
-        fairness_id: The tenant.
+        fairness_id: The tenant, for flow control and metrics.
         cache_salt: Requests with different salts never share a prefix cache.
         size_bytes: Of the body as received.
-        received_at: Monotonic seconds when the headers arrived.
+        received_at: Seconds of `PluginContext.clock` when the headers arrived.
         payload: The JSON object of the body, read-only; else None.
         method: Of HTTP, in upper case.
     """
@@ -186,7 +215,9 @@ _REJECTION: Fields = (("message", str), ("status", int), ("reason", str))
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a request is refused.
+    """The answer of a plugin that refuses a request.
+
+    The host sends it to the client, and counts the request as refused.
 
     Attributes:
         message: For the client.
@@ -194,7 +225,8 @@ class Rejection:
         reason: For the `x-llm-d-request-dropped-reason` header, e.g. `rejected-saturated`.
 
     Raises:
-        ValueError: the status is no HTTP error, or the reason does not fit a header.
+        TypeError: A field has the wrong type.
+        ValueError: The status is no HTTP error, or the reason does not fit a header.
     """
 
     message: str
@@ -216,14 +248,18 @@ _DIRECT_RESPONSE: Fields = (("status", int), ("body", bytes), ("headers", Mappin
 
 @dataclass(frozen=True, slots=True)
 class DirectResponse:
-    """A response from a plugin, without a model server.
+    """The answer of a plugin to the client, without a model server.
+
+    `Responder.respond` and `PreRequest.before_request` return it.
 
     Attributes:
         status: HTTP status, 200 to 599.
-        body: At most `MAX_RESPONSE_BYTES`.
+        body: At most 1 MiB.
+        headers: Response headers; set `content-type` here.
 
     Raises:
-        ValueError: the status is no final one, the body is too long, or HTTP does not allow a header.
+        TypeError: A field has the wrong type.
+        ValueError: The status is no final one, the body is too long, or HTTP does not allow a header.
     """
 
     status: int = 200
@@ -250,14 +286,20 @@ _PARSED_REQUEST: Fields = (
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """The result of a parser.
+    """The request that a parser read from a body.
 
     Attributes:
         model: Empty if the body names none.
+        prompt: The prompts, rendered on first use.
+        streaming: True if the client requests a stream of events.
         max_output_tokens: The client's limit, or None.
+        cache_salt: Requests with different salts never share a prefix cache.
         payload: The JSON object; None if the body is not JSON.
-        needs_model: False for bodies that legitimately name no model.
+        needs_model: False for bodies that legitimately name no model. Others without a model are refused with status 400.
         skip_response: The response has no token counts and no model name to restore.
+
+    Raises:
+        TypeError: A field has the wrong type.
     """
 
     model: str = ""

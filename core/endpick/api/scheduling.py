@@ -22,13 +22,21 @@ from endpick.api.state import CycleState, ScoringState
 
 @dataclass(frozen=True, slots=True)
 class ScoredEndpoints:
-    """Candidates with their weighted totals: `scores` has shape `(len(endpoints),)`, in the same order."""
+    """Candidates with their weighted totals, as pickers get them.
+
+    Attributes:
+        endpoints: The endpoints that the filters kept.
+        scores: Sum of weight times score over the profile's scorers, shape `(len(endpoints),)`, in the same order.
+    """
 
     endpoints: Endpoints
     scores: FloatArray
 
     def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
-        """See `Endpoints.take`."""
+        """Return a view of the endpoints at these positions, in the given order.
+
+        Pickers return it. Raises IndexError for a position outside the view.
+        """
         return self.endpoints.take(positions)
 
 
@@ -37,6 +45,7 @@ class ProfileRunResult:
     """The result of one profile run.
 
     Attributes:
+        profile: Name of the profile.
         picked: Best first; the rest are fallbacks. None if the run failed.
         scored: Candidates that passed the filters, with totals; None if none did.
         failure: Why nothing was picked; None on success.
@@ -72,7 +81,7 @@ class SchedulingResult:
         removed_headers: Removed from the request; `headers` wins.
 
     Raises:
-        TypeError, ValueError: a field has the wrong type, or a header is not allowed in HTTP.
+        TypeError, ValueError: A field has the wrong type, or a header is not allowed in HTTP.
     """
 
     primary: str
@@ -84,7 +93,10 @@ class SchedulingResult:
 
     @classmethod
     def failed(cls, why: str) -> SchedulingResult:
-        """The result when no run can serve. The client gets 429 with this sentence."""
+        """Return the result for the case that no run can serve.
+
+        The client gets this sentence with status 429; with status 500 if the fault of a plugin ended a run.
+        """
         return cls("", {}, (), failure=why)
 
     def __post_init__(self) -> None:
@@ -98,11 +110,14 @@ class SchedulingResult:
 
 
 class Category(enum.StrEnum):
-    """The purpose of a scorer, shown to operators. No effect on routing."""
+    """The purpose of a scorer, shown to operators. It has no effect on routing."""
 
     AFFINITY = "affinity"
+    """The scorer prefers endpoints with state of the request, such as a cached prefix."""
     DISTRIBUTION = "distribution"
+    """The scorer prefers endpoints with little load."""
     BALANCE = "balance"
+    """The scorer weighs affinity against load."""
 
 
 class Filter(Plugin[P]):
@@ -114,7 +129,8 @@ class Filter(Plugin[P]):
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
         """Keep a subset of the endpoints.
 
-        Called once per profile run, in profile order, with the endpoints earlier filters kept.
+        The scheduler calls it once per profile run, in profile order, with the endpoints that earlier filters kept. After a fault the
+        request is refused, unless `onFault` skips the filter.
 
         Returns:
             Boolean array of shape `(len(endpoints),)`, or a view made with `endpoints.where`, `.only` or `.take`. If none is left, the
@@ -123,20 +139,23 @@ class Filter(Plugin[P]):
 
 
 class Scorer(Plugin[P]):
-    """Rates endpoints."""
+    """Rates the endpoints that the filters of a profile kept."""
 
     kind: ClassVar[str] = "scorer"
 
     category: ClassVar[Category | None] = None
+    """The purpose of the scorer, for `endpick describe`; None for none."""
 
     @abstractmethod
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """Rate every endpoint; 1 is best, 0 is worst.
 
-        Called once per profile run, after all filters, never with an empty view.
+        The scheduler calls it once per profile run, after all filters, never with an empty view. It multiplies the scores by the scorer's
+        weight in the profile, and adds them up for the picker. After a fault the profile goes on without the scorer, unless `onFault`
+        refuses the request.
 
         Returns:
-            Finite float array of shape `(len(endpoints),)`, which the host clamps to 0..1. NaN or another shape is a fault.
+            Finite float array of shape `(len(endpoints),)`, clamped to 0..1 by the host. NaN or another shape is a fault.
         """
 
 
@@ -145,45 +164,61 @@ class PerEndpointScorer(Scorer[P]):
 
     @abstractmethod
     def score_endpoint(self, request: InferenceRequest, endpoint: EndpointRow, state: ScoringState) -> float:
-        """Rate one endpoint; 1 is best, 0 is worst."""
+        """Rate one endpoint; 1 is best, 0 is worst.
+
+        `score` calls it for each endpoint, in order. Return a finite number; the host clamps it to 0..1.
+        """
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        """Rate every endpoint with `score_endpoint`."""
+        """Rate every endpoint with `score_endpoint`; see `Scorer.score`."""
         return np.fromiter((self.score_endpoint(request, row, state) for row in endpoints.each()), np.float64, len(endpoints))
 
 
 class Picker(Plugin[P]):
-    """Chooses among rated endpoints."""
+    """Chooses among the rated endpoints of a profile run. A profile has one."""
 
     kind: ClassVar[str] = "picker"
 
     uses_scores: ClassVar[bool] = True
-    """False if the choice ignores totals; the host then warns about scorers."""
+    """False if the choice ignores totals; the planner then warns about scorers in the profile."""
 
     @abstractmethod
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, best first; the rest are fallbacks.
 
-        Called once per profile run, never with an empty view. Draw with `self.context.random`; return `scored.take(positions)`.
+        The scheduler calls it once per profile run, after all scorers, never with an empty view. Draw with `self.context.random`. After a
+        fault the request is refused; if `onFault` skips the picker, the endpoint with the highest total is picked.
+
+        Returns:
+            A view of candidates, each at most once, such as `scored.take(positions)`.
         """
 
 
 class ProfileHandler(Plugin[P]):
-    """Decides which scheduling profiles run, and combines their results."""
+    """Decides which scheduling profiles run, and combines their results.
+
+    A configuration has one.
+    """
 
     kind: ClassVar[str] = "profile-handler"
 
     most_profiles: ClassVar[int | None] = None
-    """Maximum number of scheduling profiles; None for any number."""
+    """Maximum number of scheduling profiles, checked by the planner; None for any number."""
 
     @classmethod
     def required_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Required profiles, checked at start."""
+        """Return the names of profiles that must exist.
+
+        The planner calls it, and refuses a configuration without one of them. Default: none.
+        """
         return ()
 
     @classmethod
     def optional_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Optional profiles; the host warns at start if one is missing."""
+        """Return the names of profiles that the handler runs if they exist.
+
+        The planner calls it, and warns if one is missing. Default: none.
+        """
         return ()
 
     @abstractmethod
@@ -194,15 +229,20 @@ class ProfileHandler(Plugin[P]):
         results: Mapping[str, ProfileRunResult],
         state: CycleState,
     ) -> Sequence[str]:
-        """Name the profiles to run next; none ends the loop.
+        """Return the names of the profiles to run next; none ends the loop.
 
-        Called repeatedly, first with empty `results`, until it names none or every profile has run. Naming a profile twice, or an unknown
-        one, is a fault. `profiles` are all profiles, in order; `results` are by profile name; the next profiles can read `state`.
+        The scheduler calls it repeatedly, first with empty `results`, until it names none or every profile has run. `profiles` are all
+        profiles, in order; `results` are by profile name. The next profiles can read values that it puts into `state`. Naming a profile
+        twice, or an unknown one, is a fault.
         """
 
     @abstractmethod
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """The decision, or `SchedulingResult.failed(sentence)`. Called after at least one run."""
+        """Return the decision, or `SchedulingResult.failed(sentence)`.
+
+        The scheduler calls it once per request, after at least one run. A decision without destinations, or for a profile that picked
+        nothing, is a fault.
+        """
 
 
 class DisaggregationDecider(Plugin[P]):
@@ -215,7 +255,8 @@ class DisaggregationDecider(Plugin[P]):
 
     @abstractmethod
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """True to run the stage on its own server.
+        """Return True to run the stage on its own server.
 
-        Called after the decode stage has picked `endpoint`, a view of length 1. A decider that fails counts as False.
+        The profile handler calls it after the decode stage has picked `endpoint`, a view of length 1. After a fault it counts as False,
+        unless `onFault` refuses the request.
         """

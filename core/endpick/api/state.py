@@ -20,13 +20,12 @@ _CANDIDATE: Final = Scope.CANDIDATE
 class ScoringState:
     """Read access to the request's state, which lives until the end of the response.
 
-    Under test, keys that the plugin does not declare raise `UndeclaredAccess`.
+    The host creates it once per request. Under test, keys that the plugin does not declare raise `UndeclaredAccess`.
     """
 
     __slots__ = ("_access", "_columns", "_notes", "_private", "_profile_private", "_values")
 
     def __init__(self, access: Access | None = None) -> None:
-        """Created by the host, once per request."""
         self._access = Access() if access is None else access
         self._values: dict[str, object] = {}
         self._columns: dict[str, tuple[Endpoints, FloatArray]] = {}
@@ -35,7 +34,11 @@ class ScoringState:
         self._profile_private: dict[str, dict[str, object]] = {}
 
     def get(self, key: DataKey[T]) -> T | None:
-        """The request's value under `key`, or the key's default. Raises UnknownKey if the scope is not `REQUEST`."""
+        """Return the request's value of a key, or the key's default if it was not written.
+
+        Raises:
+            UnknownKey: The key's scope is not `REQUEST`.
+        """
         if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         self._check_read(key.name)
@@ -43,7 +46,13 @@ class ScoringState:
         return value
 
     def column(self, key: DataKey[float], endpoints: Endpoints) -> FloatArray:
-        """A number for each endpoint, shape `(len(endpoints),)`; NaN if not written. Raises UnknownKey if the scope is not `CANDIDATE`."""
+        """Return a number for each endpoint, shape `(len(endpoints),)`; NaN if not written.
+
+        The array is a copy. The numbers are NaN, too, if the pool changed since they were written.
+
+        Raises:
+            UnknownKey: The key's scope is not `CANDIDATE`.
+        """
         if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
         self._check_read(key.name)
@@ -55,18 +64,21 @@ class ScoringState:
 
     @property
     def private(self) -> dict[str, object]:
-        """The instance's own scratch for this request."""
+        """The instance's own scratch for this request, a dictionary that other instances do not see."""
         scope = self._access.scope
         return self._private.setdefault(scope.instance if scope else "", {})
 
     @property
     def profile(self) -> dict[str, object]:
-        """The instance's own scratch for this run of this profile."""
+        """The instance's own scratch for this run of this profile, emptied before each run."""
         scope = self._access.scope
         return self._profile_private.setdefault(scope.instance if scope else "", {})
 
     def annotate(self, name: str, value: str | float | bool) -> None:
-        """Note a fact for the record of the decision and its trace. Does nothing unless the decision is recorded."""
+        """Note a fact for the decision's record and its trace, under the instance's name.
+
+        Does nothing unless the decision is recorded.
+        """
         if self._notes is not None:
             scope = self._access.scope
             self._notes.setdefault(scope.instance if scope else "", {})[name] = value
@@ -87,12 +99,16 @@ class CycleState(ScoringState):
     __slots__ = ("first_chunk_at",)
 
     def __init__(self, access: Access | None = None) -> None:
-        """Created by the host, once per request."""
         super().__init__(access)
         self.first_chunk_at: float | None = None
 
     def put(self, key: DataKey[T], value: T) -> None:
-        """Leave a value for the rest of the request. Raises UnknownKey if the scope is not `REQUEST`."""
+        """Leave a value for the rest of the request, in place of an earlier one.
+
+        Raises:
+            UnknownKey: The key's scope is not `REQUEST`.
+            UndeclaredAccess: The key is not in `produces`. Only under test.
+        """
         if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         own_name = self._check_write(key.name)
@@ -103,8 +119,12 @@ class CycleState(ScoringState):
     def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
         """Leave a number for each endpoint for the rest of the request.
 
-        `endpoints` are the candidates passed to `produce`; `values` have shape `(len(endpoints),)`, and are copied. Raises UnknownKey if
-        the scope is not `CANDIDATE`, ValueError if the shape does not fit.
+        `endpoints` are the candidates passed to `produce`; `values` have shape `(len(endpoints),)`, and are copied.
+
+        Raises:
+            UnknownKey: The key's scope is not `CANDIDATE`.
+            ValueError: The shape does not fit.
+            UndeclaredAccess: The key is not in `produces`. Only under test.
         """
         if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")

@@ -1,4 +1,7 @@
-"""The conformance kit and fixtures for tests of plugins; without pytest, use `conformance` or `endpick test`."""
+"""The conformance kit, and fixtures for tests of plugins.
+
+Without pytest, use `conformance` or `endpick test`.
+"""
 
 from __future__ import annotations
 

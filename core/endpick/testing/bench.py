@@ -62,7 +62,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A method's exception."""
+    """The exception that a method of the plugin raised."""
 
     problem: BaseException
 
@@ -91,28 +91,28 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class RecordingTable:
-    """Records every written key."""
+    """An endpoint table that records every written key."""
 
     table: EndpointTable
     accesses: Accesses
 
     @property
     def generation(self) -> Generation:
-        """The current rows."""
+        """The current rows of the table."""
         return self.table.generation
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write an endpoint's value."""
+        """Record the key, and write an endpoint's value."""
         self.accesses.writes.add(key.name)
         self.table.write(key, endpoint, value, since)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Write a pool value."""
+        """Record the key, and write a pool-wide value."""
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
     def restarted(self, endpoint: Endpoint) -> None:
-        """Drop an endpoint's values."""
+        """Drop the values of an endpoint whose server restarted."""
         self.table.restarted(endpoint)
 
     def view(self, access: Access | None = None) -> Endpoints:
@@ -122,12 +122,12 @@ class RecordingTable:
 
 @dataclass(slots=True)
 class Clock:
-    """A clock set by tests."""
+    """A clock that stands still; tests set `now`."""
 
     now: float = START_OF_TIME
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time in seconds, as set by the test."""
         return self.now
 
 

@@ -37,7 +37,10 @@ def make_pool(
     keys: Iterable[AnyKey] = (),
     clock: Callable[[], float] = lambda: 0.0,
 ) -> EndpointTable:
-    """A table of endpoints `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000 and so on.
+    """Make a table of endpoints, with values as if collectors had written them.
+
+    The endpoints are `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000 and so on. `make_pool(...).view()` returns the
+    `Endpoints`.
 
     Args:
         columns: One value per endpoint for each data key, None for not reported; or the number of endpoints.
@@ -66,7 +69,7 @@ def make_pool(
 
 
 def make_endpoint(number: int, labels: Mapping[str, str] | None = None) -> Endpoint:
-    """The endpoint `default/e<number>`."""
+    """Make the endpoint `default/e<number>`, at its own address."""
     address = f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
     return Endpoint(f"default/e{number}", address, SERVER_PORT, labels or {})
 
@@ -97,7 +100,10 @@ def make_request(
     received_at: float = 0.0,
     method: str = "POST",
 ) -> InferenceRequest:
-    """A request as plugins see it; every argument has a default."""
+    """Make a request as plugins see it; every argument has a default.
+
+    A tuple of prompts makes a batch. The payload is a chat request with these prompts.
+    """
     texts = tuple(text.encode() for text in ((prompt,) if isinstance(prompt, str) else prompt))
     return InferenceRequest(
         id=id,
@@ -119,7 +125,7 @@ def make_request(
 
 
 def varied_requests() -> tuple[InferenceRequest, ...]:
-    """Requests with different prompts, models, lengths, priorities and headers."""
+    """Make requests with different prompts, models, lengths, priorities and headers."""
     return (
         make_request(),
         make_request((), model=""),
@@ -131,7 +137,7 @@ def varied_requests() -> tuple[InferenceRequest, ...]:
 
 
 def runs_of(profiles: Iterable[str], endpoints: Endpoints, failed: Container[str] = ()) -> dict[str, ProfileRunResult]:
-    """A run of each profile: picks two endpoints, or none if `failed`."""
+    """Make a run of each profile: it picked two endpoints, or none if it is in `failed`."""
     scored = ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
     picked = ProfileRunResult("", scored.take(range(min(2, len(endpoints)))), scored)
     unpicked = ProfileRunResult("", None, failure="no endpoints available for the given request")
@@ -266,13 +272,16 @@ def make_waiting(
     size_bytes: int = 100,
     request: InferenceRequest | None = None,
 ) -> WaitingRequest:
-    """A waiting request."""
+    """Make a waiting request, as ordering and fairness policies see it.
+
+    `flow` is the fairness id. `request` replaces the request that the factory makes.
+    """
     asked = make_request(fairness_id=flow, id=f"{flow}-{arrival}") if request is None else request
     return WaitingRequest(asked, size_bytes, arrival, enqueued_at, ttl_seconds, key)
 
 
 class FakeFlow:
-    """The waiting requests of one fairness id, in order."""
+    """A `Flow` for tests: the waiting requests of one fairness id, in order."""
 
     def __init__(self, flow_id: str) -> None:
         self._id = flow_id
@@ -280,17 +289,17 @@ class FakeFlow:
 
     @property
     def id(self) -> str:
-        """The fairness id."""
+        """The fairness id of the flow."""
         return self._id
 
     @property
     def head(self) -> WaitingRequest | None:
-        """The next request."""
+        """The request that the flow dispatches next, or None if it is empty."""
         return self.waiting[0] if self.waiting else None
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes."""
+        """Total size in bytes of the flow's waiting requests."""
         return sum(each.size_bytes for each in self.waiting)
 
     def __len__(self) -> int:
@@ -302,10 +311,10 @@ def _directly(method: Callable[..., object], *arguments: object) -> object:
 
 
 class FakeBand:
-    """The flows of one priority; notifies the fairness policy as the host does."""
+    """A `Band` for tests, which notifies the fairness policy as flow control does."""
 
     def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = _directly) -> None:
-        """`call` calls a method of the policy."""
+        """Make an empty band for a policy; `call` calls a method of the policy with arguments."""
         self._policy = policy
         self._priority = priority
         self._call = call
@@ -314,25 +323,28 @@ class FakeBand:
 
     @property
     def priority(self) -> int:
-        """The priority."""
+        """The priority of the band's requests."""
         return self._priority
 
     @property
     def flows(self) -> Collection[FakeFlow]:
-        """Every flow with waiting requests."""
+        """Every flow with waiting requests, in the order in which they became non-empty."""
         return self._flows.values()
 
     def flow(self, flow_id: str) -> FakeFlow | None:
-        """The flow of a fairness id."""
+        """Return the flow of a fairness id; None if it is empty."""
         return self._flows.get(flow_id)
 
     @property
     def private(self) -> dict[str, object]:
-        """Storage of the policy."""
+        """The policy's state for this band, as in `Band.private`."""
         return self._private
 
     def add(self, waiting: WaitingRequest) -> None:
-        """Enqueue a request."""
+        """Enqueue a request in the flow of its fairness id, sorted by `key` and `arrival`.
+
+        Calls `flow_changed` of the policy if the flow has a new head.
+        """
         flow = self._flows.setdefault(waiting.request.fairness_id, FakeFlow(waiting.request.fairness_id))
         before = flow.head
         insort(flow.waiting, waiting, key=lambda each: (each.key, each.arrival))
@@ -340,24 +352,34 @@ class FakeBand:
             self._call(self._policy.flow_changed, self, flow)
 
     def choose(self) -> object:
-        """The policy's answer."""
+        """Return the policy's choice, unchecked, without dispatching it."""
         return self._call(self._policy.choose, self)
 
     def dispatch_head(self, flow: FakeFlow) -> WaitingRequest:
-        """Dispatch the head of a flow."""
+        """Dispatch the head of a flow, and return it.
+
+        Calls `dispatched`, then `flow_changed` of the policy.
+        """
         waiting = self._without_head(flow)
         self._call(self._policy.dispatched, self, flow, waiting)
         self._call(self._policy.flow_changed, self, flow)
         return waiting
 
     def drop_head(self, flow: FakeFlow) -> WaitingRequest:
-        """Remove the head of a flow, as when its client disconnects."""
+        """Remove the head of a flow and return it, as if its client disconnects.
+
+        Calls `flow_changed` of the policy.
+        """
         waiting = self._without_head(flow)
         self._call(self._policy.flow_changed, self, flow)
         return waiting
 
     def serve(self) -> WaitingRequest | None:
-        """Dispatch the head of the chosen flow, if any. Raises ValueError for a choice that is not in the band."""
+        """Dispatch the head of the flow that the policy chooses, and return it; None for no choice.
+
+        Raises:
+            ValueError: The choice is not a flow of the band.
+        """
         chosen = self.choose()
         if chosen is None:
             return None

@@ -52,7 +52,14 @@ class HostRefused(Exception):  # noqa: N818 - an outcome, not an accident
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One decision and the answers of every plugin."""
+    """One decision of `Host`, and the answers of every plugin.
+
+    Attributes:
+        record: The decision's record, as in `endpick schema decision`.
+        destinations: `host:port`, best first; empty for a refusal and a plugin's own response.
+        status: HTTP status of a refusal or of a plugin's own response; None if the request was routed.
+        headers: Headers added for the model server.
+    """
 
     record: DecisionRecord
     destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal and a plugin's own response
@@ -61,21 +68,21 @@ class Explanation:
 
     @property
     def refusal(self) -> str:
-        """The reason; empty if not refused."""
+        """The reason of the refusal for the client; empty if not refused."""
         return self.record.refusal
 
     @property
     def runs(self) -> tuple[ProfileRecord, ...]:
-        """The runs of scheduling profiles, in order."""
+        """The runs of scheduling profiles, in order, with the answers of their plugins."""
         return tuple(self.record.runs)
 
     @property
     def faults(self) -> tuple[FaultRecord, ...]:
-        """Plugins that raised, or returned an invalid answer."""
+        """The plugins that raised, returned an invalid answer, or read an undeclared key."""
         return tuple(self.record.faults)
 
     def run(self, profile: str) -> ProfileRecord:
-        """The run of one profile. Raises KeyError."""
+        """Return the run of one profile. Raises KeyError if the profile did not run."""
         return {run.profile: run for run in self.runs}[profile]
 
 
@@ -117,7 +124,13 @@ class Host:
     """
 
     def __init__(self, plan: Plan, *, seed: int = 1, adapt: Callable[[Pipeline], Pipeline] | None = None) -> None:
-        """Build and start a plan, whose pipeline `adapt` may change. Raises HostRefused."""
+        """Build and start a plan; the fixture `host` makes one from a configuration.
+
+        `seed` makes random choices repeatable. `adapt` may change the pipeline.
+
+        Raises:
+            HostRefused: An instance cannot be built or started.
+        """
         self.plan = plan
         self.clock = Clock()
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
@@ -162,7 +175,7 @@ class Host:
         self.close()
 
     def put(self, columns: Mapping[AnyKey, Sequence[object]] | int, labels: Sequence[Mapping[str, str]] = ()) -> None:
-        """Replace the endpoints; see `make_pool`."""
+        """Replace the endpoints and their values, as reported just now; see `make_pool`."""
         pool = make_pool(columns, labels=labels, clock=self.clock)
         self.table.replace_all(pool.generation.endpoints)
         for key, values in ({} if isinstance(columns, int) else columns).items():
@@ -173,12 +186,15 @@ class Host:
     def ask(
         self, prompt: str = "Say something.", *, model: str = "base", headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH
     ) -> Explanation:
-        """Send a chat request."""
+        """Send a chat request with this prompt, and return the decision. It ends at once."""
         body = {"model": model, "messages": [{"role": "user", "content": prompt}]}
         return self.send(json.dumps(body).encode(), headers=headers, path=path)
 
     def send(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH) -> Explanation:
-        """Send a request. It ends at once, so later requests see no load from it."""
+        """Send a request with this body, and return the decision.
+
+        The request ends at once, so later requests see no load from it.
+        """
         explanation, exchange = self.begin(body, headers=headers, path=path)
         if exchange is not None:
             exchange.finish(CloseCause.RESET)
@@ -187,7 +203,11 @@ class Host:
     def begin(
         self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = DEFAULT_PATH
     ) -> tuple[Explanation, Exchange | None]:
-        """Send a request that goes on until its exchange is finished; None if it was not routed."""
+        """Send a request that goes on until its exchange is finished.
+
+        Returns:
+            The decision, and the exchange; None if the request was not routed.
+        """
         named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
         incoming = IncomingRequest({":path": path, ":method": "POST", **named}, body, None, self.clock())
         self._log.take()
@@ -206,7 +226,7 @@ class Host:
         return explanation, None if routed is None else routed.exchange
 
     def close(self) -> None:
-        """Stop every plugin; idempotent."""
+        """Stop every plugin, in reverse order. A second call has no effect."""
         if self._started:
             self._runner.run(self._stop())
         self._runner.close()
@@ -236,7 +256,10 @@ def host_of(
     seed: int = 1,
     installed: Sequence[Candidate] | None = None,
 ) -> Host:
-    """A host for YAML or JSON, or the built-in default; `plugins`, by type, replace installed ones. Raises HostRefused."""
+    """Make a host for a configuration in YAML or JSON, or for the built-in default.
+
+    `plugins`, by type, replace installed ones. Raises HostRefused.
+    """
     loaded = load_config(text=config, name="config.yaml") if config is not None else load_config()
     offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
     types = {one.type for one in offered}

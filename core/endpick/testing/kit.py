@@ -31,18 +31,30 @@ _MODULES = (declarations, scheduling, request_path, flow_control, data_layer, le
 
 
 class CheckStatus(StrEnum):
-    """The result of one check."""
+    """The result of one check, in `CheckOutcome.status`."""
 
     PASSED = "passed"
+    """The plugin keeps the rule."""
     FAILED = "failed"
+    """The plugin breaks the rule, or the check ended with an error."""
     EXPECTED = "failed as expected"  # as declared in `expected_failures`
+    """The check failed, as declared in `expected_failures`."""
     UNEXPECTED = "passed unexpectedly"
+    """The check passed, although `expected_failures` names it."""
     SKIPPED = "skipped"  # it cannot judge this plugin
+    """The check cannot judge this plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """The findings of one check; `reason` is why it was skipped or expected to fail."""
+    """The findings of one check.
+
+    Attributes:
+        check: The rule.
+        status: The result.
+        findings: One per fault.
+        reason: Why the check was skipped, or is expected to fail.
+    """
 
     check: Check
     status: CheckStatus
@@ -51,35 +63,40 @@ class CheckOutcome:
 
     @property
     def is_fault(self) -> bool:
-        """True if something must be corrected."""
+        """True if the plugin, or `expected_failures`, must be corrected."""
         return self.status in (CheckStatus.FAILED, CheckStatus.UNEXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """The outcomes of all checks of one plugin."""
+    """The outcomes of all checks that apply to one plugin class.
+
+    Attributes:
+        subject: The plugin class with its entry points and parameters.
+        outcomes: One per check, in the order of `all_checks`.
+    """
 
     subject: PluginUnderTest
     outcomes: tuple[CheckOutcome, ...]
 
     @property
     def conforms(self) -> bool:
-        """True if there are no faults."""
+        """True if no outcome is a fault."""
         return not any(outcome.is_fault for outcome in self.outcomes)
 
     @property
     def faults(self) -> tuple[CheckOutcome, ...]:
-        """The outcomes to correct."""
+        """The outcomes that must be corrected, in order."""
         return tuple(outcome for outcome in self.outcomes if outcome.is_fault)
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check, in order."""
+    """Return every check of the kit, in the order in which they run."""
     return tuple(check for module in _MODULES for check in checks_in(module))
 
 
 def checks_for(plugin: type[Plugin[Parameters]]) -> tuple[Check, ...]:
-    """The checks for a class."""
+    """Return the checks that apply to a plugin class, in order."""
     return tuple(check for check in all_checks() if check.concerns(plugin))
 
 
@@ -94,10 +111,20 @@ def conformance(
     candidates: Sequence[Candidate] | None = None,
     limit_seconds: float | None = None,
 ) -> ConformanceReport:
-    """Run every check that applies to a plugin class.
+    """Run every check that applies to a plugin class, and return the outcomes.
 
-    Arguments as in `parametrize_conformance`. `candidates` are the installed entry points. `limit_seconds` limits each check, only in the
-    main thread; a timeout skips the remaining checks. Raises ValueError for an invalid entry of `expected_failures`.
+    Args:
+        plugin: The class; it need not be installed.
+        parameters: The first `parameters:` block. Default: defaults, and examples of required fields.
+        examples: Further blocks that must work.
+        payloads: For data collectors: payloads that a source would deliver.
+        samples: Values of data keys that the kit cannot generate.
+        expected_failures: Reasons by check id, for checks that may fail.
+        candidates: The installed entry points. Default: those of the environment.
+        limit_seconds: Time limit of each check, only in the main thread; a timeout skips the remaining checks.
+
+    Raises:
+        ValueError: `expected_failures` names an unknown check or gives no reason.
     """
     expected = _validated(expected_failures)
     subject = plugin_under_test(
@@ -123,7 +150,10 @@ def _timed_out(limit_seconds: float | None, problem: TimeLimitExceeded) -> Findi
 
 
 def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> CheckOutcome:
-    """Run one check; `expected` is the reason why it may fail. Raises only KeyboardInterrupt."""
+    """Run one check, and return its outcome; `expected` is the reason why it may fail.
+
+    Raises only KeyboardInterrupt.
+    """
     if check is not FIRST and subject.refusals:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=f"the host does not load the class, see `{FIRST.id}`")
     try:
@@ -150,7 +180,7 @@ def _validated(expected: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def describe_outcome(outcome: CheckOutcome, subject: PluginUnderTest) -> str:
-    """An outcome as text."""
+    """Return an outcome as text, with a line of help for each finding."""
     lines = []
     for finding in outcome.findings:
         lines += [f"{subject.name}: {finding.message}", f"  help: {finding.help}"]

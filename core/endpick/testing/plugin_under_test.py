@@ -28,7 +28,7 @@ NOT_INSTALLED = "(not installed)"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A `parameters:` block to try, and its origin."""
+    """A `parameters:` block that the kit tries, and its origin for messages."""
 
     origin: str
     raw: Mapping[str, object]
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The author's inputs; see `parametrize_conformance`."""
+    """The author's inputs to the kit; see `parametrize_conformance`."""
 
     parameters: Mapping[str, object] | None = None
     examples: Sequence[Mapping[str, object]] = ()
@@ -46,7 +46,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class PluginUnderTest:
-    """A plugin class, possibly invalid; `offers` are installed entry points with its target or type."""
+    """A plugin class that the kit checks, possibly an invalid one.
+
+    Attributes:
+        plugin: The class.
+        offers: Installed entry points with its target or type.
+        inputs: The author's inputs; see `parametrize_conformance`.
+    """
 
     plugin: type[Plugin[Parameters]]
     offers: tuple[Candidate, ...]
@@ -54,7 +60,7 @@ class PluginUnderTest:
 
     @cached_property
     def name(self) -> str:
-        """The type from its entry point, else the class name."""
+        """The type from the class's entry point, else the name of the class."""
         aliases = getattr(self.plugin, "aliases", ())
         target = self.target
         return next(
@@ -64,23 +70,23 @@ class PluginUnderTest:
 
     @property
     def target(self) -> str:
-        """The class as `module:Class`."""
+        """The class as an entry point names it: `module:Class`."""
         return f"{self.plugin.__module__}:{self.plugin.__qualname__}"
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of the class."""
+        """The kinds of the class, such as `Scorer`."""
         return kinds_of(self.plugin)
 
     @property
     def candidate(self) -> Candidate:
-        """Its entry point, or a made-up one."""
+        """The entry point of the class, or a made-up one if it is not installed."""
         usable = [offer for offer in find(self.offers, self.name) if offer.target == self.target]
         return usable[0] if usable else Candidate(self.name, API_MAJOR, NOT_INSTALLED, "", self.target, "")
 
     @cached_property
     def refusals(self) -> tuple[Diagnostic, ...]:
-        """Why the host would not load the class."""
+        """The diagnostics with which the host refuses the class; empty if it loads."""
         reference = Reference(self.name)
         faults = check_contract(reference, self.candidate, self.plugin)
         if faults:
@@ -90,12 +96,12 @@ class PluginUnderTest:
 
     @cached_property
     def loaded(self) -> LoadedPlugin:
-        """The loaded class; valid only without refusals."""
+        """The class as the host loads it; valid only without refusals."""
         return LoadedPlugin(self.candidate, self.plugin, self.name, self.kinds, 0.0, "")
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The given block or the defaults, then the examples."""
+        """The `parameters:` blocks to try: the given one or the defaults, then the examples."""
         given = self.inputs.parameters
         first = Block("the defaults", self._defaults()) if given is None else Block("the parameters given to the kit", given)
         in_schema = parameters_schema(self.loaded).get("examples", ())
@@ -107,11 +113,14 @@ class PluginUnderTest:
         )
 
     def judge(self, raw: Mapping[str, object]) -> Parameters | tuple[Diagnostic, ...]:
-        """Validate a block as the host does."""
+        """Validate a `parameters:` block as the host does.
+
+        Returns the parameters, or the diagnostics of an invalid block.
+        """
         return check_parameters(self.loaded, raw)
 
     def valid_blocks(self) -> Iterator[tuple[Block, Parameters]]:
-        """The blocks that the host accepts, parsed."""
+        """Iterate over the blocks that the host accepts, each with its parameters."""
         for block in self.blocks:
             parameters = self.judge(block.raw)
             if isinstance(parameters, Parameters):
@@ -126,7 +135,7 @@ class PluginUnderTest:
 
 
 def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Candidate], inputs: Inputs | None = None) -> PluginUnderTest:
-    """The subject for a class."""
+    """Make the subject of the checks for a plugin class."""
     leading = PluginUnderTest(plugin, tuple(candidates), inputs or Inputs())
     name, target = leading.name, leading.target
     offers = tuple(one for one in candidates if one.target.replace(" ", "") == target or one.type == name)
@@ -135,7 +144,12 @@ def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Can
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault and its fix."""
+    """One fault of a plugin, found by a check.
+
+    Attributes:
+        message: The fault, such as "it raises ValueError without data".
+        help: The way to correct it.
+    """
 
     message: str
     help: str
@@ -147,7 +161,14 @@ class NotApplicable(Exception):  # noqa: N818 - an outcome, not an accident
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule for plugins; `question` yields the findings."""
+    """One rule for plugins. `all_checks` returns them; `conformance` runs them.
+
+    Attributes:
+        id: Name of the rule, as in `expected_failures` and `pytest -k`.
+        doc: The rule in one sentence.
+        bases: Kinds, or other classes of the API, that the rule applies to; empty for all plugins.
+        question: Function that takes the plugin under test and yields a `Finding` for each fault.
+    """
 
     id: str  # as in `expected_failures` and `pytest -k`
     doc: str
@@ -155,12 +176,12 @@ class Check:
     question: Question
 
     def concerns(self, plugin: type) -> bool:
-        """True if the rule applies to this class."""
+        """Return True if the rule applies to this class."""
         return not self.bases or issubclass(plugin, self.bases)
 
 
 def check(*bases: type) -> Callable[[Question], Check]:
-    """Decorator: the function's name is the id of the check, its docstring the rule."""
+    """Make a check from a function: its name is the id, its docstring the rule."""
 
     def make(question: Question) -> Check:
         return Check(question.__name__, inspect.getdoc(question) or "", bases, question)
@@ -169,7 +190,7 @@ def check(*bases: type) -> Callable[[Question], Check]:
 
 
 def checks_in(module: ModuleType) -> tuple[Check, ...]:
-    """A module's checks, in source order."""
+    """Return the checks of a module, in source order."""
     return tuple(value for value in vars(module).values() if isinstance(value, Check))
 
 

@@ -30,7 +30,7 @@ _PLAUSIBLE: Mapping[AnyKey, st.SearchStrategy[object]] = {
 
 
 def values(key: AnyKey) -> st.SearchStrategy[object]:
-    """Plausible values of a data key; any finite number for numeric keys of plugins.
+    """Generate plausible values of a data key; any finite number for numeric keys of plugins.
 
     Raises:
         ValueError: The key holds objects without a strategy: use `endpoints(..., values={key: strategy})`.
@@ -52,9 +52,10 @@ def endpoints(
     reported: bool | None = None,
     labels: Mapping[str, st.SearchStrategy[str]] | None = None,
 ) -> Endpoints:
-    """Views of endpoints with these columns.
+    """Generate views of endpoints with these columns.
 
-    `values` replaces strategies. `reported`: True, every value is present; False, none; None, any may be missing. So may `labels`.
+    `values` replaces strategies by key. `reported`: True, every value is present; False, none; None, any may be missing. `labels` are
+    strategies by label name; any label may be missing.
     """
     size = draw(st.integers(min_size, max_size))
     made = {key: draw(st.lists(_cell(key, values or {}, reported), min_size=size, max_size=size)) for key in columns}
@@ -64,7 +65,7 @@ def endpoints(
 
 @st.composite
 def narrowed_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_size: int = 12) -> Endpoints:
-    """Like `endpoints`, after a filter has dropped some."""
+    """Generate views as `endpoints` does, after a filter has dropped some endpoints."""
     view: Endpoints = draw(endpoints(*columns, min_size=min_size, max_size=max_size))
     keep = draw(st.sets(st.integers(0, len(view) - 1), min_size=min_size))
     return view.take(sorted(keep))
@@ -72,7 +73,10 @@ def narrowed_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max
 
 @st.composite
 def scored_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_size: int = 12) -> ScoredEndpoints:
-    """Candidates with totals from 0 to 10, as pickers receive them; equal totals are common."""
+    """Generate candidates with totals from 0 to 10, as pickers get them.
+
+    Equal totals are common.
+    """
     view: Endpoints = draw(endpoints(*columns, min_size=min_size, max_size=max_size))
     total = st.one_of(st.sampled_from((0.0, 0.5, 1.0)), st.floats(0.0, 10.0))
     return ScoredEndpoints(view, np.array(draw(st.lists(total, min_size=len(view), max_size=len(view))), dtype=np.float64))
@@ -80,7 +84,10 @@ def scored_endpoints(draw: st.DrawFn, *columns: AnyKey, min_size: int = 1, max_s
 
 @st.composite
 def requests(draw: st.DrawFn, *, headers: Mapping[str, st.SearchStrategy[str]] | None = None) -> InferenceRequest:
-    """Requests with any number of prompts, with and without model, output limit and these headers."""
+    """Generate requests with any number of prompts.
+
+    They come with and without model, output limit and these headers, which are strategies by header name.
+    """
     texts = draw(st.lists(st.text(max_size=200), max_size=3))
     request = make_request(tuple(texts), model=draw(st.one_of(st.just(""), _WORDS)))
     return replace(
@@ -95,7 +102,7 @@ def requests(draw: st.DrawFn, *, headers: Mapping[str, st.SearchStrategy[str]] |
 
 
 def single_endpoints() -> st.SearchStrategy[Endpoint]:
-    """Single endpoints with IPv4 and IPv6 addresses, for sources and collectors."""
+    """Generate single endpoints with IPv4 and IPv6 addresses, for sources and collectors."""
     address = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
     return st.builds(Endpoint, _WORDS.map("default/{}".format), address, st.integers(1, 65535))
 
