@@ -20,19 +20,16 @@ from statistics import median, quantiles
 from prometheus_client import CollectorRegistry
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
-from endpick.api.access import Access
-from endpick.api.hooks import HostServices
 from endpick.api.request import InferenceRequest
 from endpick.config import load_config
 from endpick.data.table import EndpointTable
+from endpick.engine.picker import Picker, PickerSettings
 from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
-from endpick.requests.memory import Memory
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Refused, Routed
 from endpick.requests.waiting import FlowGate
-from endpick.serve.deployment import Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.pool_metrics import FlowControlMetrics
 from endpick.serve.recorder import Recorder
@@ -81,18 +78,18 @@ async def bench_of(text: str, endpoints: int) -> Bench:
     plan = make_plan(load_config(text=text), discover()).plan
     assert plan is not None
     registry = CollectorRegistry()
-    services = HostServices(partial(float, time.monotonic()), registry)
+    clock = partial(float, time.monotonic())
     metrics = EndpickMetrics(registry)
-    recorder = Recorder(metrics, services.clock)
-    table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-    deployment = await deploy(plan, Runtime(services, table, recorder, breaker=BreakerSettings(budget_seconds=60.0)))
-    table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
-    await stop_instances(deployment.fresh)
-    access = Access(on_violation=recorder.undeclared_access)
-    memory = Memory()
-    gate = FlowGate(table, access, services.clock, memory, lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc))
-    director = Director(deployment.pipeline, table, recorder, services.clock, access=access, memory=memory, gate=gate)
-    bench = Bench(director, table, gate)
+    picker = Picker(
+        plan,
+        PickerSettings(is_offline=True, breaker=BreakerSettings(budget_seconds=60.0)),
+        clock=clock,
+        telemetry=Recorder(metrics, clock),
+        report=lambda: FlowControlMetrics(registry, "bench", 250, metrics.overflows.inc),
+    )
+    await picker.start()
+    picker.table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
+    bench = Bench(picker.director, picker.table, picker.gate)
     bench.load(0.0)
     return bench
 

@@ -23,19 +23,15 @@ from benchmarks.extproc.phased import Phase, encoded_requests, phases
 from benchmarks.extproc.plan import PROFILE
 from benchmarks.extproc.serve import sessions
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
-from endpick.api.access import Access
-from endpick.api.hooks import HostServices
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
 from endpick.config import load_config
-from endpick.data.table import EndpointTable
+from endpick.engine.picker import Deployment, Picker, PickerSettings
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
 from endpick.host.breaker import BreakerSettings
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.requests.director import Director
-from endpick.serve.deployment import Deployment, Runtime, declared_keys, deploy, stop_instances
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
@@ -63,22 +59,18 @@ async def planned_sessions(endpoints: int, without: Sequence[str] = ()) -> Sessi
 async def deployed(plan: Plan, endpoints: int) -> tuple[Deployment, SessionFactory]:
     """A deployment of the plan, and its sessions."""
     registry = CollectorRegistry()
-    now = time.monotonic()
-    services = HostServices(partial(float, now), registry)  # a function of C, as `time.monotonic` is
-    recorder = Recorder(EndpickMetrics(registry), services.clock)
-    table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
+    clock = partial(float, time.monotonic())  # a function of C, as `time.monotonic` is
     # Under valgrind, or on a machine that others use, calls may be late, and an instance that is left out costs nothing.
-    patient = BreakerSettings(budget_seconds=math.inf)
-    deployment = await deploy(plan, Runtime(services, table, recorder, breaker=patient))
+    settings = PickerSettings(is_offline=True, breaker=BreakerSettings(budget_seconds=math.inf))
+    picker = Picker(plan, settings, clock=clock, telemetry=Recorder(EndpickMetrics(registry), clock))
+    await picker.start()
+    table = picker.table
     table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
     for row, endpoint in enumerate(table.generation.endpoints):
         values = {WAITING_QUEUE_SIZE: row % 7, KV_CACHE_USAGE: row % 10 / 10, CACHE_BLOCK_SIZE: 16, CACHE_NUM_BLOCKS: 4096}
         for key, value in values.items():
             table.write(key, endpoint, float(value))
-    await stop_instances(deployment.fresh)  # what collects is not measured here, and would be left open
-    access = Access(on_violation=recorder.undeclared_access)
-    director = Director(deployment.pipeline, table, recorder, services.clock, access=access)
-    return deployment, partial(session_factory(director), clock=services.clock)
+    return picker.deployment, partial(session_factory(picker.director), clock=clock)
 
 
 class Rounds:

@@ -97,6 +97,10 @@ class Report(Protocol):
         """`confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
 
 
+class NullReport(Report):
+    """Discards every event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The bands from position `blocked` on are closed."""

@@ -62,6 +62,11 @@ class FlowGate:
         assert self._controller is not None
         return self._controller
 
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
+        return 0 if self._controller is None else self._controller.waiting
+
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
         """None to go on, or an awaitable for the dispatch; both raise RequestRefused."""
         controller = self.controller

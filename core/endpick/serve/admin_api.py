@@ -24,18 +24,18 @@ from endpick.api.data import AnyKey
 from endpick.api.endpoint import Generation
 from endpick.api.plugin import Plugin
 from endpick.api.request import JSONValue
+from endpick.engine.picker import Picker
+from endpick.engine.reload_log import ReloadEntry
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.changes import masked, parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
 from endpick.host.planning.plan import Plan
 from endpick.requests.record import Why, document_of, is_missing, to_json, to_time
-from endpick.serve.active_plan import ActivePlan
 from endpick.serve.decisions import DecisionRecords
 from endpick.serve.drift import Drift
 from endpick.serve.logs import recent_lines
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.reload_log import ReloadEntry
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
@@ -84,7 +84,7 @@ class AdminAPI:
         return web.Response(body=body, content_type="application/json")
 
     def _config(self, _request: web.Request) -> Answer:
-        plan = self._sources.current.deployment.plan
+        plan = self._sources.picker.deployment.plan
         return lambda: {
             "endpick": __version__,
             "python": platform.python_version(),
@@ -95,7 +95,7 @@ class AdminAPI:
         }
 
     def _plan(self, _request: web.Request) -> Answer:
-        return partial(self._planned, self._sources.current.deployment.plan)
+        return partial(self._planned, self._sources.picker.deployment.plan)
 
     def _planned(self, plan: Plan) -> orjson.Fragment:
         if self._plan_answer is None or self._plan_answer[0] is not plan:
@@ -104,7 +104,7 @@ class AdminAPI:
         return self._plan_answer[1]
 
     def _endpoints(self, _request: web.Request) -> Answer:
-        plan = self._sources.current.deployment.plan
+        plan = self._sources.picker.deployment.plan
         keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
         writers = {key.name: instance.name for instance in plan.instances for key in instance.subscriptions.produces}
         return partial(_pool, _copied(self._sources.generation()), keys, writers)
@@ -140,7 +140,7 @@ class AdminAPI:
             for sample in family.samples:
                 if sample.name.endswith("_total"):
                     faults[sample.labels["plugin_name"]] += int(sample.value)
-        return [self._plugin(instance, faults[instance.name]) for instance in self._sources.current.instances()]
+        return [self._plugin(instance, faults[instance.name]) for instance in self._sources.picker.instances()]
 
     def _plugin(self, instance: Instance, faults: int) -> JSONValue:
         metrics, breaker = self._sources.metrics, instance.breaker
@@ -169,7 +169,7 @@ class AdminAPI:
     def _state(self, _request: web.Request) -> Answer:
         """On the loop: plugins know of no thread."""
         plugins: dict[str, JSONValue] = {}
-        for instance in self._sources.current.instances():
+        for instance in self._sources.picker.instances():
             if type(instance.plugin).dump_state is Plugin.dump_state:
                 continue
             try:
@@ -184,7 +184,7 @@ class AdminAPI:
 class Sources:
     """What the API reads."""
 
-    current: ActivePlan
+    picker: Picker
     records: DecisionRecords
     metrics: EndpickMetrics
     generation: Callable[[], Generation]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from endpick.config import LoadedConfig
 from endpick.config.load import load_bytes
-from endpick.serve.active_plan import ActivePlan
+from endpick.engine.picker import Picker
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.serve")
@@ -56,9 +56,9 @@ class Drift:
 class DriftWatch:
     """Compares every 30 seconds, and when asked; logs each new difference once."""
 
-    def __init__(self, current: ActivePlan, config_file: Path | None, metrics: EndpickMetrics) -> None:
+    def __init__(self, picker: Picker, config_file: Path | None, metrics: EndpickMetrics) -> None:
         self.drift = Drift()
-        self._current = current
+        self._picker = picker
         self._config_file = config_file
         self._metrics = metrics
         self._checking = asyncio.Lock()
@@ -84,7 +84,7 @@ class DriftWatch:
                 _log.warning(remark)
 
     async def _compared(self) -> Drift:
-        deployment = self._current.deployment
+        deployment = self._picker.deployment
         loaded = {instance.distribution: instance.version for instance in deployment.instances.values()}
         return await asyncio.to_thread(_compare, deployment.plan.config, self._config_file, loaded)
 

@@ -18,12 +18,12 @@ from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
+from endpick.engine.reload_log import Trigger
 from endpick.host.discovery import request_path
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.serve.lifecycle import Phase, StoppedWhileStarting
 from endpick.serve.logs import last_line
 from endpick.serve.process import serve
-from endpick.serve.reload_log import Trigger
 from endpick.serve.settings import Control, Ports, ServeSettings
 from endpick.transport.handover import Handover
 

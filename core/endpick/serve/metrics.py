@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick import __version__
 from endpick.api.fast_metrics import Counts, Distributions, Levels
+from endpick.engine.reload_log import ReloadResult
 from endpick.extproc.stream import (
     GrpcStatus,
     PassingBody,
@@ -20,7 +21,6 @@ from endpick.extproc.stream import (
 )
 from endpick.host.telemetry import ITL_BUCKETS
 from endpick.requests.model import CloseCause
-from endpick.serve.reload_log import ReloadResult
 
 PREFIX = "llm_d_epp_"
 

@@ -6,7 +6,7 @@ import socket
 from typing import Protocol
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.serve.deployment import StartRefused
+from endpick.engine.instances import StartRefused
 from endpick.transport.listener import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import TlsError
 

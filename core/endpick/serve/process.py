@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack, suppress
 
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
 from endpick.data.collection import CollectionSettings
-from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
+from endpick.engine.instances import StartRefused
+from endpick.engine.picker import Picker, PickerSettings, document_of
+from endpick.engine.reload_log import ReloadEntry, ReloadResult, Trigger
+from endpick.engine.reloads import Reloader
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.fleet.columns import SharedColumns
@@ -23,14 +25,10 @@ from endpick.fleet.link import FleetLink, new_origin
 from endpick.host.boundary import left_out_now
 from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan
-from endpick.requests.director import Director
 from endpick.requests.memory import Memory, OverloadStage
-from endpick.requests.waiting import FlowGate
-from endpick.serve.active_plan import ActivePlan, Reloader
 from endpick.serve.admin import AdminServer, EventCounts, Exposition, MetricsPages, new_host_registry
 from endpick.serve.admin_api import AdminAPI, Sources
 from endpick.serve.decisions import DecisionRecords, RecordSettings
-from endpick.serve.deployment import Runtime, StartRefused, declared_keys, deploy, document_of
 from endpick.serve.drift import DriftWatch
 from endpick.serve.legacy import LegacyNames
 from endpick.serve.lifecycle import Phase, Readiness, unless, wait_for_gateways
@@ -39,7 +37,6 @@ from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
 from endpick.serve.ports import started_port
 from endpick.serve.recorder import Recorder, detailed_combinations
-from endpick.serve.reload_log import ReloadEntry, ReloadResult, Trigger
 from endpick.serve.settings import Control, Ports, ServeSettings
 from endpick.serve.tracing import open_tracing
 from endpick.serve.watchdog import OverloadWatch, Watchdog
@@ -64,16 +61,15 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         process = _Process(plan, settings, control, stack)
         health, health_port, metrics_port = await process.open_health_and_metrics()
         process.watch_event_loop()
-        await process.start_instances()
+        await process.start_picker()
         await process.start_hooks()
-        director, gate = process.make_director()
-        server = process.make_server(director)
+        server = process.make_server()
         ports = Ports(await _start(stack, server), health_port, metrics_port)
         await process.start_gateway(ports.ext_proc)
         control.lifecycle.enter(Phase.SERVING)
         started(ports)
         await process.reload_until_stopped()
-        await process.drain(server, health, gate)
+        await process.drain(server, health)
 
 
 class _Process:
@@ -89,28 +85,40 @@ class _Process:
         clock = self._services.clock
 
         self._recorder = Recorder(self._metrics, clock, settings.max_metric_combinations)
-        self._table = EndpointTable(clock, declared_keys(plan), self._recorder.undeclared_access, settings.max_endpoints)
-        self._table.rules.configure(plan.models)
-        self._table.on_changed += control.pool_watchers
-        PoolLog(self._table, self._metrics, clock)
-        self._records = _new_records(plan, settings.records, self._metrics, clock, traces=settings.traces)
-        self._runtime = Runtime(self._services, self._table, self._recorder, settings.breaker)
-        collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
-        self._current = ActivePlan(self._runtime, collection, settings.finish_timeout_seconds)
-        self._reloader = Reloader(self._current, self._runtime, plan.hooks, control.replan)
-        self._drift = DriftWatch(self._current, settings.config_file, self._metrics)
-        columns = None if control.handover is None else SharedColumns(self._table, sends=control.handover.number == 0)
-        self._exchange = Exchange(new_origin(), clock, self._recorder, columns)
-        self._fleet = FleetLink(self._exchange)
         self._memory = _new_memory(settings.max_memory_bytes)
+        self._records = _new_records(plan, settings.records, self._metrics, clock, traces=settings.traces)
+        self._picker = Picker(
+            plan,
+            PickerSettings(
+                collection=CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds),
+                breaker=settings.breaker,
+                discovery_timeout_seconds=settings.discovery_timeout_seconds,
+                finish_timeout_seconds=settings.finish_timeout_seconds,
+                max_endpoints=settings.max_endpoints,
+                emits_scores=settings.emits_scores,
+            ),
+            clock=clock,
+            telemetry=self._recorder,
+            memory=self._memory,
+            report=self._flow_control_metrics,
+            decisions=self._records,
+        )
+        table = self._picker.table
+        table.on_changed += control.pool_watchers
+        PoolLog(table, self._metrics, clock)
+        self._reloader = Reloader(self._picker, plan.hooks, control.replan)
+        self._drift = DriftWatch(self._picker, settings.config_file, self._metrics)
+        columns = None if control.handover is None else SharedColumns(table, sends=control.handover.number == 0)
+        self._exchange = Exchange(new_origin(), clock, self._recorder, columns)
+        self._fleet = self._picker.fleet = FleetLink(self._exchange)
         self._overload = OverloadWatch(self._memory, self._registry)
         self._board = HealthBoard()
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
         self._metrics.ready.set_function(lambda: self._readiness.is_ready)
-        self._table.on_stand_by.append(self._readiness.stand_by)
+        table.on_stand_by.append(self._readiness.stand_by)
         control.lifecycle.on_entered(self._phase_entered)
-        self._registry.register(PoolGauges(settings.pool_name, lambda: self._table.generation, clock, settings.metrics_staleness_seconds))
-        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._current.polls.snapshot)
+        self._registry.register(PoolGauges(settings.pool_name, lambda: table.generation, clock, settings.metrics_staleness_seconds))
+        self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._picker.polls.snapshot)
         self._count_events("endpick_fleet_messages", "Messages of other pickers, by what became of them.", self._exchange.events)
         self._count_events("endpick_fleet_bytes", "Bytes of messages between pickers.", self._fleet.sizes)
         self._metrics.fleet_peers.set_function(lambda: len(self._exchange.peers))
@@ -120,9 +128,9 @@ class _Process:
 
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
         settings = self._settings
-        exposition = Exposition(self._registry, self._services.registry, self._current.instances, self._recorder)
+        exposition = Exposition(self._registry, self._services.registry, self._picker.instances, self._recorder)
         page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition
-        access = self._current.metrics_access if settings.metrics_auth else None
+        access = self._picker.metrics_access if settings.metrics_auth else None
         pages = MetricsPages(page, exposition.gather, self._readiness.report, access)
         application = pages.application(self._admin_api())
         admin = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_tls)
@@ -134,10 +142,10 @@ class _Process:
 
     def _admin_api(self) -> AdminAPI:
         sources = Sources(
-            self._current,
+            self._picker,
             self._records,
             self._metrics,
-            lambda: self._table.generation,
+            lambda: self._picker.table.generation,
             lambda: self._reloader.log,
             lambda: self._drift.drift,
         )
@@ -153,20 +161,15 @@ class _Process:
         self._stack.callback(watchdog.stop)
         watchdog.start()
 
-    async def start_instances(self) -> None:
-        stop = self._control.stop
-        deployment = await unless(stop, deploy(self._plan, self._runtime))
-        self._stack.push_async_callback(self._current.end)
-        await unless(stop, self._current.begin(deployment, self._settings.discovery_timeout_seconds))
+    async def start_picker(self) -> None:
+        self._stack.push_async_callback(self._picker.stop)
+        await unless(self._control.stop, self._picker.start())
         self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
         self._show_plan()
-        await unless(stop, self._fleet.start(deployment.plan.fleet, deployment.instances))
-        self._stack.push_async_callback(self._fleet.stop)
-        self._current.on_replaced.append(lambda new: self._fleet.change(new.plan.fleet, new.instances))
         await self._drift.check()
 
     async def start_hooks(self) -> None:
-        deployment = self._current.deployment
+        deployment = self._picker.deployment
         plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
         host = HostView(document_of(deployment.plan), plugins)
         hooks = deployment.plan.hooks
@@ -182,31 +185,9 @@ class _Process:
         self._records.start()
         self._stack.push_async_callback(asyncio.to_thread, self._records.stop)
 
-    def make_director(self) -> tuple[Director, FlowGate]:
-        table, clock = self._table, self._services.clock
-        access = Access(on_violation=self._recorder.undeclared_access)
-        gate = FlowGate(table, access, clock, self._memory, self._flow_control_metrics)
-        table.on_changed.append(gate.something_changed)
-        table.on_delivered.append(gate.something_changed)
-        director = Director(
-            self._current.deployment.pipeline,
-            table,
-            self._recorder,
-            clock,
-            access=access,
-            sent=table.sent,
-            memory=self._memory,
-            emits_scores=self._settings.emits_scores,
-            rules=table.rules,
-            gate=gate,
-            decisions=self._records,
-        )
-        self._current.on_replaced.append(lambda new: director.switch(new.pipeline))
-        return director, gate
-
-    def make_server(self, director: Director) -> Server:
+    def make_server(self) -> Server:
         counters = SessionCounters()
-        sessions = session_factory(director, self._settings.sessions, counters, self._memory)
+        sessions = session_factory(self._picker.director, self._settings.sessions, counters, self._memory)
         if self._settings.grpc_stream_metrics:
             sessions = measured(sessions, StreamMetrics(self._registry), self._services.clock)
         methods = ext_proc_methods(sessions) | health_methods(self._board)
@@ -238,7 +219,7 @@ class _Process:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def drain(self, server: Server, health: Server, gate: FlowGate) -> None:
+    async def drain(self, server: Server, health: Server) -> None:
         """Serve until gateways have noticed, refuse waiting requests, then let open streams finish."""
         control, settings = self._control, self._settings
         control.lifecycle.enter(Phase.DRAINING)
@@ -249,7 +230,7 @@ class _Process:
         reason = await wait_for_gateways(server, health, settings.drain_timeout_seconds, control.hasten, count)
         control.lifecycle.enter(Phase.FINISHING)
         open_streams = server.counters.streams_active
-        refused = await gate.shut_down()
+        refused = await self._picker.gate.shut_down()
         _log.info(
             "finishing",
             extra={
@@ -272,7 +253,7 @@ class _Process:
 
     async def _follow_endpoints(self) -> None:
         while True:
-            usable = has_usable_endpoint(self._table.generation)
+            usable = has_usable_endpoint(self._picker.table.generation)
             self._readiness.without_endpoints("" if usable else "no endpoint is healthy, degraded or probing")
             await asyncio.sleep(_ENDPOINTS_SECONDS)
 
@@ -285,8 +266,8 @@ class _Process:
         return FlowControlMetrics(self._registry, settings.pool_name, combinations, self._metrics.overflows.inc)
 
     def _remarks(self) -> tuple[str, ...]:
-        generation = self._table.generation
-        plugins, endpoints = left_out_now(self._current.instances()), unwell_endpoints(generation)
+        generation = self._picker.table.generation
+        plugins, endpoints = left_out_now(self._picker.instances()), unwell_endpoints(generation)
         return (
             *self._overload.remarks(),
             *plugins,
@@ -300,14 +281,14 @@ class _Process:
         for phase in Phase:
             self._metrics.phase.labels(phase.value).set(phase is entered)
         if entered is Phase.DRAINING:
-            self._table.is_ending.set()
+            self._picker.table.is_ending.set()
 
     def _show_plan(self) -> None:
         self._metrics.plan_info.clear()
-        self._metrics.plan_info.labels(plan_hash(self._current.deployment.plan)).set(1)
+        self._metrics.plan_info.labels(plan_hash(self._picker.deployment.plan)).set(1)
         self._metrics.plugin_info.clear()
         self._metrics.circuits.clear()
-        for instance in self._current.instances():
+        for instance in self._picker.instances():
             self._metrics.circuits.labels(instance.name, instance.type).set(instance.breaker.state)
             self._metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from endpick.api.endpoint import Generation
 from endpick.data.table import MAX_ENDPOINTS
+from endpick.engine.reload_log import Trigger
 from endpick.extproc.session import SessionSettings
 from endpick.host.breaker import BreakerSettings
 from endpick.host.planning.plan import PlanOutcome
-from endpick.serve.active_plan import WatchedFile
 from endpick.serve.decisions import RecordSettings
 from endpick.serve.lifecycle import Gateway, Lifecycle
 from endpick.serve.recorder import MAX_COMBINATIONS
-from endpick.serve.reload_log import Trigger
 from endpick.serve.watchdog import WatchdogSettings, available_bytes
+from endpick.serve.watched_file import WatchedFile
 from endpick.transport.handover import Handover
 from endpick.transport.limits import Limits
 from endpick.transport.listener import ListenSettings

@@ -14,36 +14,37 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from endpick.api import DataCollector, DataSource
-from endpick.api.access import Access, AccessScope
+from endpick.api import DataCollector
+from endpick.api.access import AccessScope
 from endpick.api.data import AnyKey, Scope
-from endpick.api.discovery import EndpointDiscovery
 from endpick.api.endpoint import Endpoint
-from endpick.api.errors import ConfigurationError
-from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.api.plugin import Parameters, Plugin
 from endpick.api.request import DirectResponse, InferenceRequest
 from endpick.config import load_config
 from endpick.config.load import documents_of
 from endpick.diagnostics import did_you_mean, render_text
+from endpick.engine.building import declared_keys
+from endpick.engine.instances import StartRefused
+from endpick.engine.picker import Picker, PickerSettings
 from endpick.host.discovery import API_MAJOR, Candidate, discover
-from endpick.host.instance import Instance, scope_of
-from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.host.instance import Instance
+from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import FaultRecord, NullTelemetry
-from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, Exchange, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import Pipeline
 from endpick.requests.record import DecisionRecord, Why
+from endpick.requests.waiting import EXPIRY_SECONDS
 from endpick.scheduling.trace import ProfileRecord
-from endpick.serve.deployment import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
 from endpick.testing.factories import BUILT_IN_KEYS, make_pool
 
 TEST_DISTRIBUTION = "plugins-under-test"
 _OFFERED = "endpick_testing_offered"
 DEFAULT_PATH = "/v1/chat/completions"
-_IDLE = frozenset({DataSource, DataCollector, EndpointDiscovery})
+_STEP_SECONDS = 0.001
+_PATIENCE_SECONDS = 3600.0
 
 
 class HostRefused(Exception):  # noqa: N818 - an outcome, not an accident
@@ -62,9 +63,14 @@ class Explanation:
     """
 
     record: DecisionRecord
-    destinations: tuple[str, ...]  # `host:port`, best first; empty for a refusal and a plugin's own response
-    status: int | None  # HTTP status of these
-    headers: Mapping[str, str]  # added for the model server
+    destinations: tuple[str, ...]
+    status: int | None
+    headers: Mapping[str, str]
+
+    @property
+    def waits(self) -> bool:
+        """True if the request waited in flow control for an hour without a decision."""
+        return not self.destinations and self.status is None
 
     @property
     def refusal(self) -> str:
@@ -119,54 +125,43 @@ class Host:
         assert picker.ask("Hello").destinations == ("10.0.0.2:8000",)
     ```
 
-    Sources and discoveries do not run: `put` fills the endpoint table. Time stands still unless `clock.now` is set. Reading an undeclared
-    data key is a fault. Close it, or use it as a context manager.
+    It is the picker of `endpick serve`, except that sources and discoveries do not run: `put` fills the endpoint table. Time stands still
+    unless `clock.now` is set; while a request waits in flow control, a second passes at a time. Reading an undeclared data key is a fault.
+    Close it, or use it as a context manager.
     """
 
     def __init__(self, plan: Plan, *, seed: int = 1, adapt: Callable[[Pipeline], Pipeline] | None = None) -> None:
-        """Build and start a plan; the fixture `host` makes one from a configuration.
-
-        `seed` makes random choices repeatable. `adapt` may change the pipeline.
-
-        Raises:
-            HostRefused: An instance cannot be built or started.
-        """
+        """Build and start a plan, whose pipeline `adapt` may change. Raises HostRefused."""
         self.plan = plan
         self.clock = Clock()
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
-        self.table = make_pool(0, keys=self.keys.values(), clock=self.clock)
-        self.table.rules.configure(plan.models)
-        telemetry = _AccessLog()
         self._log = _LatestRecord()
-        draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
-
-        def context_for(planned: PlannedInstance) -> PluginContext:
-            columns = self.table.writer(scope_of(planned.name, planned.subscriptions))
-            return PluginContext(random=random.Random(draws.random()), clock=self.clock, columns=columns)  # noqa: S311
-
-        built = build_plan(plan, context_for)
-        if isinstance(built, tuple):
-            raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
-        self.instances: Mapping[str, Instance] = built
-        access = Access(on_violation=telemetry.undeclared_access)
-        pipeline = compile_plan(plan, built, telemetry)
-        self._director = Director(
-            pipeline if adapt is None else adapt(pipeline),
-            self.table,
-            telemetry,
-            self.clock,
-            random=random.Random(draws.random()),  # noqa: S311
-            access=access,
-            rules=self.table.rules,
+        self.picker = Picker(
+            plan,
+            PickerSettings(is_offline=True),
+            clock=self.clock,
+            telemetry=_AccessLog(),
+            random=random.Random(seed),  # noqa: S311 - routing needs no secrets
             decisions=self._log,
+            keys=BUILT_IN_KEYS,
+            adapt=adapt or (lambda pipeline: pipeline),
         )
+        self.table = self.picker.table
         self._runner = asyncio.Runner()
-        self._started: list[Instance] = []
+        self._is_closed = False
         try:
-            self._runner.run(self._start())
+            self._runner.run(self.picker.start())
+        except StartRefused as refusal:
+            self.close()
+            raise HostRefused(render_text(refusal.diagnostics, {plan.config.path: plan.config.source.text}, colour=False)) from refusal
         except BaseException:
             self.close()
             raise
+
+    @property
+    def instances(self) -> Mapping[str, Instance]:
+        """The instances by name."""
+        return self.picker.deployment.instances
 
     def __enter__(self) -> Self:
         return self
@@ -225,28 +220,40 @@ class Host:
         )
         return explanation, None if routed is None else routed.exchange
 
+    def replace(self, plan: Plan) -> None:
+        """Decide with another plan from now on, as after a reload. Raises HostRefused."""
+        try:
+            self._runner.run(self._replace(plan))
+        except StartRefused as refusal:
+            raise HostRefused(render_text(refusal.diagnostics, {plan.config.path: plan.config.source.text}, colour=False)) from refusal
+        self.plan = plan
+
     def close(self) -> None:
-        """Stop every plugin, in reverse order. A second call has no effect."""
-        if self._started:
-            self._runner.run(self._stop())
-        self._runner.close()
+        """Stop every plugin; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._runner.run(self.picker.stop())
+            self._runner.close()
 
-    async def _decide(self, incoming: IncomingRequest) -> Decision:
-        decision = self._director.decide(incoming)
-        return decision if isinstance(decision, Routed | Refused | DirectResponse) else await decision
+    async def _replace(self, plan: Plan) -> None:
+        await self.picker.replace(await self.picker.prepare(plan))
 
-    async def _start(self) -> None:
-        for instance in self.instances.values():
-            if not _IDLE & set(instance.kinds):
-                try:
-                    await instance.plugin.start()
-                except ConfigurationError as problem:
-                    raise HostRefused(f"{instance.origin}: {problem}") from problem
-                self._started.append(instance)
-
-    async def _stop(self) -> None:
-        while self._started:
-            await self._started.pop().plugin.stop()
+    async def _decide(self, incoming: IncomingRequest) -> Decision | None:
+        """None for a request that waits for longer than an hour."""
+        decision = self.picker.decide(incoming)
+        if isinstance(decision, Routed | Refused | DirectResponse):
+            return decision
+        task, gate = asyncio.ensure_future(decision), self.picker.gate
+        give_up = self.clock.now + _PATIENCE_SECONDS
+        while gate.waiting and not task.done():  # nothing changes while time stands still, so it moves on
+            await asyncio.wait({task}, timeout=_STEP_SECONDS)
+            self.clock.now += EXPIRY_SECONDS
+            gate.something_changed()
+            if self.clock.now > give_up:
+                task.cancel()
+                await asyncio.wait({task})
+                return None
+        return await task
 
 
 def host_of(

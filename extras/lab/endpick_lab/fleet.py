@@ -50,8 +50,12 @@ class SimulatedFleet:
             SimulatedPicker(plan, servers, loop, seed + number, is_shared=shares, decisions=decisions) for number in range(settings.pickers)
         ]
         self._exchanges = [Exchange(f"picker-{number}", loop.time, NullTelemetry()) for number in range(settings.pickers)] if shares else []
-        self.not_simulated = self._pickers[0].not_simulated
         self.bytes_sent = 0
+
+    @property
+    def not_simulated(self) -> tuple[str, ...]:
+        """The data sources that do not run."""
+        return self._pickers[0].not_simulated
 
     async def start(self, goes_on: Callable[[], bool]) -> None:
         """Start the pickers; they read metrics and exchange deltas while `goes_on` is true. Raises StartRefused."""

@@ -6,15 +6,10 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import DataCollector, DataSource
-from endpick.api.access import Access
-from endpick.api.discovery import EndpointDiscovery
 from endpick.api.keys import (
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,
@@ -25,29 +20,15 @@ from endpick.api.keys import (
     LoraAdapters,
 )
 from endpick.api.metrics import MetricsPage
-from endpick.api.plugin import PluginContext
 from endpick.api.request import DirectResponse
-from endpick.data.collection import CollectionLoop, CollectionSettings
 from endpick.data.polling import PayloadDispatcher
-from endpick.data.table import EndpointTable
-from endpick.host.instance import Instance, instance_logger, scope_of
-from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.engine.building import declared_keys
+from endpick.engine.picker import Picker, PickerSettings, asks_others
+from endpick.host.instance import Instance
+from endpick.host.planning.plan import Plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.requests.director import Director
-from endpick.requests.memory import Memory
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed
 from endpick.requests.record import DecisionLog
-from endpick.requests.waiting import FlowGate
-from endpick.serve.deployment import (
-    StartRefused,
-    build_plan,
-    compile_collection,
-    compile_plan,
-    declared_keys,
-    start_instances,
-    stop_instances,
-)
-from endpick.serve.pool_metrics import FlowControlMetrics
 from endpick_lab.metrics_page import SimulatedMetricsPage
 from endpick_lab.pool import PooledServer, Trouble
 from endpick_lab.virtual_time import VirtualLoop
@@ -56,7 +37,6 @@ MODEL: Final = "sim-model"
 SCRAPE_SECONDS: Final = 0.05  # between scrapes, as `endpick serve` by default
 _METRICS_SOURCE: Final = "metrics-data-source"
 _READ_DIRECTLY: Final = frozenset({"core-metrics-extractor", "endpoint-health"})  # others get a page
-_COLLECTING: Final = frozenset({DataSource, DataCollector})
 
 
 class SimulatedPicker:
@@ -72,68 +52,55 @@ class SimulatedPicker:
         is_shared: bool = False,
         decisions: DecisionLog | None = None,
     ) -> None:
-        """Build a plan. Raises StartRefused."""
         self._servers = servers
         self._loop = loop
         self._waiting: set[asyncio.Task[None]] = set()
-        draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
-        keys = {key.name: key for key in declared_keys(plan)}
-        telemetry, clock = NullTelemetry(), loop.time
-        self.table = EndpointTable(clock, keys.values())
-        self.table.rules.configure(plan.models)
-
-        def context_for(planned: PlannedInstance) -> PluginContext:
-            columns = self.table.writer(scope_of(planned.name, planned.subscriptions))
-            own = random.Random(draws.random())  # noqa: S311
-            return PluginContext(own, clock, instance_logger(planned.loaded, planned.name), columns=columns, is_shared=is_shared)
-
-        built = build_plan(plan, context_for)
-        if isinstance(built, tuple):
-            raise StartRefused(*built)
-        self.instances = [one for one in built.values() if not _asks_others(one)]
-        access, memory = Access(on_violation=telemetry.undeclared_access), Memory()
-        self._gate = FlowGate(self.table, access, clock, memory, lambda: FlowControlMetrics(CollectorRegistry(), "", 100, lambda: None))
-        self._director = Director(
-            compile_plan(plan, built, telemetry),
-            self.table,
-            telemetry,
-            clock,
-            random=random.Random(draws.random()),  # noqa: S311
-            access=access,
-            memory=memory,
-            rules=self.table.rules,
-            gate=self._gate,
+        self._telemetry = NullTelemetry()
+        self.picker = Picker(
+            plan,
+            PickerSettings(is_offline=True),
+            clock=loop.time,
+            telemetry=self._telemetry,
+            random=random.Random(seed),  # noqa: S311 - routing needs no secrets
             decisions=decisions,
+            is_shared=is_shared,
         )
-        collection = compile_collection(plan, built)
-        bindings = [one for one in collection.bindings if not _asks_others(one.source)]
-        self._collection = CollectionLoop(self.table, replace(collection, bindings=tuple(bindings)), CollectionSettings(), telemetry)
-        left_out = [one for one in collection.bindings if _asks_others(one.source)]
-        self.not_simulated = tuple(sorted(one.source.name for one in left_out if one.source.type != _METRICS_SOURCE))
-        self._dispatchers = [
-            PayloadDispatcher(one, self.table, telemetry)
-            for one in left_out
-            if one.source.type == _METRICS_SOURCE and not {each.type for each in one.collectors} <= _READ_DIRECTLY
-        ]
+        self._dispatchers: list[PayloadDispatcher] = []
         self._pages = [SimulatedMetricsPage(MODEL, server.engine.settings, server.metrics) for server in servers]
-        self._reads_adapters = LORA_ADAPTERS.name in keys and any(server.engine.settings.max_loras for server in servers)
+        has_adapters = any(key.name == LORA_ADAPTERS.name for key in declared_keys(plan))
+        self._reads_adapters = has_adapters and any(server.engine.settings.max_loras for server in servers)
+
+    @property
+    def instances(self) -> list[Instance]:
+        """The instances that run."""
+        return [instance for instance in self.picker.instances() if not asks_others(instance)]
+
+    @property
+    def not_simulated(self) -> tuple[str, ...]:
+        """The data sources that do not run."""
+        sources = [binding.source for binding in self.picker.not_polled]
+        return tuple(sorted(source.name for source in sources if source.type != _METRICS_SOURCE))
 
     async def start(self) -> None:
-        """Let the servers join, and start the plugins. Raises StartRefused."""
-        self.table.replace_all(server.endpoint for server in self._servers)
+        """Start the plugins, and let the servers join. Raises StartRefused."""
+        await self.picker.start()
+        table = self.picker.table
+        self._dispatchers = [
+            PayloadDispatcher(binding, table, self._telemetry)
+            for binding in self.picker.not_polled
+            if binding.source.type == _METRICS_SOURCE and not {collector.type for collector in binding.collectors} <= _READ_DIRECTLY
+        ]
+        table.replace_all(server.endpoint for server in self._servers)
         settings = [server.engine.settings for server in self._servers]
-        self.table.write_numbers(CACHE_BLOCK_SIZE, np.array([float(one.block_size) for one in settings]))
-        self.table.write_numbers(CACHE_NUM_BLOCKS, np.array([float(one.kv_blocks) for one in settings]))
+        table.write_numbers(CACHE_BLOCK_SIZE, np.array([float(engine.block_size) for engine in settings]))
+        table.write_numbers(CACHE_NUM_BLOCKS, np.array([float(engine.kv_blocks) for engine in settings]))
         self.scrape()
-        await start_instances(self.instances)
-        self._collection.start()
 
     async def stop(self) -> None:
         """Stop the plugins."""
-        await self._gate.shut_down()
+        await self.picker.gate.shut_down()
         await asyncio.gather(*self._waiting)
-        await self._collection.stop()
-        await stop_instances(self.instances)
+        await self.picker.stop()
 
     def scrape(self) -> None:
         """Read the metrics of all servers that are not down."""
@@ -141,29 +108,24 @@ class SimulatedPicker:
         nothing = (math.nan,) * 3
         loads = np.array([nothing if server.trouble is Trouble.DOWN else server.engine.load for server in self._servers], float).T
         for key, values in zip((WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE), loads, strict=True):
-            self.table.write_numbers(key, values)
+            self.picker.table.write_numbers(key, values)
         if self._reads_adapters:
             for _, server in up:
-                self.table.write(LORA_ADAPTERS, server.endpoint, _adapters_of(server))
+                self.picker.table.write(LORA_ADAPTERS, server.endpoint, _adapters_of(server))
         for dispatcher in self._dispatchers:
             for row, server in up:
                 dispatcher.deliver(MetricsPage(self._pages[row].render()), server.endpoint)
-        self._gate.something_changed()
+        self.picker.gate.something_changed()
 
     def decide(self, incoming: IncomingRequest, decided: Callable[[Decision], None]) -> None:
         """Pass the decision to `decided`: now, or later if the request has to wait."""
-        decision = self._director.decide(incoming)
+        decision = self.picker.decide(incoming)
         if isinstance(decision, Routed | Refused | DirectResponse):
             decided(decision)
         else:
             task = self._loop.create_task(_wait(decision, decided))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
-
-
-def _asks_others(instance: Instance) -> bool:
-    kinds = set(instance.kinds)
-    return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _COLLECTING)
 
 
 async def _wait(decision: Awaitable[Decision], decided: Callable[[Decision], None]) -> None:

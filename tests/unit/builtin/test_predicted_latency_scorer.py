@@ -44,7 +44,7 @@ class Picker:
     def send(self, prompt: str, *, stream: bool = True) -> Routed:
         body = f'{{"model": "m", "prompt": "{prompt}", "stream": {str(stream).lower()}}}'.encode()
         headers = {":path": "/v1/completions", ":method": "POST", REQUEST_ID: "1"}
-        decision = self.host._director.decide(IncomingRequest(headers, body, None, self.host.clock()))
+        decision = self.host.picker.decide(IncomingRequest(headers, body, None, self.host.clock()))
         assert isinstance(decision, Routed)
         return decision
 

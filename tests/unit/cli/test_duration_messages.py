@@ -6,7 +6,7 @@ import click
 import pytest
 
 from endpick.api import Duration, Parameters
-from endpick.cli.llm_d_flags import Duration as DurationFlag
+from endpick.cli.options import DURATION
 from endpick.config import load_config
 from endpick.host.parameters import check_parameters
 from plugin_classes import load_class, scorer_class
@@ -47,5 +47,5 @@ def test_wrong_duration_is_worded_alike(written, value, in_a_parameter, in_a_fie
     assert (field.message, field.help) == (f"flowControl.defaultRequestTTL must be {WANTED}, not {in_a_field}", advice)
     if isinstance(value, str):
         with pytest.raises(click.BadParameter) as failure:
-            DurationFlag().convert(value, None, None)
+            DURATION.convert(value, None, None)
         assert failure.value.message == f"'{value}' is not {WANTED}"

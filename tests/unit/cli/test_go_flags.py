@@ -6,8 +6,8 @@ import click
 import pytest
 
 from endpick.cli.llm_d_flags import FLAGS, GIVEN, Effect, removed_flags, without_effect
-from endpick.cli.serve import GROUPS, command
-from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
+from endpick.cli.serve import command
+from endpick.cli.serve_options import GROUPS, ServeOptions, log_format, log_level, pool_of, settings_of
 from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
 LLM_DS_41 = [
@@ -62,7 +62,7 @@ VALUES = {
 
 
 def options(*arguments):
-    return command.make_context("serve", list(arguments)).params
+    return ServeOptions(**command.make_context("serve", list(arguments)).params)
 
 
 def refusal(*arguments):
@@ -147,19 +147,19 @@ def test_an_unknown_flag_gets_a_suggestion():
     ],
 )
 def test_booleans_are_read_as_go_reads_them(arguments, value):
-    assert options(*arguments)["secure_serving"] is value
+    assert options(*arguments).secure_serving is value
 
 
 def test_booleans_do_not_take_the_next_word():
     read = options("--reuse-port", "config.yaml", "-grpc-port", "7", "--configText", "-x")
 
-    assert (read["config"], read["reuse_port"], read["grpc_port"], read["config_text"]) == ("config.yaml", True, 7, "-x")
+    assert (read.config, read.reuse_port, read.grpc_port, read.config_text) == ("config.yaml", True, 7, "-x")
     assert "'perhaps' is not a boolean" in refusal("--locked=perhaps")
 
 
 def test_sizes_may_name_their_unit():
     for text, size in {"10MiB": 10 << 20, "25MB": 25_000_000, "64Mi": 64 << 20, "4KB": 4000, "512B": 512}.items():
-        assert options(f"--grpc-max-recv-msg-size={text}")["grpc_max_recv_msg_size"] == size
+        assert options(f"--grpc-max-recv-msg-size={text}").grpc_max_recv_msg_size == size
 
 
 @pytest.mark.parametrize(

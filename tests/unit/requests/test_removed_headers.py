@@ -47,7 +47,7 @@ def names_of(answer: HeaderMutation) -> tuple[dict[str, bytes], list[str]]:
 def test_decision_lists_removed_headers() -> None:
     with host_of(CONFIG, {"acme.handler": Handler, "acme.headers": Headers}) as host:
         host.put(1)
-        decided = host._director.decide(incoming())
+        decided = host.picker.decide(incoming())
 
         assert decided.set_headers == {"x-set": "1"}
         assert decided.remove_headers == ("x-Gone", "x-set", "x-also-gone", "x-again")

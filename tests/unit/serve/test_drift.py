@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.config import load_config
+from endpick.engine.reload_log import REMEMBERED, ReloadLog, ReloadResult, Trigger
 from endpick.host.planning.plan import PlanOutcome
 from endpick.serve import drift as drift_module
 from endpick.serve.drift import Drift, DriftWatch, installed_version
 from endpick.serve.metrics import EndpickMetrics
-from endpick.serve.reload_log import REMEMBERED, ReloadLog, ReloadResult, Trigger
-from unit.serve.recorded_process import Process, planned
+from unit.engine.recorded_process import Process, planned
 
 
 def test_installed_version_is_empty_for_what_is_not_installed():
@@ -41,7 +41,7 @@ async def test_file_that_does_not_serve_is_remarked_and_logged_once(tmp_path, mo
     process = await Process.begun(planned())
     file = tmp_path / "config.yaml"
     text = process.plan.config.source.text
-    watch = DriftWatch(process.active, file, EndpickMetrics(registry))
+    watch = DriftWatch(process.picker, file, EndpickMetrics(registry))
 
     for content, differs in [(text, 0), (f"# a comment\n{text}", 0), (f"{text}objectives: []\n", 1), ("{", 1), (None, 1), (text, 0)]:
         file.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ async def test_file_that_does_not_serve_is_remarked_and_logged_once(tmp_path, mo
         assert (registry.get_sample_value("endpick_config_drift"), len(watch.drift.remarks())) == (differs, differs), content
 
     assert caplog.text.count("is not the configuration that serves") == 1
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -59,14 +59,14 @@ async def test_drift_is_found_without_a_reload(tmp_path, monkeypatch, registry):
     monkeypatch.setattr(drift_module, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(drift_module, "SETTLE_SECONDS", 0.0)
     process = await Process.begun(planned())
-    watch = DriftWatch(process.active, tmp_path / "missing.yaml", EndpickMetrics(registry))
+    watch = DriftWatch(process.picker, tmp_path / "missing.yaml", EndpickMetrics(registry))
 
     watching = asyncio.ensure_future(watch.run())
     async with asyncio.timeout(20):
         while not registry.get_sample_value("endpick_config_drift"):  # noqa: ASYNC110 - compared in a thread
             await asyncio.sleep(0.01)
     watching.cancel()
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -87,7 +87,7 @@ async def test_each_reload_is_remembered_with_its_changes():
     assert [str(change) for change in applied.changes] == ["first removed from profile default", "second added to profile default"]
     assert (refused.old_hash, refused.new_hash, bool(refused.diagnostics)) == (applied.new_hash, "", True)
     assert failed.problem == "IndexError: pop from empty list"
-    await process.active.end()
+    await process.picker.stop()
 
 
 def test_the_oldest_reloads_are_forgotten():

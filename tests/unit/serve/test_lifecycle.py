@@ -8,9 +8,9 @@ import pytest
 
 from endpick.api import ConfigurationError, Parameters, PluginContext, Subscriptions
 from endpick.api.plugin import Plugin
+from endpick.engine.instances import StartRefused, start_instances, stop_instances
 from endpick.host.instance import Instance, scope_of
 from endpick.host.kinds import OnFault
-from endpick.serve.deployment import StartRefused, start_instances, stop_instances
 
 
 class Recording(Plugin):

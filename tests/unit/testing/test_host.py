@@ -171,10 +171,10 @@ def test_a_filter_that_fails_is_shown_as_the_reason(open_host):
 def test_explained_and_plain_decisions_are_the_same(open_host):
     from endpick.api.access import Access
     from endpick.api.state import CycleState
+    from endpick.engine.building import compile_plan
     from endpick.host.planning.plan import Plan
     from endpick.host.telemetry import NullTelemetry
     from endpick.scheduling.trace import Tracer
-    from endpick.serve.deployment import compile_plan
     from endpick.testing.factories import make_request
 
     host = open_host(TWO_SCORERS)

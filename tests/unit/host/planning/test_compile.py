@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from endpick.api import DataProducer, PluginContext
+from endpick.engine.building import build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
 from endpick.host.planning.plan import Plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.deployment import build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
 from unit.host.planning.planned import plan
 
 BODY = """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from endpick.api import PluginContext
+from endpick.engine.building import build_plan, carry_over
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
-from endpick.serve.deployment import build_plan, carry_over
 from unit.host.planning.planned import plan
 
 

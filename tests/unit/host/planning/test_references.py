@@ -20,10 +20,10 @@ from endpick.api import (
     Scorer,
 )
 from endpick.config import load_config
+from endpick.engine.building import build_plan, carry_over, compile_plan
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.deployment import build_plan, carry_over, compile_plan
 from endpick.testing.host import _offer, host_of
 from unit.host.planning.planned import Result
 

@@ -1,28 +1,21 @@
-"""Builds, binds and starts the instances of a plan; reuses unchanged ones."""
+"""Builds the instances of a plan and compiles them; reuses unchanged ones."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
-from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, SaturationDetector, ScoringState
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
-from endpick.api.errors import ConfigurationError
 from endpick.api.fleet import LearntState
-from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import Plugin
 from endpick.data.collection import Collection
 from endpick.data.polling import SourceBinding
-from endpick.data.table import EndpointTable
-from endpick.diagnostics import Code, Diagnostic, PluginReference, sort_diagnostics
+from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.flow_control.policies import bind_flow_control, checked_saturation
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
@@ -167,146 +160,6 @@ def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
     """The columns of the endpoint table, by name."""
     keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
     return tuple(keys[name] for name in sorted(keys))
-
-
-_log = logging.getLogger("endpick.serve")
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Shared by all deployments."""
-
-    services: HostServices
-    table: EndpointTable
-    telemetry: Telemetry
-    breaker: BreakerSettings = DEFAULT_SETTINGS
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """Started instances in plan order, and their pipeline; `fresh` ones were not carried over."""
-
-    plan: Plan
-    instances: Mapping[str, Instance]
-    fresh: tuple[Instance, ...]
-    pipeline: Pipeline
-
-
-async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
-    """Build and start a plan; reuses unchanged instances of `previous`. Raises StartRefused after stopping new instances."""
-    carried = {} if previous is None else carry_over(previous.plan, previous.instances, plan)
-    built = build_plan(plan, lambda planned: _context(planned, runtime, is_shared=plan.fleet is not None), carried, runtime.breaker)
-    if isinstance(built, tuple):
-        raise StartRefused(*built)
-    fresh = tuple(instance for instance in built.values() if instance.name not in carried)
-    await start_instances(fresh)
-    try:
-        pipeline = compile_plan(plan, built, runtime.telemetry)
-    except BaseException:
-        await stop_quietly(fresh)
-        raise
-    return Deployment(plan, built, fresh, pipeline)
-
-
-def _context(planned: PlannedInstance, runtime: Runtime, *, is_shared: bool) -> PluginContext:
-    return PluginContext(
-        random.Random(),  # noqa: S311 - routing needs no secrets
-        runtime.services.clock,
-        instance_logger(planned.loaded, planned.name),
-        CollectorRegistry(),
-        runtime.table.writer(scope_of(planned.name, planned.subscriptions)),
-        is_shared=is_shared,
-    )
-
-
-def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
-    """The instances that `new` does not use."""
-    kept = {id(instance.plugin) for instance in new.instances.values()}
-    return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
-
-
-def document_of(plan: Plan) -> Document:
-    """The configuration as written, for hook objects."""
-    data = plan.config.source.data
-    assert isinstance(data, Mapping), "only a mapping has a plan"
-    return data
-
-
-START_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 10.0
-
-
-async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-    """Start in order; after a failure, stop again and raise StartRefused."""
-    started: list[Instance] = []
-    for instance in instances:
-        try:
-            async with asyncio.timeout(timeout_seconds) as limit:
-                await instance.plugin.start()
-        except PLUGIN_ERRORS as error:
-            await stop_quietly(started)
-            raise StartRefused(_why_not_started(instance, error, timeout_seconds if limit.expired() else None)) from error
-        started.append(instance)
-
-
-async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-    """Stop in reverse order. Raises ExceptionGroup of `NotStoppedError`."""
-    errors: list[Exception] = []
-    for instance in reversed(tuple(instances)):
-        try:
-            async with asyncio.timeout(timeout_seconds) as limit:
-                await instance.plugin.stop()
-        except PLUGIN_ERRORS as error:
-            problem = TimeoutError(f"it did not stop within {timeout_seconds:g} s") if limit.expired() else error
-            errors.append(NotStoppedError.of(instance.origin, problem))
-    if errors:
-        raise ExceptionGroup("some plugins did not stop", errors)
-
-
-class NotStoppedError(Exception):
-    """An instance or a part of the data layer did not stop."""
-
-    @classmethod
-    def of(cls, name: str, error: BaseException) -> NotStoppedError:
-        """An error caused by `error`."""
-        made = cls(f"while stopping {name}: {describe_error(error)}")
-        made.__cause__ = error
-        return made
-
-
-async def stop_quietly(instances: Iterable[Instance]) -> None:
-    """Stop the instances of a refused configuration; logs failures."""
-    try:
-        await stop_instances(instances)
-    except ExceptionGroup as errors:
-        _log.error("instances of a refused configuration did not stop", exc_info=errors)
-
-
-def _why_not_started(instance: Instance, error: BaseException, timeout_seconds: float | None) -> Diagnostic:
-    if timeout_seconds is not None:
-        return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
-    if isinstance(error, ConfigurationError):
-        return instance_failed(Code.E0706, instance, f"cannot start: {error}", error.repair)
-    return instance_failed(Code.E0706, instance, f"failed to start: {describe_error(error)}")
-
-
-class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and place in the configuration
-    """A mistake that only starting can find, such as a port in use."""
-
-    def __init__(self, *diagnostics: Diagnostic) -> None:
-        super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
-        self.diagnostics: Sequence[Diagnostic] = diagnostics
-
-
-def instance_failed(code: Code, instance: Instance, problem: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic at the instance's place; further lines of `problem` become notes."""
-    plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
-    headline, *notes = (line.strip() for line in problem.splitlines())
-    message = f"'{instance.name}' {headline.removesuffix(':')}"
-    if instance.place is None:
-        return Diagnostic(code, message, help=help_line, notes=tuple(notes), plugin=plugin)
-    span, path = instance.place.key_span(()), instance.place.path
-    return Diagnostic(code, message, span, help=help_line, notes=tuple(notes), plugin=plugin, path=path)
 
 
 class DeciderProxy(DisaggregationDecider[Parameters]):

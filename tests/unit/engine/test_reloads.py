@@ -11,12 +11,10 @@ import pytest_asyncio
 from endpick.api import Endpoint
 from endpick.data.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
+from endpick.engine import picker, reloads
 from endpick.host.planning.plan import PlanOutcome
-from endpick.serve import active_plan
-from endpick.serve import deployment as deployment_module
-from endpick.serve.active_plan import WatchedFile
-from endpick.serve.deployment import deploy
-from unit.serve.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, planned
+from endpick.serve.watched_file import WatchedFile
+from unit.engine.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, planned
 
 
 @pytest_asyncio.fixture
@@ -33,7 +31,7 @@ async def test_a_veto_stands_even_if_a_fresh_instance_does_not_stop(process, cap
     assert STOPPED == {"vetoed": 1}
     assert "not on a Friday" in caplog.text
     assert ("did not stop" in caplog.text) == bool(stop)
-    await process.active.end()
+    await process.picker.stop()
     assert STOPPED == {"vetoed": 1, SERVING: 1}
 
 
@@ -43,7 +41,7 @@ async def test_an_instance_that_does_not_start_refuses_the_reload(process, start
     assert not await process.reload(planned("unwilling", start=start))
 
     assert process.serving == SERVING
-    await process.active.end()
+    await process.picker.stop()
     assert STOPPED == {SERVING: 1}
 
 
@@ -56,19 +54,19 @@ async def test_a_failing_replan_refuses_the_reload(process, caplog):
 
     assert "a reload failed: OSError: [Errno 28] No space left on device; the old configuration serves" in caplog.text
     assert process.serving == SERVING
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
 async def test_planning_that_does_not_end_refuses_the_reload(process, caplog, monkeypatch):
     may_end = threading.Event()
-    monkeypatch.setattr(active_plan, "PLANNING_SECONDS", 0.0)
+    monkeypatch.setattr(reloads, "PLANNING_SECONDS", 0.0)
 
     assert not await process.replan(lambda: PlanOutcome(planned("late") if may_end.wait(20) else None))
     assert "are not loaded within 0 s; the old configuration serves" in caplog.text
     may_end.set()
     assert process.serving == SERVING
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -77,7 +75,7 @@ async def test_every_mistake_of_a_refused_configuration_is_logged(process, caplo
 
     assert not await process.replan(lambda: PlanOutcome(None, mistakes))
     assert [f"mistake {number}" in caplog.text for number in range(3)] == [True] * 3
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -89,11 +87,11 @@ async def test_instances_hear_of_removed_endpoints_despite_faults(process, monke
         raise RuntimeError("fault")
 
     monkeypatch.setattr(RecordingScorer, "endpoint_removed", endpoint_removed, raising=False)
-    table = process.runtime.table
+    table = process.picker.table
     table.replace_all([Endpoint(f"e{number}", "10.0.0.1", number + 1) for number in range(3)])
     table.replace_all([])
     assert sorted(heard) == ["e0", "e1", "e2"]
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -103,7 +101,7 @@ async def test_a_failing_hook_object_refuses_the_reload(process, name):
 
     assert process.serving == SERVING
     assert {name: 1} == STOPPED
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio
@@ -113,7 +111,7 @@ async def test_the_end_during_a_reload_leaves_nothing_running(process):
     reloading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reloading
-    await process.active.end()
+    await process.picker.stop()
 
     assert STOPPED == {"endless": 1, SERVING: 1}
 
@@ -133,7 +131,7 @@ async def test_the_end_between_two_pipelines_stops_all_instances(process, monkey
     with pytest.raises(asyncio.CancelledError):
         await reloading
     monkeypatch.setattr(CollectionLoop, "stop", stop)
-    await process.active.end()
+    await process.picker.stop()
 
     assert STOPPED == {"second": 1, SERVING: 1}
 
@@ -142,7 +140,7 @@ async def test_the_end_between_two_pipelines_stops_all_instances(process, monkey
 async def test_draining_instances_are_stopped_at_the_end(process):
     assert await process.reload(planned("second"))
     assert not STOPPED
-    await process.active.end()
+    await process.picker.stop()
 
     assert STOPPED == {SERVING: 1, "second": 1}
 
@@ -152,7 +150,7 @@ async def test_instances_already_stopping_are_stopped_once():
     process = await Process.begun(planned(stop="slow"), finish_timeout_seconds=0)
     assert await process.reload(planned("second"))
     await Waiting.begun.wait()
-    await process.active.end()
+    await process.picker.stop()
 
     assert STOPPED == {SERVING: 1, "second": 1}
 
@@ -167,14 +165,14 @@ async def test_the_end_stops_every_instance_and_reports_failures(process, monkey
     stop = CollectionLoop.stop
     monkeypatch.setattr(CollectionLoop, "stop", failing)
     with pytest.raises(ExceptionGroup) as group:
-        await process.active.end()
+        await process.picker.stop()
 
     assert STOPPED == {SERVING: 1, "second": 1}
     assert [str(each) for each in group.value.exceptions] == [
         "while stopping the CollectionLoop: OSError: the table is on fire",
         "while stopping second (test.recording, tests 1.0): RuntimeError: cannot let go",
     ]
-    await stop(process.active._collection)
+    await stop(process.picker._collection)
 
 
 @pytest.mark.asyncio
@@ -182,12 +180,12 @@ async def test_instances_are_stopped_if_the_pipeline_cannot_be_made(process, mon
     def broken(*_):
         raise RuntimeError("cannot be bound")
 
-    monkeypatch.setattr(deployment_module, "compile_plan", broken)
+    monkeypatch.setattr(picker, "compile_plan", broken)
     with pytest.raises(RuntimeError, match="cannot be bound"):
-        await deploy(planned("second"), process.runtime, process.active.deployment)
+        await process.picker.prepare(planned("second"))
 
     assert STOPPED == {"second": 1}
-    await process.active.end()
+    await process.picker.stop()
 
 
 @pytest.mark.asyncio

@@ -9,21 +9,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from prometheus_client import CollectorRegistry
-
 from endpick.api import Parameters, ReloadRejected, Scorer, hookimpl
 from endpick.api.discovery import EndpointDiscovery
-from endpick.api.hooks import HostServices
 from endpick.config import load_config
-from endpick.data.collection import CollectionSettings
-from endpick.data.table import EndpointTable
+from endpick.engine.picker import Picker, PickerSettings
+from endpick.engine.reload_log import ReloadResult, Trigger
+from endpick.engine.reloads import Reloader
 from endpick.host.discovery import Candidate, discover
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
-from endpick.host.telemetry import NullTelemetry
-from endpick.serve.active_plan import ActivePlan, Reloader
-from endpick.serve.deployment import Runtime, declared_keys, deploy
-from endpick.serve.reload_log import ReloadResult, Trigger
 
 SERVING = "first"
 STOPPED: Counter[str] = Counter()
@@ -113,21 +107,19 @@ dataLayer: {{discovery: {{endpoints: {{pluginRef: test.ready}}}}}}
 
 
 class Process:
-    """An active plan and its surroundings."""
+    """A picker and its reloads."""
 
     def __init__(self, plan: Plan, finish_timeout_seconds: float) -> None:
         self.plan = plan
-        services = HostServices(time.monotonic, CollectorRegistry())
-        telemetry = NullTelemetry()
-        self.runtime = Runtime(services, EndpointTable(services.clock, declared_keys(plan), telemetry.undeclared_access), telemetry)
-        self.active = ActivePlan(self.runtime, CollectionSettings(), finish_timeout_seconds)
+        settings = PickerSettings(discovery_timeout_seconds=5, finish_timeout_seconds=finish_timeout_seconds)
+        self.picker = Picker(plan, settings, clock=time.monotonic)
 
     @classmethod
     async def begun(cls, plan: Plan, finish_timeout_seconds: float = 60.0) -> Process:
         STOPPED.clear()
         Waiting.begun = asyncio.Event()
         process = cls(plan, finish_timeout_seconds)
-        await process.active.begin(await deploy(plan, process.runtime), 5)
+        await process.picker.start()
         return process
 
     async def reload(self, plan: Plan) -> bool:
@@ -138,8 +130,8 @@ class Process:
         return entry.result is not ReloadResult.REFUSED
 
     def reloader(self, replan: Callable[[], PlanOutcome]) -> Reloader:
-        return Reloader(self.active, self.runtime, self.plan.hooks, replan)
+        return Reloader(self.picker, self.plan.hooks, replan)
 
     @property
     def serving(self) -> str:
-        return self.active.deployment.plan.instances[1].name
+        return self.picker.deployment.plan.instances[1].name

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.cli.outputs import DecisionOutput, FilterStep, ProfileRun, RemovedEndpoints, ScorerStep
-from endpick.cli.reasons import Flip, flips_of, reason_of, standing_of
+from endpick.engine.reasons import Flip, flips_of, reason_of, standing_of
 
 
 def a_run(
