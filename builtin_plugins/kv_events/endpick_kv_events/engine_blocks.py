@@ -14,7 +14,9 @@ from endpick_kv_events.messages import BlocksRemoved, BlocksStored, KvEvent
 
 FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 RECENT_BLOCKS = 32_768
+MAX_PLACES = 64  # tiers of cache groups, and excluded groups
 _DROPPED_SHARE = 16
+_MAX_CHILDREN = 64  # that complete a partial block differently
 
 
 @dataclass(slots=True)
@@ -76,7 +78,9 @@ class EngineBlocks:
 
     def clear(self) -> None:
         self._drop_to(0)
-        self._copies.clear()
+        self._keys.clear()  # a dictionary is searched through the places of what it lost
+        for copies in self._copies.values():
+            copies.clear()
 
     def disprove(self, keys: Iterable[int], since: int) -> int:
         """Forget blocks that the engine does not hold, unless stored after `since`; returns the count."""
@@ -89,8 +93,11 @@ class EngineBlocks:
     def _store(self, event: BlocksStored, model: str, applied: Applied) -> None:
         kind = event.cache_kind or "unknown"
         if event.cache_kind not in FULL_ATTENTION:
-            self._excluded[event.group] = event.cache_kind
+            if len(self._excluded) < MAX_PLACES or event.group in self._excluded:
+                self._excluded[event.group] = event.cache_kind
             applied.skipped_stores[kind, "cache-kind"] += 1
+        elif len(self._copies) >= MAX_PLACES and (event.tier, event.group) not in self._copies:
+            applied.skipped_stores[kind, "too-many-tiers"] += 1
         elif not len(event.tokens):
             known = [engine_hash for engine_hash in event.hashes if engine_hash in self._keys]
             if not known:
@@ -115,11 +122,12 @@ class EngineBlocks:
         chain = self._block_keys.chain(start.key, tokens, extras[: len(tokens) // ours])
         if chain:
             for engine_hash in start.hashes:
-                if engine_hash not in self._keys:
+                keys = self._keys.get(engine_hash)
+                if keys is None or len(keys) > theirs // ours + _MAX_CHILDREN or chain[0] in keys:
                     continue
-                self._assign(engine_hash, (*self._keys[engine_hash], chain[0]))
+                self._assign(engine_hash, (*keys, chain[0]))
                 if engine_hash in self._copies.get((event.tier, event.group), {}):
-                    self._index.add(self._slot, event.tier, self._keys[engine_hash])
+                    self._index.add(self._slot, event.tier, chain[:1])
         for position, (engine_hash, (begin, end)) in enumerate(zip(event.hashes, spans, strict=True)):
             self._assign(engine_hash, tuple(chain[begin // ours : -(-end // ours)]))
             full, rest = divmod(end, ours)

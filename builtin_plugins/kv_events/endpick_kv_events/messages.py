@@ -21,6 +21,8 @@ from endpick_kv_events.block_index import DEFAULT_TIER, Tokens
 
 _Hash: TypeAlias = int | bytes
 _64_BITS = 0xFFFFFFFFFFFFFFFF
+MAX_EXTRA_KEYS = 64  # of a block
+MAX_EXTRA_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ def _tier(medium: str | None) -> str:
 
 def _extras(keys: Sequence[Any], adapter: str) -> tuple[str, ...]:
     """Return media and salts, without the adapter's name, which vLLM repeats here."""
+    if len(keys) > MAX_EXTRA_KEYS:
+        raise ValueError(f"{len(keys)} extra keys of a block")
     return tuple(_extra(key) for key in keys if not (adapter and key == adapter))
 
 
@@ -186,9 +190,9 @@ def _extra(key: object) -> str:
     if isinstance(key, list):
         key = key[0] if key else None
     if isinstance(key, bytes):
-        return key.hex()
-    if not isinstance(key, str):
-        raise ValueError(f"extra key {key!r:.40} is not a string")  # noqa: TRY004 - counted with the decoder's own ValueErrors
+        key = key.hex()
+    if not isinstance(key, str) or len(key) > MAX_EXTRA_LENGTH:
+        raise ValueError(f"extra key {key!r:.40} is not a string, or too long")
     return key
 
 

@@ -10,8 +10,9 @@ from enum import Enum, StrEnum, auto
 from prometheus_client.metrics import Counter, Gauge
 from prometheus_client.registry import CollectorRegistry
 
+from endpick.api import LabelLimit
 from endpick.api.fast_metrics import Counts, Distributions
-from endpick_kv_events.engine_blocks import Applied, EngineBlocks
+from endpick_kv_events.engine_blocks import MAX_PLACES, Applied, EngineBlocks
 from endpick_kv_events.messages import Batch
 
 MAX_HELD = 10_000  # during a replay: as many as vLLM keeps
@@ -195,6 +196,7 @@ class KvMetrics:
         text = "Unix time of the last completed replay, in seconds."
         self.last_replay = Gauge(f"{_EVENTS}replay_last_completion_timestamp_seconds", text, _POD, registry=registry)
 
+        self._kind = LabelLimit(MAX_PLACES)  # publishers may send any
         skipped = ("cache_kind", "reason")
         self._skipped_stores = counter(f"{_EVENTS}stores_skipped_total", "Store events that were ignored.", *skipped)
         self._skipped_removals = counter(f"{_EVENTS}removals_skipped_total", "Removals of unknown blocks.", *skipped)
@@ -234,8 +236,8 @@ class KvMetrics:
         self._suppressed.inc(applied.suppressed)
         self._dropped.inc(applied.dropped)
         for metric, skipped in ((self._skipped_stores, applied.skipped_stores), (self._skipped_removals, applied.skipped_removals)):
-            for labels, count in skipped.items():
-                metric.labels(*labels).inc(count)
+            for (kind, reason), count in skipped.items():
+                metric.labels(self._kind(kind), reason).inc(count)
 
     def judged(self, pod: str, verdict: Verdict) -> None:
         self.messages.labels(pod).inc()

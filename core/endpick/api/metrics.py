@@ -11,6 +11,7 @@ from typing import NamedTuple
 _AFTER_NAME = (b"{", b" ", b"\t")
 _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
 _LABELS_END = re.compile(rb"[ \t,]*\}")
+_LONGEST_CACHED = 4096  # bytes of labels
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -18,27 +19,31 @@ class MetricSample(NamedTuple):
     """One line of a metrics page."""
 
     labels: Mapping[str, str]
+    """Label values by label name, read-only."""
     value: float
-    """As written; may be NaN or infinite."""
+    """The number as written; may be NaN or infinite."""
     timestamp_seconds: float | None
-    """None without a timestamp, as is usual."""
+    """Unix seconds; None without a timestamp, as is usual."""
 
 
 class MetricsPage:
     """The answer of a `/metrics` endpoint in Prometheus text format.
 
-    Metrics are parsed on demand, because a whole page takes 20 ms. Malformed lines are skipped.
+    The payload of `metrics-data-source`. Metrics are parsed on demand, because a whole page takes 20 ms. Malformed lines are skipped.
     """
 
     __slots__ = ("__weakref__", "_samples", "body")
 
     def __init__(self, body: bytes) -> None:
-        """`body`: UTF-8; invalid bytes become replacement characters."""
+        """Keep the page. `body` is UTF-8; invalid bytes become replacement characters."""
         self.body = body
         self._samples: dict[str, tuple[MetricSample, ...]] = {}
 
     def samples(self, name: str) -> Sequence[MetricSample]:
-        """Samples in page order. `name` is as on the page, with suffixes such as `_total` and `_sum`; no quoted (UTF-8) names."""
+        """Return all samples of a metric, in page order; empty if there are none.
+
+        `name` is as on the page, with suffixes such as `_total` and `_sum`. Quoted (UTF-8) names are not read. Results are kept.
+        """
         found = self._samples.get(name)
         if found is None:
             parsed = (_parse_sample(self.body, after) for after in self._ends_of(name.encode()))
@@ -46,11 +51,17 @@ class MetricsPage:
         return found
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
-        """The latest sample with at least these labels; the first among equals."""
+        """Return the latest sample with at least these labels; the first among equals, or None.
+
+        A sample without a timestamp counts as older than any sample with one.
+        """
         return max(self._matching(name, labels), key=_timestamp, default=None)
 
     def series(self, name: str, labels: Mapping[str, str] | None = None) -> Sequence[MetricSample]:
-        """The latest sample of each series with at least these labels; the first among equals."""
+        """Return the latest sample of each series with at least these labels.
+
+        A series is a combination of label values. Among equal timestamps the first sample counts.
+        """
         samples = self._matching(name, labels)
         if len(samples) < 2:
             return samples
@@ -67,12 +78,14 @@ class MetricsPage:
 
     def _ends_of(self, name: bytes) -> Iterator[int]:
         body, size = self.body, len(name)
-        at = body.find(name) if name else -1
+        line, at = 0, body.find(name) if name else -1
         while at >= 0:
             after = at + size
-            if body[after : after + 1] in _AFTER_NAME and not body[body.rfind(b"\n", 0, at) + 1 : at].strip(b" \t"):
+            start = max(body.rfind(b"\n", line, at) + 1, line)
+            if body[after : after + 1] in _AFTER_NAME and not body[start:at].strip(b" \t"):
                 yield after
-            at = body.find(name, after)
+            line = body.find(b"\n", after)  # no name later in this line can begin it
+            at = -1 if line < 0 else body.find(name, line)
 
 
 def _timestamp(sample: MetricSample) -> float:
@@ -87,9 +100,9 @@ def _parse_sample(body: bytes, after: int) -> MetricSample | None:
     brace = body.find(b"{", after, end)
     if brace >= 0 and not body[after:brace].strip():
         value_at = body.find(b"}", brace, end) + 1
-        known = _labels_of_block(body[brace:value_at]) if value_at else None
+        known = _labels_of_block(body[brace:value_at]) if 0 < value_at <= brace + _LONGEST_CACHED else None
         if known is None:  # perhaps a brace within a label's value
-            known, value_at = _read_labels(body[:end], brace)
+            known, value_at = _read_labels(body, brace, end)
             if known is None:
                 return None
         labels = known
@@ -107,21 +120,21 @@ def _parse_sample(body: bytes, after: int) -> MetricSample | None:
 @lru_cache(maxsize=1024)
 def _labels_of_block(block: bytes) -> Mapping[str, str] | None:
     """Cached: labels repeat in every scrape, and take most of the time."""
-    labels, end = _read_labels(block, 0)
+    labels, end = _read_labels(block, 0, len(block))
     return labels if end == len(block) else None
 
 
-def _read_labels(text: bytes, at: int) -> tuple[Mapping[str, str] | None, int]:
-    """Labels in the braces at `at`, and their end; None if malformed."""
+def _read_labels(text: bytes, at: int, stop: int) -> tuple[Mapping[str, str] | None, int]:
+    """Labels in the braces at `at`, and their end, `stop` at most; None if malformed."""
     labels: dict[str, str] = {}
     at += 1
-    while label := _LABEL.match(text, at):
+    while label := _LABEL.match(text, at, stop):
         name, value = label[1].decode(), label[2].decode(errors="replace")
         if name in labels:
             return None, at
         labels[name] = _unescaped(value) if "\\" in value else value
         at = label.end()
-    end = _LABELS_END.match(text, at)
+    end = _LABELS_END.match(text, at, stop)
     return (MappingProxyType(labels), end.end()) if end else (None, at)
 
 
@@ -141,21 +154,21 @@ MAX_LABEL_BYTES = 128
 
 
 def as_label(text: str) -> str:
-    """Cut to 128 bytes of valid UTF-8."""
+    """Cut a text to 128 bytes of valid UTF-8, for use as a label value."""
     if text.isascii():
         return text[:MAX_LABEL_BYTES]
     return text[:MAX_LABEL_BYTES].encode("utf-8", "replace")[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
 
 
 class LabelLimit:
-    """Bounds a label that clients choose: later values become `other`."""
+    """Bounds the number of values of a label that clients choose, such as a model name."""
 
     def __init__(self, maximum: int = MAX_LABEL_VALUES) -> None:
         self._maximum = maximum
         self._seen: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """The value, cut to 128 bytes, or `other`."""
+        """Return the value, cut to 128 bytes; `other` if it is new and the maximum is reached."""
         value = as_label(value)
         if value in self._seen:
             return value

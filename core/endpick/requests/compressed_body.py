@@ -106,7 +106,11 @@ class CompressedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
-        decoder, left, more = self._decoder, chunk, bool(chunk)
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            self._feed(chunk[start : start + _PIECE_BYTES])  # each step copies what it leaves
+
+    def _feed(self, left: bytes) -> None:
+        decoder, more = self._decoder, True
         try:
             while more and decoder is not None:
                 out, left, more = decoder.step(left)

@@ -15,6 +15,7 @@ import httptools
 from endpick.api import ConfigurationError, Unavailable
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
+MAX_HEAD_BYTES = 512 * 1024  # between two pieces of a page
 _READ_BYTES = 256 * 1024
 
 
@@ -105,6 +106,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _reset(self) -> None:
         self._chunks: list[bytes] = []
         self._size = 0
+        self._head_bytes = 0
         self._encoding = b""
         self._ends_with_connection = True
 
@@ -134,6 +136,10 @@ class _Connection(asyncio.BufferedProtocol):
         elif self.state is not _State.ANSWERING:
             self.abort()
             return
+        self._head_bytes += nbytes
+        if self._head_bytes > MAX_HEAD_BYTES:  # httptools copies all of a header for each part of it
+            self._fail(_BadAnswerError("the head is too long"))
+            return
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -156,6 +162,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._encoding = value.lower()
 
     def on_body(self, chunk: bytes) -> None:
+        self._head_bytes = 0
         self._size += len(chunk)
         if self._size > self._max_bytes:
             self._fail(_BadAnswerError(f"the page is longer than {self._max_bytes / 2**20:.6g} MiB"))

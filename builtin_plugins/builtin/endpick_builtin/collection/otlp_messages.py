@@ -16,6 +16,7 @@ from endpick.api import MetricsPage
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+_LONGEST_NAME = 1024  # written once per point
 
 
 class MalformedExport(ValueError):  # noqa: N818 - the sender's error, as the OTLP specification names it
@@ -52,6 +53,8 @@ def _page_of(resource: ResourceMetrics) -> ResourcePage:
 
 
 def _lines_of(metric: Metric) -> Iterator[str]:
+    if len(metric.name) > _LONGEST_NAME:
+        return
     for numbers in (metric.gauge.data_points, metric.sum.data_points):
         for number in numbers:
             if _has_value(number.flags):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, FailFast, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
 from endpick.api import (
@@ -165,7 +165,7 @@ class _Entry(BaseModel):
 
 
 class _Answer(BaseModel):
-    data: list[_Entry]
+    data: Annotated[list[_Entry], FailFast()]
 
 
 class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):

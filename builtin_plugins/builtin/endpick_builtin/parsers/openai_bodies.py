@@ -241,7 +241,7 @@ def field_of(name: str, body: bytes) -> JSONValue:
         return None
     try:
         value: JSONValue = _decode_first(body[begin:].decode("utf-8", "replace"))[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value
 

@@ -7,7 +7,7 @@ will have prefilled all of them. A first token that arrives early or late moves 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 import numpy as np
@@ -60,7 +60,7 @@ class LatencyModel:
         self._slot_of: dict[str, int] = {}
         self._free: list[int] = []
         self._lives: list[int] = []
-        self._queues: list[deque[Prefill]] = []
+        self._queues: list[OrderedDict[Prefill, None]] = []  # a dictionary is searched through the places of what it lost
         self._pool_seconds, self._pool_tokens = _START_SECONDS, _START_TOKENS
         self._pool_output_seconds, self._pool_output_tokens = _START_OUTPUT_SECONDS, _START_OUTPUT_TOKENS
         self._mean_work = 0.1  # seconds of prefill of a request
@@ -101,7 +101,7 @@ class LatencyModel:
             size = len(self._queues)
             more = max(size, 16)
             self._bind(np.concatenate([self._state, np.zeros((_FIELDS, more))], axis=1))
-            self._queues += [deque() for _ in range(more)]
+            self._queues += [OrderedDict() for _ in range(more)]
             self._lives += [0] * more
             self._free = list(range(size + more - 1, size - 1, -1))
         slot = self._slot_of[name] = self._free.pop()
@@ -173,8 +173,8 @@ class LatencyModel:
             return
         for slot, length in zip(slots.tolist(), waiting.tolist(), strict=True):
             queue = self._queues[slot]
-            while len(queue) > length + 1 and not queue[0].streams and now - queue[0].sent_at > _HIDDEN_SECONDS:
-                self.first_token(queue[0], now)
+            while len(queue) > length + 1 and not (head := next(iter(queue))).streams and now - head.sent_at > _HIDDEN_SECONDS:
+                self.first_token(head, now)
 
     def costs(self, slots: RowArray, missing: FloatArray, now: float) -> tuple[FloatArray, FloatArray]:
         """Return the cost of a request in seconds at each slot, and the part until its first token.
@@ -206,7 +206,7 @@ class LatencyModel:
         self._clock[slot] = clock
         prefill.due = clock - float(self._shift[slot])
         queue = self._queues[slot]
-        queue.append(prefill)
+        queue[prefill] = None
         self._queued[slot] += 1.0
         if len(queue) == 1:
             self._head_due[slot] = clock
@@ -282,17 +282,14 @@ class LatencyModel:
     def _dequeue(self, prefill: Prefill, late: float, now: float) -> None:
         slot = prefill.slot
         queue = self._queues[slot]
-        if queue[0] is prefill:
-            queue.popleft()
-        else:
-            queue.remove(prefill)
+        del queue[prefill]
         self._leave(prefill)
         self._queued[slot] -= 1.0
         self._changed_at[slot] = now
         if queue:
             self._clock[slot] += late
             self._shift[slot] += late
-            self._head_due[slot] = queue[0].due + self._shift[slot]
+            self._head_due[slot] = next(iter(queue)).due + self._shift[slot]
         else:
             self._clock[slot], self._shift[slot], self._head_due[slot] = now, 0.0, math.inf
 

@@ -205,9 +205,14 @@ class _RemoteLoad:
 
     def update(self, origin: str, is_all: bool, loads: _Loads) -> Collection[str]:
         """Replace a picker's load (`is_all`) or part of it; returns the endpoints that may have changed."""
-        known = self._by_origin.get(origin, {})
-        self._by_origin[origin] = {name: load for name, load in (loads if is_all else known | loads).items() if load[0]}
-        return known.keys() | loads.keys()
+        gone = self._by_origin.pop(origin, {}) if is_all else {}
+        known = self._by_origin.setdefault(origin, {})
+        for name, load in loads.items():
+            if load[0]:
+                known[name] = load
+            else:
+                known.pop(name, None)
+        return gone.keys() | loads.keys()
 
     def drop(self, origin: str) -> Collection[str]:
         return self._by_origin.pop(origin, {}).keys()

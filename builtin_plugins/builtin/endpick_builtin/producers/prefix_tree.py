@@ -14,6 +14,7 @@ from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES
 ALL_SLOTS: Final = -1
 _MANY: Final = 12
 _NO_LIMIT: Final = 1 << 62  # blocks
+MAX_RESTORED_BYTES: Final = 1 << 25  # prompts together; a branch counts as one more block
 
 
 class EndpointSlots:
@@ -293,14 +294,23 @@ class PrefixTree:
         return branches, insertions
 
     def restore(self, name: str, branches: list[tuple[int, bytes]], insertions: list[tuple[int, int]]) -> None:
-        """Insert the result of `snapshot`, if the endpoint has a slot."""
-        prompts, lengths = [b""], [0]
+        """Insert the result of `snapshot`, if the endpoint has a slot; of very many prompts, the newest."""
+        sizes = [0]
         for parent, blocks in branches:
-            prompts.append(prompts[parent] + blocks)
-            lengths.append(len(blocks))
-        for number, held in insertions:
-            prompt = prompts[number]
-            self.insert(name, prompt[: len(prompt) - lengths[number] + held * FINGERPRINT_BYTES], _NO_LIMIT)
+            sizes.append(sizes[parent] + len(blocks) + FINGERPRINT_BYTES)
+        first, left = len(insertions), MAX_RESTORED_BYTES
+        while first and left >= sizes[insertions[first - 1][0]]:
+            first -= 1
+            left -= sizes[insertions[first][0]]
+        for number, held in insertions[first:]:
+            path: list[bytes] = []
+            at = number
+            while at > 0:
+                parent, blocks = branches[at - 1]
+                path.append(blocks if path else blocks[: held * FINGERPRINT_BYTES])
+                at = parent
+            path.reverse()
+            self.insert(name, b"".join(path), _NO_LIMIT)
 
     def remove(self, name: str) -> None:
         slot = self._slots.release(name)

@@ -78,6 +78,7 @@ VIDEO_FPS = "x-llm-d-video-fps"
 VIDEO_DURATION = "x-llm-d-video-duration-seconds"
 VIDEO_RESOLUTION = "x-llm-d-video-resolution"
 _MAX_NUMBER = 1e9
+_LONGEST_NUMBER = 32
 
 
 class Resolution(Parameters):
@@ -214,7 +215,7 @@ class EstimateParameters(Parameters):
 
 def _positive(text: str | None) -> float | None:
     try:
-        number = float(text) if text else 0.0
+        number = float(text) if text and len(text) <= _LONGEST_NUMBER else 0.0
     except ValueError:
         return None
     return min(number, _MAX_NUMBER) if math.isfinite(number) and number > 0 else None

@@ -31,6 +31,7 @@ from endpick_builtin.producers.token_estimate import EstimateParameters, estimat
 
 COMPLETIONS = "/v1/completions/render"
 CHAT = "/v1/chat/completions/render"
+_LONGEST_IDENTIFIER = 1024  # hashed with every block of the media
 _CHAT_FIELDS = (
     "messages",
     "tools",
@@ -109,10 +110,16 @@ def _places(features: object, tokens: int) -> tuple[MediaPlace, ...]:
             for modality in Modality
             for identifier, place in zip(hashes.get(modality.value) or (), placeholders.get(modality.value) or (), strict=False)
         ]
-        fitting = [place for place in places if place.offset >= 0 and 0 < place.length <= tokens - place.offset]
+        fitting = [place for place in places if 0 < place.length <= tokens - place.offset and len(place.identifier) <= _LONGEST_IDENTIFIER]
     except (AttributeError, KeyError, TypeError):
         return ()
-    return tuple(sorted(fitting, key=lambda place: place.offset))
+    found: list[MediaPlace] = []
+    end = 0
+    for place in sorted(fitting, key=lambda place: place.offset):
+        if place.offset >= end:
+            found.append(place)
+            end = place.offset + place.length
+    return tuple(found)
 
 
 DEFAULT_URL = "http://localhost:8000"

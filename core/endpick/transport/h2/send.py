@@ -198,7 +198,7 @@ class Outbox:
             while pending and size < room:
                 piece = pending[0][: room - size]
                 if len(piece) == len(pending[0]):
-                    del pending[0]
+                    pending.popleft()
                 else:
                     pending[0] = pending[0][len(piece) :]
                 self._frames.append(piece)

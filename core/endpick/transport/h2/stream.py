@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import IntEnum
 from struct import Struct
 from typing import Any, Final
@@ -194,7 +195,7 @@ class Stream:
         self.send_window = send_window
         self.content_left: int | None = None  # left of `content-length`
         self.assembler: MessageAssembler | None = None  # set while a message is incomplete
-        self.pending: list[memoryview] = []
+        self.pending: deque[memoryview] = deque()
         self.pending_bytes = 0
         self.trailers: bytes | None = None  # sent once `pending` is empty
         self.refusal: tuple[bytes, bytes] | None = None  # sent at the end of a request that is not gRPC
