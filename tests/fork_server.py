@@ -24,7 +24,7 @@ IMPORTED = (
     "endpick.cli.validate",
     "endpick.cli.plan",
     "endpick.cli.serve",
-    "endpick.cli.serve_settings",
+    "endpick.cli.serve_options",
     "endpick.cli.validate",
     "endpick.host.planning.planner",
     "endpick.cli.new",

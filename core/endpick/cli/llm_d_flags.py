@@ -5,37 +5,18 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+from endpick.cli.options import GO_BOOLEAN, POSITIVE_DURATION, QUANTITY
+
 GIVEN = "endpick.given"
 """Key in `ctx.meta` for the given flags: their values as text by flag name."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-class GoBoolean(click.ParamType[bool]):
-    """Accepts Go's boolean literals."""
-
-    name = "boolean"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Parse, or fail with exit code 2."""
-        if isinstance(value, bool):
-            return value
-        if value in _TRUE:
-            return True
-        if value not in _FALSE:
-            self.fail(f"'{value}' is not a boolean; write true or false", param, ctx)
-        return False
-
-
-GO_BOOLEAN = GoBoolean()
 
 
 class GoCommand(click.Command):
@@ -43,7 +24,7 @@ class GoCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Rewrite the arguments into click's syntax; `ctx.meta[GIVEN]` keeps the given flags."""
-        options = {name: option for option in self.get_params(ctx) if isinstance(option, click.Option) for name in _long_names(option)}
+        options = options_of(self.get_params(ctx))
         rewritten: list[str] = []
         given: dict[str, str] = {}
         remaining = iter(args)
@@ -60,7 +41,7 @@ class GoCommand(click.Command):
                 if options[known].is_flag:
                     rewritten.append(f"--{known}{equals}{value}")
                     continue
-                setting = value if equals else "true" if isinstance(options[known].type, GoBoolean) else next(remaining, None)
+                setting = value if equals else "true" if options[known].type is GO_BOOLEAN else next(remaining, None)
                 rewritten.append(f"--{known}" if setting is None else f"--{known}={setting}")
                 given[known] = setting or ""
         ctx.meta[GIVEN] = given
@@ -84,9 +65,9 @@ def removed_flags() -> dict[str, str]:
     return {row.name: row.successor for row in upstream_names() if row.kind == "flag" and row.state is State.REMOVED}
 
 
-def options_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command by each of their names, without dashes."""
-    return {name: option for option in command.params if isinstance(option, click.Option) for name in _long_names(option)}
+def options_of(parameters: Iterable[click.Parameter]) -> dict[str, click.Option]:
+    """The options of a command by their names, without dashes."""
+    return {name.lstrip("-"): option for option in parameters if isinstance(option, click.Option) for name in option.opts}
 
 
 def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str | None:
@@ -96,88 +77,10 @@ def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str 
     return f"there is {', '.join(likely)}" if likely else None
 
 
-def _long_names(option: click.Option) -> Iterator[str]:
-    return (name.lstrip("-") for name in option.opts)
-
-
 def known_name(name: str, options: Mapping[str, click.Option]) -> str | None:
     """The flag of this name; older documents write `--configFile` for `--config-file`."""
     kebab = _HUMP.sub("-", name).lower()
     return name if name in options else kebab if kebab in options else None
-
-
-class Duration(click.ParamType[float]):
-    """A duration such as `50ms` or `1m30s`, converted to seconds."""
-
-    name = "duration"
-
-    def __init__(self, *, positive: bool = False) -> None:
-        """`positive` refuses zero."""
-        self._positive = positive
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse, or fail with exit code 2."""
-        from endpick.api.plugin import A_DURATION, parse_duration
-
-        if isinstance(value, float):
-            return value
-        try:
-            seconds = parse_duration(str(value))
-        except ValueError:
-            self.fail(f"'{value}' is not {A_DURATION}", param, ctx)
-        if seconds < 0 or (self._positive and not seconds):
-            self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
-        return seconds
-
-
-_BYTES = re.compile(r"(?<=[0-9kKMGTPEi])B$")
-
-
-def _without_unit(text: str) -> str:
-    """`10MiB` as a Kubernetes quantity; K means 1000, like k."""
-    plain = _BYTES.sub("", text.strip())
-    return f"{plain[:-1]}k" if plain.endswith("K") else plain
-
-
-class FeatureGates(click.ParamType[tuple[str, ...]]):
-    """Gates such as `flowControl,other=false`."""
-
-    name = "gates"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Parse, or fail with exit code 2."""
-        from endpick.config.gates import parse_gates
-
-        try:
-            return value if isinstance(value, tuple) else parse_gates(str(value))
-        except ValueError as problem:
-            self.fail(str(problem), param, ctx)
-
-
-class Quantity(click.ParamType[int]):
-    """A size such as `16Mi`, `1k`, `16MiB` or `25MB`, converted to a whole number of at least 1."""
-
-    name = "quantity"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse, or fail with exit code 2."""
-        from endpick.config.units import parse_quantity
-
-        if isinstance(value, int):
-            return value
-        try:
-            quantity = parse_quantity(_without_unit(str(value)))
-        except ValueError:
-            self.fail(f"'{value}' is not a quantity; write for example 16Mi or 500k", param, ctx)
-        if quantity < 1:
-            self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
-        return quantity
-
-
-DURATION = Duration()
-POSITIVE_DURATION = Duration(positive=True)
-QUANTITY = Quantity()
-FEATURE_GATES = FeatureGates()
 
 
 class Effect(enum.StrEnum):
@@ -211,6 +114,8 @@ class LlmDFlag:
 
 
 _WITH_POOL = "used by the discovery that reads Kubernetes"
+_EVERY_REPLICA = f"{_WITH_POOL}; without it every replica serves"
+_ALWAYS_ON = "always on; NOT_SERVING while endpick is not ready, when llm-d reports SERVING"
 _OVER_HTTP = "latencies are predicted by the server at PREDICTION_SERVER_URL"
 _OWN_LOG = "endpick always logs ISO 8601 times"
 
@@ -230,33 +135,15 @@ FLAGS = (
     LlmDFlag("endpoint-selector", "string", "", Effect.KUBERNETES, _WITH_POOL),
     LlmDFlag("endpoint-target-ports", "ints", "", Effect.KUBERNETES, _WITH_POOL),
     LlmDFlag(
-        "fairness-id-metric-label-limit",
-        "int",
-        "1000",
-        Effect.NONE,
-        "--metrics-max-combinations limits models and fairness ids together",
+        "fairness-id-metric-label-limit", "int", "1000", Effect.NONE, "--metrics-max-combinations limits models and fairness ids together"
     ),
     LlmDFlag("feature-gates", "string", note="overrides `featureGates` of the configuration"),
     LlmDFlag("grpc-health-port", "int", "9003"),
     LlmDFlag("grpc-max-recv-msg-size", "quantity", "4Mi", note="64Mi by default"),
     LlmDFlag("grpc-max-send-msg-size", "quantity", "", Effect.NONE, "replies are split into chunks of 62 kB and have no other limit"),
     LlmDFlag("grpc-port", "int", "9002"),
-    LlmDFlag(
-        "ha-enable-leader-election",
-        "bool",
-        "false",
-        Effect.KUBERNETES,
-        "used by the discovery that reads Kubernetes; without it every replica serves",
-        ("false",),
-    ),
-    LlmDFlag(
-        "health-checking",
-        "bool",
-        "false",
-        Effect.NONE,
-        "always on; NOT_SERVING while endpick is not ready, when llm-d reports SERVING",
-        ("true",),
-    ),
+    LlmDFlag("ha-enable-leader-election", "bool", "false", Effect.KUBERNETES, _EVERY_REPLICA, ("false",)),
+    LlmDFlag("health-checking", "bool", "false", Effect.NONE, _ALWAYS_ON, ("true",)),
     LlmDFlag("metrics-cert-dir", "string"),
     LlmDFlag("metrics-client-ca-file", "string"),
     LlmDFlag(
@@ -264,13 +151,7 @@ FLAGS = (
     ),
     LlmDFlag("metrics-port", "int", "9090"),
     LlmDFlag("metrics-staleness-threshold", "duration", "2s"),
-    LlmDFlag(
-        "plugin-state-staleness-threshold",
-        "duration",
-        "5m",
-        Effect.NONE,
-        "the state of a request ends with its stream",
-    ),
+    LlmDFlag("plugin-state-staleness-threshold", "duration", "5m", Effect.NONE, "the state of a request ends with its stream"),
     LlmDFlag("pool-group", "string", "inference.networking.k8s.io", Effect.KUBERNETES, _WITH_POOL),
     LlmDFlag("pool-name", "string", "", note="a label of metrics; required if discovery reads Kubernetes"),
     LlmDFlag("pool-namespace", "string", "", Effect.KUBERNETES, _WITH_POOL),
@@ -298,13 +179,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 )
 """Environment variables that llm-d reads and endpick does not. Both read NAMESPACE and POD_NAME."""
 
-_TYPES: Mapping[str, click.ParamType[Any]] = {
-    "bool": GO_BOOLEAN,
-    "duration": POSITIVE_DURATION,
-    "quantity": QUANTITY,
-    "int": click.INT,
-    "string": click.STRING,
-}
+_TYPES: dict[str, Any] = {"bool": GO_BOOLEAN, "duration": POSITIVE_DURATION, "quantity": QUANTITY, "int": int, "string": str}
 
 
 def unused_options() -> list[click.Parameter]:

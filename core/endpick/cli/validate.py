@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import click
-from typing_extensions import Unpack
 
 from endpick.api import PluginContext
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, print_diagnostics, read
 from endpick.cli.llm_d_flags import GoCommand
-from endpick.cli.serve import FEATURE_GATES_OPTION, GROUPS
-from endpick.cli.serve_settings import PoolOptions, pool_of
+from endpick.cli.options import takes
+from endpick.cli.serve_options import FeatureGates, PoolOptions, pool_of
 from endpick.config import LoadedConfig
 from endpick.diagnostics import (
     Diagnostic,
@@ -28,11 +28,18 @@ from endpick.diagnostics import (
     sort_diagnostics,
     wants_colour,
 )
+from endpick.engine.building import build_plan
 from endpick.host.discovery import Candidate, discover, discover_hook_objects
-from endpick.host.environment import FILE_NAME, check_lock, load_lock, lock_of
+from endpick.host.environment import FILE_NAME, LockDocument, check_lock, load_lock, lock_of
 from endpick.host.planning.planner import check_statically, make_plan
 from endpick.host.planning.pool import NO_POOL, PoolSettings, discovery_by_flags
-from endpick.serve.deployment import build_plan
+
+
+@dataclass(frozen=True)
+class _ServeOptions(PoolOptions):
+    """The options of `serve` that decide what is valid."""
+
+    feature_gates: FeatureGates = ()
 
 
 @click.command("validate", cls=GoCommand, short_help="Find every mistake in a configuration.")
@@ -41,21 +48,21 @@ from endpick.serve.deployment import build_plan
 @click.option("--static", is_flag=True, help="Run no third-party code; parameters of third-party plugins are not checked.")
 @ENDPOINTS_OPTION
 @click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
+@takes(_ServeOptions)
 def validate(
     configs: tuple[str, ...],
     strict: bool,
     static: bool,
     endpoints_file: Path | None,
     output: Literal["text", "json", "github"],
-    feature_gates: tuple[str, ...],
-    **flags: Unpack[PoolOptions],
+    options: _ServeOptions,
 ) -> None:
     """Find every mistake in each CONFIG; `-` reads standard input. Give the flags that `serve` gets, so that they are checked, too.
 
     Exit code 0: no errors; 3: a configuration is wrong or cannot be read; 4: only a plugin is missing, broken or incompatible.
     """
-    installed, pool = discover(), pool_of(flags)
-    documents = [read(config, feature_gates) for config in configs]
+    installed, pool = discover(), pool_of(options)
+    documents = [read(config, options.feature_gates) for config in configs]
     judged = [(loaded, _judge(loaded, installed, static, endpoints_file, pool)) for loaded in documents]
     found = [diagnostic for _, diagnostics in judged for diagnostic in diagnostics]
     match output:
@@ -107,7 +114,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-validate.params += [*GROUPS["Kubernetes"], FEATURE_GATES_OPTION]
+OUTPUTS = {"lock": LockDocument}
 
 
 @click.command("lock")

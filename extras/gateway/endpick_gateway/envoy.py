@@ -21,7 +21,7 @@ import aiohttp
 import orjson
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.serve.deployment import StartRefused
+from endpick.engine.instances import StartRefused
 
 OPTIONS = ("--disable-hot-restart", "--log-level", "warning")
 

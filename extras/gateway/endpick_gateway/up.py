@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
+from endpick.engine.instances import StartRefused
 from endpick.host.planning.plan import Plan, PlanOutcome
-from endpick.serve.deployment import StartRefused
 from endpick.serve.eds import EdsFile
 from endpick.serve.main import run
 from endpick.serve.settings import Control, ServeSettings

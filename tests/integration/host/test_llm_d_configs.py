@@ -14,10 +14,10 @@ from endpick.config.load import documents_of
 from endpick.config.model import ALPHA_VERSIONS
 from endpick.data.table import EndpointTable
 from endpick.diagnostics import has_errors
+from endpick.engine.building import build_plan, compile_collection, compile_plan, declared_keys
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.deployment import build_plan, compile_collection, compile_plan, declared_keys
 from endpick_lab.compare import path_of
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))

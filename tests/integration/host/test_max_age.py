@@ -6,10 +6,10 @@ import pytest
 
 from endpick.api import WAITING_QUEUE_SIZE, PluginContext
 from endpick.config import load_config
+from endpick.engine.building import build_plan, carry_over
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
-from endpick.serve.deployment import build_plan, carry_over
 
 CONFIG = """
 apiVersion: endpick/v1alpha1

@@ -9,10 +9,10 @@ import pytest
 
 from endpick.api import PluginContext
 from endpick.config import load_config
+from endpick.engine.building import build_plan, compile_plan
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import NullTelemetry
-from endpick.serve.deployment import build_plan, compile_plan
 from integration.host.test_llm_d_quirks import codes, planned, profile
 
 SAMPLES = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data")) / "epp-configs-2026-10"

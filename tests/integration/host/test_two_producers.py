@@ -8,11 +8,11 @@ from endpick.api import DataKey, DataProducer, PluginContext, Scope, Scorer
 from endpick.api.data import Subscriptions
 from endpick.config import load_config
 from endpick.diagnostics import Code
+from endpick.engine.building import build_plan, compile_collection
 from endpick.host.discovery import discover
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 from endpick.host.planning.subscriptions import Participant, resolve_subscriptions
-from endpick.serve.deployment import build_plan, compile_collection
 
 
 def planned(*plugins: str, more: str = "") -> Plan:

@@ -11,7 +11,7 @@ import pytest
 
 from endpick.cli.llm_d_flags import FLAGS
 from endpick.cli.serve import command
-from endpick.cli.serve_settings import pool_of
+from endpick.cli.serve_options import ServeOptions, pool_of
 from endpick.config import load_config
 from endpick.host.discovery import discover
 from endpick.host.planning.planner import make_plan
@@ -172,7 +172,7 @@ def test_chart_without_a_pool_selects_pods_by_label():
     items = helm_template(merged(merged(NEEDED, more), picker(replicas=2)))
     assert {item["kind"] for item in items} == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service"}
     (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
-    options = command.make_context("serve", list(container["args"])).params
+    options = ServeOptions(**command.make_context("serve", list(container["args"])).params)
     assert (pool_of(options).selector, pool_of(options).target_ports) == ("app=vllm", (1, 2))
     rules = only(items, "Role")["rules"]
     assert [rule["resources"] for rule in rules] == [["pods"], ["leases"], ["leases"]]
@@ -192,15 +192,15 @@ def test_endpick_accepts_the_rendered_chart(case):
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["endpick", "serve"]
-    options = command.make_context("serve", list(container["args"])).params
+    options = ServeOptions(**command.make_context("serve", list(container["args"])).params)
     port = values["router"]["epp"].get("extProcPort", 9002)
-    assert (options["pool_name"], options["pool_namespace"], options["grpc_port"]) == ("chat", "models", port)
+    assert (options.pool_name, options.pool_namespace, options.grpc_port) == ("chat", "models", port)
 
     labels = pod["metadata"]["labels"].items()
     leads = {"endpick.dev/leader": "chat-epp"}
     assert service["spec"]["selector"] == {"inferencepool": "chat-epp", **leads}
-    assert (leads.items() <= labels) != options["ha_enable_leader_election"], "of several Pods, the leader puts it on its own"
-    assert options["ha_leader_label"] == ("endpick.dev/leader=chat-epp" if options["ha_enable_leader_election"] else "")
+    assert (leads.items() <= labels) != options.ha_enable_leader_election, "of several Pods, the leader puts it on its own"
+    assert options.ha_leader_label == ("endpick.dev/leader=chat-epp" if options.ha_enable_leader_election else "")
     assert not leads.items() & deployment["spec"]["selector"]["matchLabels"].items()
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels
     reference = pool["spec"].get("endpointPickerRef") or pool["spec"]["extensionRef"]
@@ -213,20 +213,20 @@ def test_endpick_accepts_the_rendered_chart(case):
 
     config_map = next(item for item in items if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "chat-epp")
     mounted = {f"/config/{name}": text for name, text in config_map["data"].items()}
-    outcome = make_plan(load_config(text=mounted[options["config_file"]], name="chart"), discover(), pool=pool_of(options))
+    outcome = make_plan(load_config(text=mounted[options.config_file], name="chart"), discover(), pool=pool_of(options))
     assert outcome.plan is not None, outcome.diagnostics
     assert outcome.plan.discovery == "kubernetes-discovery"
 
     role = only(items, "Role")
     verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"] if resource != "leases"}
     assert set(verbs) == {"pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"}
-    assert verbs.pop("pods") == ["list", "watch", *(["patch"] if options["ha_enable_leader_election"] else [])]
+    assert verbs.pop("pods") == ["list", "watch", *(["patch"] if options.ha_enable_leader_election else [])]
     assert all(each == ["list", "watch"] for each in verbs.values())
     leases = [(rule["verbs"], rule.get("resourceNames")) for rule in role["rules"] if "leases" in rule["resources"]]
     named = [lease_name("models", "chat", "")]
-    assert leases == ([(["create"], None), (["list", "watch", "update"], named)] if options["ha_enable_leader_election"] else [])
-    assert options["ha_enable_leader_election"] == (case == "two replicas")
-    assert (options["workers"], options["state_url"]) == ((4, "valkey://valkey:6379/0") if case == "two that share" else (1, ""))
+    assert leases == ([(["create"], None), (["list", "watch", "update"], named)] if options.ha_enable_leader_election else [])
+    assert options.ha_enable_leader_election == (case == "two replicas")
+    assert (options.workers, options.state_url) == ((4, "valkey://valkey:6379/0") if case == "two that share" else (1, ""))
 
 
 def test_all_options_render():
@@ -305,17 +305,17 @@ def test_endpick_accepts_the_kustomization(folder, replicas):
     items = kustomized(folder)
     deployment = only(items, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    options = command.make_context("serve", list(container["args"])).params
+    options = ServeOptions(**command.make_context("serve", list(container["args"])).params)
     assert container["command"] == ["endpick", "serve"]
     assert deployment["spec"]["replicas"] == replicas
-    assert options["ha_enable_leader_election"] == (replicas > 1)
-    assert options["pool_name"] == only(items, "InferencePool")["metadata"]["name"]
+    assert options.ha_enable_leader_election == (replicas > 1)
+    assert options.pool_name == only(items, "InferencePool")["metadata"]["name"]
     roles = [item["metadata"]["name"] for item in items if item["kind"] == "Role"]
     assert len(roles) == replicas
     key, value = "endpick.dev/leader", "endpick"
     assert only(items, "Service")["spec"]["selector"][key] == value
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert (labels.get(key, ""), options["ha_leader_label"]) == ((value, "") if replicas == 1 else ("", f"{key}={value}"))
+    assert (labels.get(key, ""), options.ha_leader_label) == ((value, "") if replicas == 1 else ("", f"{key}={value}"))
 
 
 def test_image_takes_the_arguments_of_llm_d():

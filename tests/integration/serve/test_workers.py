@@ -114,7 +114,7 @@ async def test_workers_share_a_port_and_what_they_learn(workers, folder):
     assert (await workers.page("/nothing"))[0] == 404
     assert await workers.page("/metrics?worker=2") == (404, "there is no worker '2', only 0 to 1\n")
     health = await asyncio.to_thread(ask_serving, f"http://127.0.0.1:{workers.picker.metrics_port}")
-    assert (health.ready, health.remarks) == (True, ())
+    assert (health.ready, health.remarks) == (True, [])
 
     (folder / "config.yaml").write_text(CONFIG.replace("prefix-cache-scorer", "queue-scorer"))
     workers.picker.reload()

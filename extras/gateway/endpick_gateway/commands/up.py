@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 from urllib.parse import urlsplit
 
 import click
 
+from endpick.cli.options import Option, Port, Value, takes
 from endpick.diagnostics import Code, Diagnostic, ExitCode
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from endpick.serve.settings import ServeSettings
     from endpick_gateway.up import UpSettings
 
-_FILE = click.Path(path_type=Path)
-_PORT = click.IntRange(0, 65535)
-_MAX_PORT = 65535
 _PRINTED_PICKER_PORT, _PRINTED_EDS_FILE = 9002, Path("/run/endpick/endpoints.json")  # as in the examples
 
 
@@ -52,31 +50,45 @@ def server_of(url: str) -> Server:
     return Server(parts.hostname, port)
 
 
-def _servers(_context: click.Context, _parameter: click.Parameter, urls: Sequence[str]) -> tuple[Server, ...]:
-    servers = []
-    for url in urls:
-        try:
-            servers.append(server_of(url))
-        except ValueError:
-            raise click.BadParameter(f"'{url}' is not the URL of a model server; write it like http://gpu-1:8000") from None
-    return tuple(servers)
+def _server(url: str) -> Server:
+    try:
+        return server_of(url)
+    except ValueError:
+        raise ValueError(f"'{url}' is not the URL of a model server; write it like http://gpu-1:8000") from None
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """The command line."""
+
+    config: str | None = None  # the argument
+    servers: Annotated[
+        tuple[Server, ...], Value("url", _server), Option("A model server: http://gpu-1:8000. Repeat.", "server", multiple=True)
+    ] = ()
+    endpoints_file: Annotated[Path | None, Option("File with the model servers. Watched.", "endpoints")] = None
+    simulate: Annotated[int, click.IntRange(0, 64), Option("Start this many simulated model servers.")] = 0
+    host: Annotated[str, Option("Address to listen on. Default: every interface.")] = ""
+    port: Annotated[Port, Option("Port for clients; 0 for any free port.")] = 8080
+    metrics_port: Annotated[Port, Option("Port of /metrics, /healthz and the admin API.")] = 9090
+    tls_certificate: Annotated[Path | None, Option("PEM certificate for clients. Default: plain text.")] = None
+    tls_key: Annotated[Path | None, Option("PEM key of the certificate.")] = None
+    emit_endpoint_scores: Annotated[bool, Option("Write the score of each candidate to the access log.")] = False
+    print_envoy: Annotated[bool, Option("Print Envoy's configuration, and start nothing.")] = False
+    envoy_config: Annotated[Path | None, Option("Run Envoy with this changed output of --print-envoy; its listeners stay as they are.")] = (
+        None
+    )
+    log_format: Annotated[Literal["auto", "text", "json"], Option("auto is text on a terminal, else JSON.")] = "auto"
+
+    @property
+    def certificate(self) -> tuple[Path, Path] | None:
+        """The absolute paths of certificate and key."""
+        return None if self.tls_certificate is None or self.tls_key is None else (self.tls_certificate.absolute(), self.tls_key.absolute())
 
 
 @click.command("up", context_settings={"show_default": True})
 @click.argument("config", required=False)
-@click.option("--server", "servers", multiple=True, callback=_servers, metavar="URL", help="A model server: http://gpu-1:8000. Repeat.")
-@click.option("--endpoints", "endpoints_file", type=_FILE, help="File with the model servers. Watched.")
-@click.option("--simulate", type=click.IntRange(0, 64), default=0, help="Start this many simulated model servers.")
-@click.option("--host", default="", help="Address to listen on. Default: every interface.")
-@click.option("--port", type=_PORT, default=8080, help="Port for clients; 0 for any free port.")
-@click.option("--metrics-port", type=_PORT, default=9090, help="Port of /metrics, /healthz and the admin API.")
-@click.option("--tls-certificate", type=_FILE, help="PEM certificate for clients. Default: plain text.")
-@click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
-@click.option("--emit-endpoint-scores", is_flag=True, help="Write the score of each candidate to the access log.")
-@click.option("--print-envoy", is_flag=True, help="Print Envoy's configuration, and start nothing.")
-@click.option("--envoy-config", type=_FILE, help="Run Envoy with this changed output of --print-envoy; its listeners stay as they are.")
-@click.option("--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", help="auto is text on a terminal, else JSON.")
-def command(config: str | None, **options: Any) -> None:  # noqa: ANN401 - click gives each option its type
+@takes(UpOptions)
+def command(options: UpOptions) -> None:
     """Run a gateway: an OpenAI-compatible port that sends each request to the best model server.
 
     The servers come from --server, --endpoints or the discovery that CONFIG names. CONFIG is an EndpointPickerConfig file; without one,
@@ -85,19 +97,19 @@ def command(config: str | None, **options: Any) -> None:  # noqa: ANN401 - click
 
     Exit code 3: the configuration is wrong. 4: a plugin is missing or broken. 5: Envoy, a port or the discovery failed.
     """
-    if (options["tls_certificate"] is None) != (options["tls_key"] is None):
+    if (options.tls_certificate is None) != (options.tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key belong together")
-    if options["print_envoy"]:
+    if options.print_envoy:
         _print_envoy(options)
         return
-    loaded = _load(config)
+    loaded = _load(options.config)
     _check_sources(loaded, options)
     from endpick.serve.logs import configure_logging
 
-    stop_logging = configure_logging("info", options["log_format"])
+    stop_logging = configure_logging("info", options.log_format)
     try:
-        with TemporaryDirectory(prefix="endpick-up-") as folder, simulated(options["simulate"]) as servers:
-            sys.exit(_run(config, loaded, options, Path(folder), servers))
+        with TemporaryDirectory(prefix="endpick-up-") as folder, simulated(options.simulate) as servers:
+            sys.exit(_run(loaded, options, Path(folder), servers))
     finally:
         stop_logging()
 
@@ -113,13 +125,14 @@ def _load(config: str | None) -> LoadedConfig:
     return load_config(text=files("endpick_gateway").joinpath("default.yaml").read_bytes(), name="<default of up>")
 
 
-def _check_sources(loaded: LoadedConfig, options: Mapping[str, Any]) -> None:
-    given = [name for name in ("servers", "endpoints_file", "simulate") if options[name]]
+def _check_sources(loaded: LoadedConfig, options: UpOptions) -> None:
+    listed = bool(options.servers or options.simulate)
+    given = listed or options.endpoints_file is not None
     layer = None if loaded.config is None else loaded.config.data_layer
     named = None if layer is None else layer.discovery_ref
     if named is not None and given:
         raise click.UsageError(f"{loaded.path} names the discovery '{named[0]}'; remove it, or --server, --endpoints and --simulate")
-    if "endpoints_file" in given and len(given) > 1:
+    if listed and options.endpoints_file is not None:
         raise click.UsageError("--endpoints is for all model servers; name them there, or with --server")
     if named is None and not given and not loaded.has_errors:
         raise click.UsageError(
@@ -128,14 +141,14 @@ def _check_sources(loaded: LoadedConfig, options: Mapping[str, Any]) -> None:
         )
 
 
-def _run(config: str | None, loaded: LoadedConfig, options: Mapping[str, Any], folder: Path, simulated_servers: Sequence[Server]) -> int:
+def _run(loaded: LoadedConfig, options: UpOptions, folder: Path, simulated_servers: Sequence[Server]) -> int:
     from endpick.cli.serve import run_plan
     from endpick.host.discovery import discover
     from endpick.host.planning.planner import make_plan
     from endpick_gateway.up import serve_gateway
 
-    servers = (*options["servers"], *simulated_servers)
-    endpoints_file = options["endpoints_file"]
+    servers = (*options.servers, *simulated_servers)
+    endpoints_file = options.endpoints_file
     if servers:
         endpoints_file = folder / "servers.json"
         endpoints_file.write_bytes(_endpoints(servers))
@@ -146,12 +159,12 @@ def _run(config: str | None, loaded: LoadedConfig, options: Mapping[str, Any], f
         return type(outcome)(outcome.plan, tuple(one for one in outcome.diagnostics if one.code is not Code.W0507))
 
     def serve(plan: Plan) -> None:
-        serve_gateway(plan, _serve_settings(config, options), lambda: plan_of(_load(config)), _up_settings(options, folder))
+        serve_gateway(plan, _serve_settings(options), lambda: plan_of(_load(options.config)), _up_settings(options, folder))
 
     return run_plan(loaded, plan_of(loaded), serve)
 
 
-def _serve_settings(config: str | None, options: Mapping[str, Any]) -> ServeSettings:
+def _serve_settings(options: UpOptions) -> ServeSettings:
     from endpick.serve.decisions import RecordSettings
     from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
     from endpick.transport.listener import ListenSettings
@@ -159,16 +172,16 @@ def _serve_settings(config: str | None, options: Mapping[str, Any]) -> ServeSett
     return ServeSettings(
         ext_proc=ListenSettings("127.0.0.1", 0),
         health=ListenSettings("127.0.0.1", 0, limits=HEALTH_LIMITS),
-        metrics_host=options["host"],
-        metrics_port=options["metrics_port"],
-        emits_scores=options["emit_endpoint_scores"],
+        metrics_host=options.host,
+        metrics_port=options.metrics_port,
+        emits_scores=options.emit_endpoint_scores,
         records=RecordSettings(sampling_ratio=1.0),
-        config_file=None if config in (None, "-") else Path(config),
+        config_file=None if options.config in (None, "-") else Path(options.config),
     )
 
 
-def _up_settings(options: Mapping[str, Any], folder: Path) -> UpSettings:
-    from endpick.serve.deployment import StartRefused
+def _up_settings(options: UpOptions, folder: Path) -> UpSettings:
+    from endpick.engine.instances import StartRefused
     from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
     from endpick_gateway.up import UpSettings
 
@@ -176,14 +189,8 @@ def _up_settings(options: Mapping[str, Any], folder: Path) -> UpSettings:
         envoy = find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as missing:
         raise StartRefused(Diagnostic(Code.E0809, str(missing), help=missing.help)) from missing
-    own_config = None if options["envoy_config"] is None else _own_config(options["envoy_config"])
-    return UpSettings(envoy, folder, options["host"], options["port"], _certificate(options), own_config)
-
-
-def _certificate(options: Mapping[str, Any]) -> tuple[Path, Path] | None:
-    if options["tls_certificate"] is None:
-        return None
-    return options["tls_certificate"].absolute(), options["tls_key"].absolute()
+    own_config = None if options.envoy_config is None else _own_config(options.envoy_config)
+    return UpSettings(envoy, folder, options.host, options.port, options.certificate, own_config)
 
 
 def _own_config(path: Path) -> Mapping[str, object]:
@@ -200,14 +207,14 @@ def _own_config(path: Path) -> Mapping[str, object]:
     return document
 
 
-def _print_envoy(options: Mapping[str, Any]) -> None:
+def _print_envoy(options: UpOptions) -> None:
     from ruamel.yaml import YAML
 
     from endpick_gateway.envoy_config import bootstrap
     from endpick_gateway.up import UpSettings
 
-    up = UpSettings(Path(), Path(), options["host"], options["port"], _certificate(options))
-    settings = up.envoy_settings(_PRINTED_PICKER_PORT, _PRINTED_EDS_FILE, logs_scores=options["emit_endpoint_scores"])
+    up = UpSettings(Path(), Path(), options.host, options.port, options.certificate)
+    settings = up.envoy_settings(_PRINTED_PICKER_PORT, _PRINTED_EDS_FILE, logs_scores=options.emit_endpoint_scores)
     writer = YAML()
     writer.width = 140
     writer.dump(bootstrap(settings), sys.stdout)

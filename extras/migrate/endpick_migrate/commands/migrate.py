@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from endpick.cli.console import STANDARD_INPUT, print_diagnostics
-from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, GoBoolean, known_name, options_of, removed_flags
+from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, known_name, options_of, removed_flags
+from endpick.cli.options import GO_BOOLEAN
 from endpick.diagnostics import Diagnostic, ExitCode, did_you_mean
 from endpick_migrate.sources import Input, MigrationError, Start, config_map, containers_of, inference_service, word
 from endpick_migrate.values import starts_of_values
@@ -168,7 +169,7 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     from endpick.cli.serve import command as serve
     from endpick.config.upstream import State, find_name
 
-    options = options_of(serve)
+    options = options_of(serve.params)
     flags: dict[str, str] = {}
     wrong: list[str] = []
     remaining = iter(arguments)
@@ -177,7 +178,7 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         known = known_name(name, options) if given.startswith("-") else None
         upstream = find_name("flag", name)
         if known is not None:
-            alone = isinstance(options[known].type, GoBoolean)
+            alone = options[known].type is GO_BOOLEAN
             flags[known] = value if equals else "true" if alone else next(remaining, "")
         elif upstream is not None and upstream.state is State.REMOVED:
             wrong.append(f"llm-d has removed --{name}: {upstream.advice}")
