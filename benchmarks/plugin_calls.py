@@ -30,7 +30,7 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 
 KINDS = (
     Admitter,

@@ -87,7 +87,7 @@ class CollectionLoop:
             if isinstance(plugin, PollingPoolSource | PoolSource):
                 self._pool_sources.append((plugin, dispatcher))
         self._notify = [
-            PayloadDispatcher(binding, table, telemetry).bind_notify(binding.source.plugin)
+            PayloadDispatcher(binding, table, telemetry).bind_notify()
             for binding in collection.bindings
             if binding.collectors and isinstance(binding.source.plugin, EndpointEventSource)
         ]

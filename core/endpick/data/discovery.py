@@ -12,10 +12,11 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
-from endpick.data.tasks import Backoff, cancel_all, is_being_cancelled
+from endpick.data.tasks import Backoff, cancel_all
+from endpick.host.awaiting import is_being_cancelled
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.instance import Instance
-from endpick.host.kinds import ExtensionPoint
+from endpick.host.methods import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 
 _NOT_IN_AN_ADDRESS = re.compile(r"[^\x21-\x7e]|,")  # commas separate addresses in a header

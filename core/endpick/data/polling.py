@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeVar
 
 from endpick.api.access import Access
-from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSource, PollingPoolSource, PollingSource
+from endpick.api.datalayer import EndpointEvent, PollingPoolSource, PollingSource
 from endpick.api.endpoint import Endpoint
 from endpick.api.fleet import LearntState
 from endpick.api.plugin import Parameters
 from endpick.data.table import EndpointTable
-from endpick.data.tasks import LONGEST_DELAY_SECONDS, is_being_cancelled
-from endpick.host.boundary import Fault, Step
-from endpick.host.failures import PLUGIN_ERRORS
+from endpick.data.tasks import LONGEST_DELAY_SECONDS
+from endpick.host.awaiting import is_being_cancelled
+from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
-from endpick.host.kinds import ExtensionPoint
+from endpick.host.methods import COLLECT, NOTIFY, POLL, POLL_POOL, Method
 from endpick.host.telemetry import Telemetry
 
-_CANCEL_GRACE_SECONDS = 1.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,6 @@ class SourceBinding:
     source: Instance
     collectors: tuple[Instance, ...]
     needed: frozenset[str] = frozenset()
-
-
-class Failure(NamedTuple):
-    """A source or collector error; no `Fault`: one endpoint must not open the circuit."""
-
-    problem: BaseException | str
 
 
 class PayloadDispatcher:
@@ -54,7 +48,7 @@ class PayloadDispatcher:
         self._table = table
         self._telemetry = telemetry
         self._access = Access(None, telemetry.undeclared_access)
-        self._collectors = tuple(self._step(_collect_method(instance), instance) for instance in binding.collectors)
+        self._collectors = tuple(bind(instance, COLLECT, telemetry) for instance in binding.collectors)
 
     def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
         """Pass a payload, if any, to the collectors.
@@ -65,40 +59,31 @@ class PayloadDispatcher:
             return
         for step in self._collectors:
             answer = step.run(self._access, payload, self._table.writer(step.instance.scope, endpoint, since))
-            if isinstance(answer, Failure):
-                self._telemetry.collect_error(self.source, step.instance, endpoint.name if endpoint else "", answer.problem)
+            if isinstance(answer, Fault) and answer.uncounted is not None:
+                self._telemetry.collect_error(self.source, step.instance, endpoint.name if endpoint else "", answer.uncounted)
         for delivered in self._table.on_delivered:
             delivered()
 
-    def bind_poll(self, poll: Callable[..., Awaitable[object]], timeout_seconds: float) -> Callable[..., Awaitable[object]]:
-        """A function that polls once and returns a payload, `Failure` or `Fault`."""
+    async def poll(self, step: Step[object], timeout_seconds: float, *arguments: object) -> object:
+        """Poll once; returns a payload or a `Fault`."""
+        return await step.run_async(self._access, timeout_seconds, *arguments)
 
-        async def call(*arguments: object) -> object:
-            try:
-                async with asyncio.timeout(timeout_seconds) as deadline:
-                    return await poll(*arguments)
-            except asyncio.CancelledError:
-                if is_being_cancelled():
-                    raise
-                return Failure("cancelled itself")
-            except PLUGIN_ERRORS as error:
-                return Failure(f"no answer within {timeout_seconds:g} s" if deadline.expired() else error)
-
-        step = Step(call, self.source, ExtensionPoint.COLLECTION, self._telemetry)
-        return lambda *arguments: step.run_async(self._access, timeout_seconds + _CANCEL_GRACE_SECONDS, *arguments)
-
-    def bind_notify(self, source: EndpointEventSource[Parameters, object]) -> Callable[[EndpointEvent], None]:
+    def bind_notify(self) -> Callable[[EndpointEvent], None]:
         """The callback for endpoint events."""
-        step = self._step(source.notify, self.source)
+        step = bind(self.source, NOTIFY, self._telemetry)
 
         def notify(event: EndpointEvent) -> None:
             answer = step.run(self._access, event)
-            if isinstance(answer, Failure):
-                self.failed(event.endpoint.name, answer.problem)
-            elif not isinstance(answer, Fault):
+            if isinstance(answer, Fault):
+                self.failed(event.endpoint.name, answer)
+            else:
                 self.deliver(answer, event.endpoint)
 
         return notify
+
+    def step(self, method: Method[T]) -> Step[T]:
+        """A step of the source."""
+        return bind(self.source, method, self._telemetry)
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
         """A stream's `publish`; it ignores endpoints that left."""
@@ -114,24 +99,11 @@ class PayloadDispatcher:
         """Deliver a pool-wide payload."""
         self.deliver(payload, None)
 
-    def failed(self, endpoint: str, problem: BaseException | str) -> None:
-        """Count a poll error; `endpoint` is "" for a pool-wide source."""
-        self._telemetry.poll_error(self.source, endpoint, problem)
-
-    def _step(self, method: Callable[..., object], instance: Instance) -> Step:
-        def call(*arguments: object) -> object:
-            try:
-                return method(*arguments)
-            except PLUGIN_ERRORS as error:
-                return Failure(error)
-
-        return Step(call, instance, ExtensionPoint.COLLECTION, self._telemetry)
-
-
-def _collect_method(instance: Instance) -> Callable[..., object]:
-    if not isinstance(instance.plugin, DataCollector):
-        raise TypeError(f"{instance.origin} is not a data collector")
-    return instance.plugin.collect
+    def failed(self, endpoint: str, problem: Fault | BaseException | str) -> None:
+        """Count a poll error, unless the boundary did; `endpoint` is "" for a pool-wide source."""
+        found = problem.uncounted if isinstance(problem, Fault) else problem
+        if found is not None:
+            self._telemetry.poll_error(self.source, endpoint, found)
 
 
 SHORTEST_INTERVAL_SECONDS = 0.05
@@ -236,7 +208,7 @@ class PolledSource:
         idle = min(idle_seconds, tolerated_age_seconds / _POLLS_WHILE_FRESH) if can_idle else 0.0
         self._idle_seconds = max(idle, self.interval_seconds)
         self._dispatcher = dispatcher
-        self._poll_once = dispatcher.bind_poll(plugin.poll, plugin.timeout_seconds)
+        self._step, self._timeout_seconds = dispatcher.step(POLL), plugin.timeout_seconds
         self._table = table
         self._counts = counts
 
@@ -269,11 +241,10 @@ class PolledSource:
     async def poll(self, endpoint: Endpoint, schedule: PollSchedule) -> None:
         """Poll once; deliver the payload or count the error."""
         since = self._table.clock()
-        payload = await self._poll_once(endpoint)
-        if isinstance(payload, Failure | Fault):
+        payload = await self._dispatcher.poll(self._step, self._timeout_seconds, endpoint)
+        if isinstance(payload, Fault):
             schedule.failed()
-            if isinstance(payload, Failure):
-                self._dispatcher.failed(endpoint.name, payload.problem)
+            self._dispatcher.failed(endpoint.name, payload)
             return
         schedule.answered(payload)
         self._dispatcher.deliver(payload, endpoint, since)
@@ -307,15 +278,14 @@ async def poll_pool(source: PollingPoolSource[Parameters, object], dispatcher: P
     """Poll until cancelled."""
     loop = asyncio.get_running_loop()
     interval = max(source.interval_seconds, SHORTEST_INTERVAL_SECONDS)
-    poll = dispatcher.bind_poll(source.poll_pool, source.timeout_seconds)
+    step = dispatcher.step(POLL_POOL)
     failures = 0
     while not is_being_cancelled():
         started = loop.time()
-        payload = await poll()
-        if isinstance(payload, Failure | Fault):
+        payload = await dispatcher.poll(step, source.timeout_seconds)
+        if isinstance(payload, Fault):
             failures += 1
-            if isinstance(payload, Failure):
-                dispatcher.failed("", payload.problem)
+            dispatcher.failed("", payload)
         else:
             failures = 0
             dispatcher.publish_pool(payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+from endpick.host.awaiting import is_being_cancelled
 from endpick.host.failures import PLUGIN_ERRORS
 
 FIRST_DELAY_SECONDS = 0.5
@@ -24,12 +25,6 @@ class Backoff:
         delay = self._next
         self._next = min(delay * 2, LONGEST_DELAY_SECONDS)
         return delay
-
-
-def is_being_cancelled() -> bool:
-    """False if a library raised a stray CancelledError."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, SaturationDetector, ScoringState
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
@@ -21,6 +19,7 @@ from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
+from endpick.host.methods import DISAGGREGATE, SATURATION
 from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.telemetry import Telemetry
@@ -165,11 +164,11 @@ def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
 class DeciderProxy(DisaggregationDecider[Parameters]):
     """Calls a decider on behalf of the plugin whose parameters name it."""
 
-    _step: Step
+    _step: Step[bool]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
         """Bind the decider; done when a plan is compiled."""
-        self._step = bind(instance, DisaggregationDecider, "disaggregate", telemetry)
+        self._step = bind(instance, DISAGGREGATE, telemetry)
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         """The decider's answer; False if it fails and its `onFault` is to skip.
@@ -181,22 +180,21 @@ class DeciderProxy(DisaggregationDecider[Parameters]):
         caller = access.scope
         answer = self._step.run(access, request, endpoint, state)
         access.scope = caller
-        if isinstance(answer, bool | np.bool_):
+        if not isinstance(answer, Fault):
             return bool(answer)
-        fault = answer if isinstance(answer, Fault) else self._step.fault(f"answered {type(answer).__name__}, not a bool")
-        if fault.refuses:
-            raise FaultOfAnother(fault)
+        if answer.refuses:
+            raise FaultOfAnother(answer)
         return False
 
 
 class DetectorProxy(SaturationDetector[Parameters]):
     """Calls a saturation detector on behalf of the plugin whose parameters name it."""
 
-    _step: Step
+    _step: Step[float]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
         """Bind the detector; done when a plan is compiled."""
-        self._step = bind(instance, SaturationDetector, "saturation", telemetry)
+        self._step = bind(instance, SATURATION, telemetry)
 
     def saturation(self, endpoints: Endpoints) -> float:
         """The detector's answer; after a fault 0, or 1 if its `onFault` refuses requests."""

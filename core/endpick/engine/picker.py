@@ -20,8 +20,8 @@ from endpick.api.data import AnyKey
 from endpick.api.datalayer import DataCollector, DataSource
 from endpick.api.discovery import EndpointDiscovery, MetricsAccess
 from endpick.api.errors import ConfigurationError
-from endpick.api.hooks import Document
-from endpick.api.plugin import Plugin, PluginContext
+from endpick.api.hooks import HostView
+from endpick.api.plugin import PluginContext
 from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.data.discovery import DiscoveryTask
 from endpick.data.polling import PollCounts, SourceBinding
@@ -31,10 +31,10 @@ from endpick.engine.building import build_plan, carry_over, compile_collection, 
 from endpick.engine.instances import NotStoppedError, StartRefused, instance_failed, start_instances, stop_instances, stop_quietly
 from endpick.fleet.link import FleetLink
 from endpick.flow_control.controller import NullReport, Report
-from endpick.host.boundary import Step
+from endpick.host.boundary import bind_wanted
 from endpick.host.breaker import BreakerSettings
 from endpick.host.instance import Instance, instance_logger, scope_of
-from endpick.host.kinds import ExtensionPoint
+from endpick.host.methods import ENDPOINT_REMOVED
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.planning.pool import missing_discovery
 from endpick.host.telemetry import NullTelemetry, Telemetry
@@ -85,11 +85,11 @@ def asks_others(instance: Instance) -> bool:
     return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _DATA_LAYER)
 
 
-def document_of(plan: Plan) -> Document:
-    """The configuration as written, for hook objects."""
-    data = plan.config.source.data
+def view_of(deployment: Deployment) -> HostView:
+    """The deployment as hook objects see it."""
+    data = deployment.plan.config.source.data
     assert isinstance(data, Mapping), "only a mapping has a plan"
-    return data
+    return HostView(data, {name: instance.plugin for name, instance in deployment.instances.items()})
 
 
 class Picker:
@@ -339,9 +339,8 @@ class Picker:
 
     def _endpoint_removed(self, name: str) -> None:
         for instance in self.instances():
-            if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
-                # Settles: also called while the instance's circuit is open.
-                step = Step(instance.plugin.endpoint_removed, instance, ExtensionPoint.ENDPOINT_REMOVED, self._telemetry, settles=True)
+            step = bind_wanted(instance, ENDPOINT_REMOVED, self._telemetry)
+            if step is not None:
                 step.run(self._access_outside_requests, name)
 
 

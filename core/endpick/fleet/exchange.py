@@ -13,9 +13,9 @@ import msgspec
 from endpick.api.access import Access
 from endpick.api.fleet import LearntState
 from endpick.fleet.columns import COLUMNS, SharedColumns
-from endpick.host.boundary import Fault, Step
+from endpick.host.boundary import Fault, bind
 from endpick.host.instance import Instance
-from endpick.host.kinds import ExtensionPoint
+from endpick.host.methods import APPLY, DRAIN_DELTAS, ORIGIN_GONE, RESTORE, SNAPSHOT
 from endpick.host.telemetry import Telemetry, Throttle
 
 _log = logging.getLogger("endpick.fleet")
@@ -66,13 +66,11 @@ class _Part:
         state = instance.plugin
         assert isinstance(state, LearntState)
 
-        def step(call: Callable[..., object]) -> Step:
-            return Step(call, instance, ExtensionPoint.EXCHANGE, telemetry, settles=True)
-
         self.plugin = instance.plugin
-        self._snapshot, self._next = step(lambda: iter(state.snapshot())), step(lambda parts: next(parts, None))
-        self.restore, self.drain = step(state.restore), step(state.drain_deltas)
-        self.apply, self.gone = step(state.apply), step(state.origin_gone)
+        snapshot = bind(instance, SNAPSHOT, telemetry)
+        self._snapshot, self._next = snapshot.calling(lambda: iter(state.snapshot())), snapshot.calling(lambda parts: next(parts, None))
+        self.restore, self.drain = bind(instance, RESTORE, telemetry), bind(instance, DRAIN_DELTAS, telemetry)
+        self.apply, self.gone = bind(instance, APPLY, telemetry), bind(instance, ORIGIN_GONE, telemetry)
 
     def snapshot(self, access: Access) -> Iterator[bytes]:
         """The parts of its snapshot."""

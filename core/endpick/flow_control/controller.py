@@ -22,7 +22,6 @@ from endpick.flow_control.policies import (
     PoolSaturation,
     Reading,
     checked_ceilings,
-    checked_evictable,
     checked_key,
 )
 from endpick.flow_control.queues import BandQueue, Bands, Entry, FlowQueue, Outcome, WaitEnd, outcome_of
@@ -151,7 +150,7 @@ class Reclaimer:
     def connected(self, flight: Flight) -> None:
         """See `Flight`."""
         is_evictable, sort_key = self._policies.is_evictable, self._policies.sort_key
-        if flight.state is FlightState.BARRED and checked_evictable(is_evictable, is_evictable.run(self._access, flight.dispatched)):
+        if flight.state is FlightState.BARRED and is_evictable.run(self._access, flight.dispatched) is True:
             flight.place = checked_key(sort_key, sort_key.run(self._access, flight.dispatched)), flight.place[1]
             flight.state = FlightState.EVICTABLE
             insort(self._evictable, flight, key=_place)
@@ -214,7 +213,7 @@ class FlowController:
     """The queues. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
 
     def __init__(
-        self, rules: BoundFlowControl, detector: Step, pool: Pool, access: Access, clock: Callable[[], float], report: Report
+        self, rules: BoundFlowControl, detector: Step[float], pool: Pool, access: Access, clock: Callable[[], float], report: Report
     ) -> None:
         self._pool = pool
         self._access = access
@@ -326,7 +325,7 @@ class FlowController:
         self._is_shut_down = True
         return self.end_all(WaitEnd.SHUT_DOWN)
 
-    def reconfigure(self, rules: BoundFlowControl, detector: Step) -> None:
+    def reconfigure(self, rules: BoundFlowControl, detector: Step[float]) -> None:
         """Refuse the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, isnan
 from numbers import Real
 from typing import Protocol
 
@@ -14,10 +14,11 @@ import numpy as np
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint, Generation
 from endpick.api.endpoints import BoolArray, Endpoints
-from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, SortKey, UsageLimitPolicy
+from endpick.api.flow_control import SortKey
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.host.boundary import Fault, Step, bind, bind_wanted
 from endpick.host.instance import Instance
+from endpick.host.methods import CEILINGS, CHOOSE, DISPATCHED, EVICTION_SORT_KEY, FLOW_CHANGED, IS_EVICTABLE, SORT_KEY
 from endpick.host.planning.plan import BandSettings, FlowControlSettings
 from endpick.host.telemetry import Telemetry
 
@@ -28,9 +29,9 @@ _LAST: SortKey = (inf,)  # after a fault
 class BoundFairness:
     """None for methods that are not overridden."""
 
-    choose: Step
-    flow_changed: Step | None
-    dispatched: Step | None
+    choose: Step[object]
+    flow_changed: Step[object] | None
+    dispatched: Step[object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class BandRules:
     max_bytes: int
     max_requests: int
     fairness: BoundFairness
-    ordering: Step
+    ordering: Step[SortKey]
     ttl_seconds: float
 
     def orders_as(self, other: BandRules) -> bool:
@@ -56,8 +57,8 @@ class BandRules:
 class BoundEviction:
     """Select requests for eviction."""
 
-    is_evictable: Step
-    sort_key: Step
+    is_evictable: Step[bool]
+    sort_key: Step[SortKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class BoundFlowControl:
     bands: Mapping[int, BandRules]
     default_band: BandRules
     negative_band: BandRules
-    ceilings: Step
+    ceilings: Step[Sequence[float]]
     eviction: BoundEviction | None
 
     def of_band(self, priority: int) -> BandRules:
@@ -83,44 +84,45 @@ def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Ins
         return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering], settings.ttl_of(of))
 
     fairness = {each.fairness: _bind_fairness(instances[each.fairness], telemetry) for each in settings.all_bands}
-    ordering = {each.ordering: bind(instances[each.ordering], OrderingPolicy, "sort_key", telemetry) for each in settings.all_bands}
+    ordering = {each.ordering: bind(instances[each.ordering], SORT_KEY, telemetry) for each in settings.all_bands}
     return BoundFlowControl(
         settings,
         {priority: band(listed) for priority, listed in settings.bands.items()},
         band(settings.template),
         band(settings.negative_template),
-        bind(instances[settings.usage_limit], UsageLimitPolicy, "ceilings", telemetry),
+        bind(instances[settings.usage_limit], CEILINGS, telemetry),
         None
         if settings.eviction is None
         else BoundEviction(
-            bind(instances[settings.eviction.filter], EvictionFilter, "is_evictable", telemetry),
-            bind(instances[settings.eviction.ordering], EvictionOrderingPolicy, "sort_key", telemetry),
+            bind(instances[settings.eviction.filter], IS_EVICTABLE, telemetry),
+            bind(instances[settings.eviction.ordering], EVICTION_SORT_KEY, telemetry),
         ),
     )
 
 
 def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
     return BoundFairness(
-        bind(instance, FairnessPolicy, "choose", telemetry),
-        bind_wanted(instance, FairnessPolicy, "flow_changed", telemetry),
-        bind_wanted(instance, FairnessPolicy, "dispatched", telemetry),
+        bind(instance, CHOOSE, telemetry),
+        bind_wanted(instance, FLOW_CHANGED, telemetry),
+        bind_wanted(instance, DISPATCHED, telemetry),
     )
 
 
-def checked_key(step: Step, answer: object) -> SortKey:
+def checked_key(step: Step[SortKey], answer: SortKey | Fault) -> SortKey:
     """The sort key; after a fault, the last."""
-    if isinstance(answer, tuple) and all(isinstance(part, Real) and part == part for part in answer):  # not NaN
+    if isinstance(answer, Fault):
+        return _LAST
+    if all(isinstance(part, Real) and part == part for part in answer):  # not NaN
         return answer
-    if not isinstance(answer, Fault):
-        step.fault(f"answered {answer!r:.80}, not a tuple of numbers")
+    step.fault(f"answered {answer!r:.80}, not a tuple of numbers")
     return _LAST
 
 
-def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
+def checked_ceilings(step: Step[Sequence[float]], count: int, answer: Sequence[float] | Fault) -> Sequence[float]:
     """One ceiling per priority, descending; all 1 after a fault."""
     if isinstance(answer, Fault):
         return [1.0] * count
-    if not isinstance(answer, list | tuple) or len(answer) != count or not all(isinstance(ceiling, Real) for ceiling in answer):
+    if len(answer) != count or not all(isinstance(ceiling, Real) for ceiling in answer):
         step.fault(f"answered {answer!r:.80}, not {count} numbers, one for each priority")
     elif not all(after <= before for before, after in pairwise((inf, *answer))):
         step.fault(f"answered {answer!r:.80}; each ceiling must be a number not greater than the one before it")
@@ -129,19 +131,13 @@ def checked_ceilings(step: Step, count: int, answer: object) -> Sequence[float]:
     return [1.0] * count
 
 
-def checked_saturation(step: Step, answer: object) -> float:
+def checked_saturation(step: Step[float], answer: float | Fault) -> float:
     """At least 0. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
-    if isinstance(answer, Real) and answer == answer:  # not NaN
-        return max(0.0, float(answer))
-    fault = answer if isinstance(answer, Fault) else step.fault(f"answered {answer!r:.80}, not a number")
-    return 1.0 if fault.refuses else 0.0
-
-
-def checked_evictable(step: Step, answer: object) -> bool:
-    """False after a fault."""
-    if not isinstance(answer, bool | Fault):
-        step.fault(f"answered {answer!r:.80}, not a boolean")
-    return answer is True
+    if not isinstance(answer, Fault):
+        if not isnan(answer):
+            return max(0.0, float(answer))
+        answer = step.fault("answered nan, not a number")
+    return 1.0 if answer.refuses else 0.0
 
 
 ROLE_LABEL = "llm-d.ai/role"
@@ -179,7 +175,7 @@ _EMPTY = Reading(1.0, None, None, is_empty=True)
 class PoolSaturation:
     """Caches the detector's saturation."""
 
-    def __init__(self, detector: Step, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
+    def __init__(self, detector: Step[float], pool: Pool, access: Access, clock: Callable[[], float]) -> None:
         self._detector = detector
         self._pool = pool
         self._access = access

@@ -215,7 +215,7 @@ class BandQueue:
             step.fault(f"chose {type(answer).__name__}, which is no flow of the band in which something waits")
         return self.oldest
 
-    def _notify(self, step: Step | None, *arguments: object) -> None:
+    def _notify(self, step: Step[object] | None, *arguments: object) -> None:
         if step is not None:
             if step.breaker.seconds_left:
                 self._missed_changes = True

@@ -29,16 +29,26 @@ class _Step(Protocol):
     def held(self, seconds: float) -> None: ...
 
 
+def is_being_cancelled() -> bool:
+    """True while the current task is being cancelled; plugins may swallow or raise cancellations of their own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def call_awaited(step: _Step, access: Access, timeout_seconds: float, arguments: tuple[object, ...]) -> object:
     """See `Step.run_async`."""
     if step.breaker.state and not step.admitted():
         return step.left_out()
     step.breaker.calls += 1
-    too_late = f"took longer than {timeout_seconds} s"
+    too_late = f"took longer than {timeout_seconds:g} s"
     started = perf_counter()
     try:
         async with asyncio.timeout(timeout_seconds) as deadline:
             answer = await _confined(step, access, arguments)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        return step.fault("cancelled itself")
     except FaultOfAnother as nested:
         return nested.fault
     except PLUGIN_ERRORS as error:

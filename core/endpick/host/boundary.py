@@ -5,57 +5,57 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Generic, TypeVar, cast
 
 from endpick.api.access import Access, AccessScope
 from endpick.host.awaiting import call_awaited
 from endpick.host.breaker import BreakerState
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance
-from endpick.host.kinds import KINDS, ExtensionPoint, Kind, OnFault
+from endpick.host.kinds import OnFault
+from endpick.host.methods import Method
 from endpick.host.telemetry import FaultRecord, Telemetry
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A plugin raised, answered something invalid, or was left out; already counted and logged."""
+    """A plugin raised, answered something invalid, or was left out; counted and logged, unless it is `uncounted`."""
 
     instance: str
     problem: str
     refuses: bool  # `onFault` refuses the request
+    uncounted: BaseException | str | None = None  # the problem of a method that is not blamed: the caller reports it
 
     def __str__(self) -> str:
         return f"plugin '{self.instance}' failed: {self.problem}"
 
 
-class Step:
-    """A plugin method bound to its instance, data scope, breaker and telemetry."""
+class Step(Generic[T]):
+    """A method bound to its instance, data scope, breaker and telemetry."""
 
-    __slots__ = ("breaker", "call", "extension_point", "instance", "scope", "settles", "telemetry", "timer")
+    __slots__ = ("answers", "breaker", "call", "instance", "method", "scope", "telemetry", "timer")
 
-    def __init__(
-        self,
-        call: Callable[..., object],
-        instance: Instance,
-        extension_point: ExtensionPoint,
-        telemetry: Telemetry,
-        *,
-        settles: bool = False,
-    ) -> None:
-        """`settles`: call the method even while the circuit is open, because it ends an earlier call."""
+    def __init__(self, call: Callable[..., object], instance: Instance, method: Method[T], telemetry: Telemetry) -> None:
         declared = instance.scope
         self.call = call
         self.instance = instance
+        self.method = method
+        self.answers = method.answers
         self.scope = AccessScope(
-            declared.instance, declared.readable, declared.writable, declared.plugin_type, extension_point.value, declared.max_ages
+            declared.instance, declared.readable, declared.writable, declared.plugin_type, method.point.value, declared.max_ages
         )
         self.breaker = instance.breaker
-        self.extension_point = extension_point
         self.telemetry = telemetry
-        self.timer = telemetry.plugin_timer(extension_point, instance)
-        self.settles = settles
+        self.timer = telemetry.plugin_timer(method.point, instance)
 
-    def run(self, access: Access, *arguments: object) -> object:
-        """Call the plugin. Returns its unchecked answer, or a `Fault`."""
+    def calling(self, call: Callable[..., object]) -> Step[T]:
+        """The same step with another function in place of the method."""
+        return Step(call, self.instance, self.method, self.telemetry)
+
+    def run(self, access: Access, *arguments: object) -> T | Fault:
+        """Call the plugin. Returns an answer of a valid type, or a `Fault`."""
         breaker = self.breaker
         if breaker.state and not self.admitted():
             return self.left_out()
@@ -63,9 +63,9 @@ class Step:
         caller, access.scope = access.scope, self.scope
         started = perf_counter()
         try:
-            return self.call(*arguments)
+            answer = self.call(*arguments)
         except FaultOfAnother as nested:
-            return nested.fault
+            return cast("Fault", nested.fault)
         except PLUGIN_ERRORS as error:
             return self.fault(error)
         finally:
@@ -74,6 +74,9 @@ class Step:
             self.timer.observe(seconds)
             if seconds > breaker.budget_seconds:
                 self.held(seconds)
+        if self.answers and not isinstance(answer, self.answers):
+            return self.fault(self.method.complaint(answer))
+        return cast("T", answer)
 
     def run_async(self, access: Access, timeout_seconds: float, *arguments: object) -> Awaitable[object]:
         """Like `run`, for an async method. An answer after `timeout_seconds` is a `Fault`."""
@@ -81,35 +84,38 @@ class Step:
 
     def fault(self, problem: BaseException | str) -> Fault:
         """Report an error or an invalid answer, and return the fault."""
-        report_fault(self.instance, self.extension_point, problem, self.telemetry)
         text = describe_error(problem) if isinstance(problem, BaseException) else problem
+        if not self.method.blames:
+            return Fault(self.instance.name, text, False, problem)
+        report_fault(self.instance, self.method.point, problem, self.telemetry)
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
     def held(self, seconds: float) -> None:
         """Report a call that exceeded its time budget."""
-        report_late(self.instance, self.extension_point, seconds, self.telemetry)
+        if self.method.has_budget:
+            report_late(self.instance, self.method.point, seconds, self.telemetry)
 
     def admitted(self) -> bool:
         """True if the plugin may be called; ask while its circuit is not closed."""
-        return admitted(self.instance, self.telemetry) or self.settles
+        return admitted(self.instance, self.telemetry) or self.method.settles
 
     def left_out(self) -> Fault:
         """The fault of a plugin with an open circuit."""
-        self.telemetry.left_out(self.instance, self.extension_point)
+        self.telemetry.left_out(self.instance, self.method.point)
         return Fault(self.instance.name, f"it is left out because {self.breaker.reason}", self.instance.on_fault is OnFault.REFUSE)
 
 
-def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry, *, settles: bool = False) -> Step:
-    """The step of a method. Raises TypeError if the instance is not of this kind."""
-    if not isinstance(instance.plugin, kind):
-        raise TypeError(f"{instance.origin} is not {KINDS[kind].title}")
-    return Step(getattr(instance.plugin, method), instance, KINDS[kind].methods[method], telemetry, settles=settles)
+def bind(instance: Instance, method: Method[T], telemetry: Telemetry) -> Step[T]:
+    """The step of a method. Raises TypeError if the instance does not have it."""
+    if not isinstance(instance.plugin, method.owner):
+        raise TypeError(f"{instance.origin} is no {method.owner.__name__}")
+    return Step(getattr(instance.plugin, method.name), instance, method, telemetry)
 
 
-def bind_wanted(instance: Instance, kind: Kind, method: str, telemetry: Telemetry, *, settles: bool = False) -> Step | None:
+def bind_wanted(instance: Instance, method: Method[T], telemetry: Telemetry) -> Step[T] | None:
     """Like `bind`; None if the plugin does not override the method."""
-    step = bind(instance, kind, method, telemetry, settles=settles)
-    return None if getattr(type(instance.plugin), method) is getattr(kind, method) else step
+    step = bind(instance, method, telemetry)
+    return None if getattr(type(instance.plugin), method.name) is getattr(method.owner, method.name) else step
 
 
 def admitted(instance: Instance, telemetry: Telemetry) -> bool:

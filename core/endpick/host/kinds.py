@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, get_origin
 
@@ -34,6 +34,8 @@ from endpick.api.discovery import EndpointDiscovery, PeerDiscovery
 from endpick.api.fleet import StateStore
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.plugin import generic_arguments
+from endpick.host import methods
+from endpick.host.methods import Method
 
 Kind: TypeAlias = type[Plugin[Any]]  # a class in `endpick.api`; `Kind.kind` is its name
 
@@ -65,45 +67,13 @@ class Layer(enum.IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-class ExtensionPoint(enum.StrEnum):
-    """The `extension_point` label of metrics, as in llm-d if it has the point."""
-
-    REQUEST_PARSING = "RequestParsing"
-    RESPONDER = "Responder"
-    REQUEST_HEADERS = "RequestHeader"
-    FAIRNESS_POLICY = "FairnessPolicy"
-    ORDERING_POLICY = "OrderingPolicy"
-    USAGE_LIMIT_POLICY = "UsageLimitPolicy"
-    CANDIDATE_FILTER = "Screener"
-    DATA_PRODUCER = "DataProducer"
-    ADMISSION = "Admission"
-    PROFILE_PICKER = "ProfilePicker"
-    DISAGGREGATION_DECIDER = "DisaggregationDecider"
-    FILTER = "Filter"
-    SCORER = "Scorer"
-    PICKER = "Picker"
-    PROCESS_PROFILES_RESULTS = "ProcessProfilesResults"
-    PRE_REQUEST = "PreRequest"
-    EVICTION_FILTER = "EvictionFilter"
-    EVICTION_ORDERING_POLICY = "EvictionOrderingPolicy"
-    RESPONSE_PARSING = "ResponseParsing"
-    RESPONSE_RECEIVED = "ResponseReceived"
-    RESPONSE_STREAMING = "ResponseStreaming"
-    RESPONSE_COMPLETE = "ResponseComplete"
-    ENDPOINT_DISCOVERY = "EndpointDiscovery"
-    ENDPOINT_REMOVED = "EndpointRemoved"
-    METRICS = "Metrics"
-    COLLECTION = "Collection"
-    EXCHANGE = "Exchange"
-
-
 @dataclass(frozen=True, slots=True)
 class KindFacts:
     """A row of `KINDS`."""
 
     api: Kind
     layer: Layer
-    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)  # on the request path
+    methods: tuple[Method[Any], ...] = ()  # that the host calls through the boundary
     named_at: str = ""  # in the document; empty if a definition suffices
     on_fault: OnFault = OnFault.SKIP  # kinds that decide who may serve fail closed
     at_most: int | None = None  # per profile, or per document
@@ -139,79 +109,50 @@ class KindFacts:
 _PROFILE = "schedulingProfiles[].plugins"
 _BANDS = "flowControl.priorityBands[]"
 _REFUSE = OnFault.REFUSE
-_At = ExtensionPoint
 
 _ROWS = (
-    KindFacts(Filter, Layer.SCHEDULING, {"filter": _At.FILTER}, _PROFILE, _REFUSE),
-    KindFacts(Scorer, Layer.SCHEDULING, {"score": _At.SCORER}, _PROFILE),
-    KindFacts(Picker, Layer.SCHEDULING, {"pick": _At.PICKER}, _PROFILE, _REFUSE, at_most=1),
+    KindFacts(Filter, Layer.SCHEDULING, (methods.FILTER,), _PROFILE, _REFUSE),
+    KindFacts(Scorer, Layer.SCHEDULING, (methods.SCORE,), _PROFILE),
+    KindFacts(Picker, Layer.SCHEDULING, (methods.PICK,), _PROFILE, _REFUSE, at_most=1),
     KindFacts(
         ProfileHandler,
         Layer.SCHEDULING,
-        {"pick_profiles": _At.PROFILE_PICKER, "process_results": _At.PROCESS_PROFILES_RESULTS},
+        (methods.PICK_PROFILES, methods.PROCESS_RESULTS),
         on_fault=_REFUSE,
         at_most=1,
         writes=True,
     ),
-    KindFacts(
-        DisaggregationDecider,
-        Layer.SCHEDULING,
-        {"disaggregate": _At.DISAGGREGATION_DECIDER},
-        "plugins[].parameters",
-        by_reference=True,
-    ),
-    KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
-    KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
+    KindFacts(DisaggregationDecider, Layer.SCHEDULING, (methods.DISAGGREGATE,), "plugins[].parameters", by_reference=True),
+    KindFacts(DataSource, Layer.COLLECTION, (methods.POLL, methods.POLL_POOL, methods.NOTIFY), named_at="dataLayer.sources"),
+    KindFacts(DataCollector, Layer.COLLECTION, (methods.COLLECT,), named_at="dataLayer.sources[].collectors", writes=True),
     KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.endpoints", at_most=1),
     KindFacts(PeerDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery.peers", at_most=1),
     KindFacts(StateStore, Layer.COLLECTION, named_at="dataLayer.crossReplica", at_most=1),
-    KindFacts(DataProducer, Layer.PRODUCTION, {"produce": _At.DATA_PRODUCER}, writes=True),
-    KindFacts(Responder, Layer.REQUEST_HEADERS, {"respond": _At.RESPONDER}),
-    KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, {"request_headers": _At.REQUEST_HEADERS}, on_fault=_REFUSE, writes=True),
-    KindFacts(CandidateFilter, Layer.CANDIDATES, {"filter_candidates": _At.CANDIDATE_FILTER}, on_fault=_REFUSE),
-    KindFacts(Admitter, Layer.ADMISSION, {"admit": _At.ADMISSION}, on_fault=_REFUSE),
-    KindFacts(PreRequest, Layer.PRE_REQUEST, {"before_request": _At.PRE_REQUEST}, writes=True),
+    KindFacts(DataProducer, Layer.PRODUCTION, (methods.PRODUCE,), writes=True),
+    KindFacts(Responder, Layer.REQUEST_HEADERS, (methods.RESPOND,)),
+    KindFacts(RequestHeaderProcessor, Layer.REQUEST_HEADERS, (methods.REQUEST_HEADERS,), on_fault=_REFUSE, writes=True),
+    KindFacts(CandidateFilter, Layer.CANDIDATES, (methods.FILTER_CANDIDATES,), on_fault=_REFUSE),
+    KindFacts(Admitter, Layer.ADMISSION, (methods.ADMIT,), on_fault=_REFUSE),
+    KindFacts(PreRequest, Layer.PRE_REQUEST, (methods.BEFORE_REQUEST,), writes=True),
     KindFacts(
         ResponseObserver,
         Layer.RESPONSE,
-        {
-            "response_started": _At.RESPONSE_RECEIVED,
-            "first_chunk": _At.RESPONSE_STREAMING,
-            "response_metadata": _At.RESPONSE_COMPLETE,
-            "response_ended": _At.RESPONSE_COMPLETE,
-        },
+        (methods.RESPONSE_STARTED, methods.FIRST_CHUNK, methods.RESPONSE_METADATA, methods.RESPONSE_ENDED),
         writes=True,
     ),
     KindFacts(
         Parser,
         Layer.PARSING,
-        {
-            "parse": _At.REQUEST_PARSING,
-            "rewrite_model": _At.REQUEST_PARSING,
-            "rewrite_priority": _At.REQUEST_PARSING,
-            "usage": _At.RESPONSE_PARSING,
-        },
+        (methods.PARSE, methods.PARSE_LARGE, methods.REWRITE_MODEL, methods.REWRITE_PRIORITY, methods.USAGE),
         "requestHandler.parsers",
         _REFUSE,
     ),
-    KindFacts(
-        SaturationDetector,
-        Layer.ADMISSION,
-        {"saturation": _At.ADMISSION},
-        "flowControl.saturationDetector",
-        at_most=1,
-        by_reference=True,
-    ),
-    KindFacts(
-        FairnessPolicy,
-        Layer.QUEUEING,
-        dict.fromkeys(("choose", "flow_changed", "dispatched"), _At.FAIRNESS_POLICY),
-        f"{_BANDS}.fairnessPolicyRef",
-    ),
-    KindFacts(OrderingPolicy, Layer.QUEUEING, {"sort_key": _At.ORDERING_POLICY}, f"{_BANDS}.orderingPolicyRef"),
-    KindFacts(UsageLimitPolicy, Layer.QUEUEING, {"ceilings": _At.USAGE_LIMIT_POLICY}, "flowControl.usageLimitPolicyPluginRef", at_most=1),
-    KindFacts(EvictionFilter, Layer.PRE_REQUEST, {"is_evictable": _At.EVICTION_FILTER}, at_most=1),
-    KindFacts(EvictionOrderingPolicy, Layer.PRE_REQUEST, {"sort_key": _At.EVICTION_ORDERING_POLICY}, at_most=1),
+    KindFacts(SaturationDetector, Layer.ADMISSION, (methods.SATURATION,), "flowControl.saturationDetector", at_most=1, by_reference=True),
+    KindFacts(FairnessPolicy, Layer.QUEUEING, (methods.CHOOSE, methods.FLOW_CHANGED, methods.DISPATCHED), f"{_BANDS}.fairnessPolicyRef"),
+    KindFacts(OrderingPolicy, Layer.QUEUEING, (methods.SORT_KEY,), f"{_BANDS}.orderingPolicyRef"),
+    KindFacts(UsageLimitPolicy, Layer.QUEUEING, (methods.CEILINGS,), "flowControl.usageLimitPolicyPluginRef", at_most=1),
+    KindFacts(EvictionFilter, Layer.PRE_REQUEST, (methods.IS_EVICTABLE,), at_most=1),
+    KindFacts(EvictionOrderingPolicy, Layer.PRE_REQUEST, (methods.EVICTION_SORT_KEY,), at_most=1),
 )
 
 KINDS: Mapping[Kind, KindFacts] = MappingProxyType({row.api: row for row in _ROWS})

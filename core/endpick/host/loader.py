@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -77,58 +77,104 @@ class Loading:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """An imported entry point under check; its value is a plugin class once it keeps the contract."""
+
+    reference: Reference
+    candidate: Candidate
+    value: object
+    unmet: tuple[UnmetRequirement, ...]
+    offers: Sequence[Candidate]
+
+    @property
+    def plugin(self) -> type[Plugin[Parameters]]:
+        return cast("type[Plugin[Parameters]]", self.value)
+
+
 def load(
     candidate: Candidate, reference: Reference, unmet: tuple[UnmetRequirement, ...] | None = None, offers: Sequence[Candidate] = ()
 ) -> Loading:
-    """Import and check a candidate; policy and lock are the caller's business.
+    """Import a candidate; the first failing check refuses it. Policy and lock are the caller's business.
 
     `unmet` requirements are looked up if None, except those of endpick. `offers` hold the current name of an alias.
     """
     if unmet is None:
         unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
-    host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
-    if host is not None:
-        fault = reference.diagnostic(
-            Code.E0306,
-            f"'{candidate.type}' from {candidate.origin} needs {host.requirement}; this is endpick {__version__}",
-            candidate,
-            help=f"install {host.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
-        )
-        return Loading(None, (fault,))
+    other_host = _needs_another_endpick(candidate, reference, unmet)
+    if other_host is not None:
+        return Loading(None, (other_host,))
     is_new = candidate.module not in sys.modules
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         notes = (f"unmet requirement: {sentence}" for sentence in unmet or unmet_of(candidate.distribution))
         return Loading(None, (replace(imported, notes=(*imported.notes, *notes)),))
-    faults = check_contract(reference, candidate, imported.value)
-    if not faults and unmet:
-        message = f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}"
-        repair = f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs"
-        faults = (reference.diagnostic(Code.E0317, message, candidate, help=repair),)
-    if faults:
-        return Loading(None, faults)
-    plugin = cast("type[Plugin[Parameters]]", imported.value)
-    # Tests check the built-in ones.
-    wrong = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
-    if wrong is not None:
-        return Loading(None, (wrong,))
-    name = _current_name(candidate, plugin, offers)
-    if name is None:
-        fault = reference.diagnostic(
-            Code.E0312,
-            f"'{candidate.type}' is a former name by its class's `aliases`, "
-            f"and {candidate.origin} has no entry point with the current name",
-            candidate,
-            annotation=f"leads to {candidate.target}",
-            help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
-        )
-        return Loading(None, (fault,))
+    subject = _Subject(reference, candidate, imported.value, unmet, offers)
+    for check in _CHECKS:
+        faults = check(subject)
+        if faults:
+            return Loading(None, faults)
     transcript = "\n".join([*([imported.output.text.rstrip()] if imported.output.text else []), *_warned(imported.output)])
     key = (candidate.distribution, candidate.module)
     version = candidate.version if is_new else _version_of.get(key, candidate.version)
     _version_of[key] = version
+    plugin, name = subject.plugin, _current_name(subject) or candidate.type
     loaded = LoadedPlugin(replace(candidate, version=version), plugin, name, kinds_of(plugin), imported.seconds, transcript)
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
+
+
+def _needs_another_endpick(candidate: Candidate, reference: Reference, unmet: Iterable[UnmetRequirement]) -> Diagnostic | None:
+    host = next((requirement for requirement in unmet if requirement.distribution == HOST_DISTRIBUTION), None)
+    if host is None:
+        return None
+    return reference.diagnostic(
+        Code.E0306,
+        f"'{candidate.type}' from {candidate.origin} needs {host.requirement}; this is endpick {__version__}",
+        candidate,
+        help=f"install {host.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
+    )
+
+
+def _keeps_the_contract(subject: _Subject) -> tuple[Diagnostic, ...]:
+    return check_contract(subject.reference, subject.candidate, subject.value)
+
+
+def _has_its_requirements(subject: _Subject) -> tuple[Diagnostic, ...]:
+    if not subject.unmet:
+        return ()
+    candidate = subject.candidate
+    message = f"requirements of {candidate.origin} are not met: {'; '.join(map(str, subject.unmet))}"
+    repair = f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs"
+    return (subject.reference.diagnostic(Code.E0317, message, candidate, help=repair),)
+
+
+def _has_valid_schemas(subject: _Subject) -> tuple[Diagnostic, ...]:
+    if subject.candidate.is_builtin:  # tests check these; here it would take 5 ms for each at every start
+        return ()
+    wrong = fault_of_schemas(subject.reference, subject.candidate, subject.plugin)
+    return () if wrong is None else (wrong,)
+
+
+def _has_a_current_name(subject: _Subject) -> tuple[Diagnostic, ...]:
+    if _current_name(subject) is not None:
+        return ()
+    candidate = subject.candidate
+    fault = subject.reference.diagnostic(
+        Code.E0312,
+        f"'{candidate.type}' is a former name by its class's `aliases`, and {candidate.origin} has no entry point with the current name",
+        candidate,
+        annotation=f"leads to {candidate.target}",
+        help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
+    )
+    return (fault,)
+
+
+_CHECKS: tuple[Callable[[_Subject], tuple[Diagnostic, ...]], ...] = (
+    _keeps_the_contract,
+    _has_its_requirements,
+    _has_valid_schemas,
+    _has_a_current_name,
+)
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
@@ -154,13 +200,14 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
     return tuple(found)
 
 
-def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
+def _current_name(subject: _Subject) -> str | None:
     """The name to use instead of an alias; None if no entry point has it."""
-    if candidate.type not in plugin.aliases:
+    candidate, aliases = subject.candidate, subject.plugin.aliases
+    if candidate.type not in aliases:
         return candidate.type
-    known = offers or discover()
-    current = (one.type for one in known if (one.distribution, one.target) == (candidate.distribution, candidate.target))
-    return next((name for name in current if name not in plugin.aliases), None)
+    known = subject.offers or discover()
+    current = (offer.type for offer in known if (offer.distribution, offer.target) == (candidate.distribution, candidate.target))
+    return next((name for name in current if name not in aliases), None)
 
 
 def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:

@@ -79,7 +79,7 @@ def _diagnostic_of(violation: Violation, loaded: LoadedPlugin, place: ParameterS
 
 
 def _upstream_name(violation: Violation, loaded: LoadedPlugin) -> UpstreamName | None:
-    if violation.code is not Code.E0402 or not loaded.candidate.is_builtin:
+    if violation.code is not Code.E0402:
         return None
     return find_name("parameter", ".".join(part for part in violation.path if isinstance(part, str)), loaded.type)
 

@@ -14,17 +14,8 @@ from endpick.data.model_rules import ModelRules
 from endpick.flow_control.controller import Flight
 from endpick.flow_control.policies import Pool
 from endpick.host.telemetry import Telemetry
-from endpick.requests.intake import (
-    DEFAULT_FAIRNESS_ID,
-    FAIRNESS_ID,
-    REQUEST_ID,
-    HeadersForUpstream,
-    build_request,
-    first_of,
-    new_id,
-    wants_body,
-    within,
-)
+from endpick.requests.headers import DEFAULT_FAIRNESS_ID, FAIRNESS_ID, REQUEST_ID, HeadersForUpstream, first_of, new_id
+from endpick.requests.intake import build_request, within
 from endpick.requests.memory import SHED_FOR_MEMORY, Memory, OverloadStage
 from endpick.requests.model import (
     NO_CANDIDATES,
@@ -38,6 +29,7 @@ from endpick.requests.model import (
     Routed,
     refused,
 )
+from endpick.requests.parsing import wants_body
 from endpick.requests.pipeline import (
     IF_AVAILABLE,
     RESERVE_ENDPOINT,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CoroutineType
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from endpick.api.request_control import (
     RequestHeaderProcessor,
     Responder,
     ResponseObserver,
-    SaturationDetector,
 )
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
@@ -30,13 +29,19 @@ from endpick.flow_control.policies import BoundFlowControl
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
 from endpick.host.kinds import Kind
+from endpick.host.methods import ADMIT, BEFORE_REQUEST, FILTER_CANDIDATES, PRODUCE, REQUEST_HEADERS, RESPOND, SATURATION, Method
 from endpick.host.telemetry import Telemetry
-from endpick.requests.intake import FAIRNESS_ID, BuiltRequest, HeadersForUpstream, Parsers, compile_parsers, first_of
+from endpick.requests.headers import FAIRNESS_ID, HeadersForUpstream, first_of
+from endpick.requests.intake import BuiltRequest
 from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, BodyModes, IncomingRequest, RequestRefused, refused
+from endpick.requests.parsing import Parsers, compile_parsers
 from endpick.requests.record import DecisionRecord, Removal
 from endpick.requests.response import Observers, compile_observers
 from endpick.scheduling.scheduler import Scheduler, as_view
 from endpick.scheduling.trace import names_of
+
+T = TypeVar("T")
+AdmissionStep: TypeAlias = Step[Rejection | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,16 @@ class Pipeline:
     """`producers_later` begin with the first asynchronous one."""
 
     parsers: Parsers
-    detector: Step | None
+    detector: Step[float] | None
     producers_at_once: tuple[CompiledProducer, ...]
     producers_later: tuple[CompiledProducer, ...]
     scheduler: Scheduler
     observers: Observers
-    header_processors: tuple[Step, ...]
-    candidate_filters: tuple[Step, ...]
-    admitters: tuple[Step, ...]
-    pre_requests: tuple[Step, ...]
-    responders: tuple[Step, ...] = ()
+    header_processors: tuple[AdmissionStep, ...]
+    candidate_filters: tuple[Step[BoolArray | Endpoints], ...]
+    admitters: tuple[AdmissionStep, ...]
+    pre_requests: tuple[Step[Rejection | DirectResponse | None], ...]
+    responders: tuple[Step[DirectResponse | None], ...] = ()
     objectives: Mapping[str, int] = field(default_factory=dict)
     flow_control: BoundFlowControl | None = None
     propagates_priority: bool = False
@@ -93,23 +98,23 @@ def compile_pipeline(
 ) -> Pipeline:
     """Bind the instances. Raises TypeError for a wrong kind."""
 
-    def bound(kind: Kind, method: str) -> tuple[Step, ...]:
-        return tuple([bind(instance, kind, method, telemetry) for instance in on_request.get(kind, ())])
+    def bound(kind: Kind, method: Method[T]) -> tuple[Step[T], ...]:
+        return tuple([bind(instance, method, telemetry) for instance in on_request.get(kind, ())])
 
     producers = tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())])
     first_async = next((position for position, producer in enumerate(producers) if producer.awaits), len(producers))
     return Pipeline(
         compile_parsers(parsers, telemetry),
-        None if detector is None else bind(detector, SaturationDetector, "saturation", telemetry),
+        None if detector is None else bind(detector, SATURATION, telemetry),
         producers[:first_async],
         producers[first_async:],
         scheduler,
         compile_observers(on_request.get(ResponseObserver, ()), telemetry),
-        bound(RequestHeaderProcessor, "request_headers"),
-        bound(CandidateFilter, "filter_candidates"),
-        bound(Admitter, "admit"),
-        bound(PreRequest, "before_request"),
-        bound(Responder, "respond"),
+        bound(RequestHeaderProcessor, REQUEST_HEADERS),
+        bound(CandidateFilter, FILTER_CANDIDATES),
+        bound(Admitter, ADMIT),
+        bound(PreRequest, BEFORE_REQUEST),
+        bound(Responder, RESPOND),
         objectives or {},
         flow_control,
         propagates_priority,
@@ -139,36 +144,30 @@ IF_AVAILABLE: Final = "if-available"
 RESERVE_ENDPOINT: Final = "reserve-endpoint"
 
 
-def refusal_in(step: Step, answer: object) -> RequestRefused | None:
+def refusal_in(answer: Rejection | Fault | None) -> RequestRefused | None:
     """The refusal in a plugin's answer or fault, if any."""
-    if answer is None:
+    if answer is None or (isinstance(answer, Fault) and not answer.refuses):
         return None
-    if isinstance(answer, Rejection):
-        return RequestRefused(refused(answer))
-    fault = answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
-    return RequestRefused(refused(fault)) if fault.refuses else None
+    return RequestRefused(refused(answer))
 
 
 def respond(
-    steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access
+    steps: Sequence[Step[DirectResponse | None]], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access
 ) -> DirectResponse | None:
     """The first responder's answer."""
     for step in steps:
         answer = step.run(access, request, endpoints, state)
-        if answer is None or isinstance(answer, DirectResponse):
-            if answer is not None:
-                return answer
-            continue
-        fault = answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not a DirectResponse or None")
-        if fault.refuses:
-            raise RequestRefused(refused(fault))
+        if isinstance(answer, DirectResponse):
+            return answer
+        if answer is not None and answer.refuses:
+            raise RequestRefused(refused(answer))
     return None
 
 
-def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
+def process_headers(steps: Sequence[AdmissionStep], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
     """An identity they find becomes the fairness id, unless the client sent one."""
     for step in steps:
-        refusal = refusal_in(step, step.run(access, request, state))
+        refusal = refusal_in(step.run(access, request, state))
         if refusal is not None:
             raise refusal
     identity = state.get(AGENT_IDENTITY)
@@ -177,22 +176,24 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
     return request if first_of(request.headers, FAIRNESS_ID) is not None else replace(request, fairness_id=identity)
 
 
-def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints, access: Access) -> None:
+def shed(detector: Step[float] | None, request: InferenceRequest, endpoints: Endpoints, access: Access) -> None:
     """Refuse negative priorities while the pool is saturated."""
     if request.priority >= 0 or detector is None:
         return
     saturation = detector.run(access, endpoints)
-    if isinstance(saturation, float | int):
-        if saturation >= 1.0:
-            raise RequestRefused(SATURATED)
-        return
-    fault = saturation if isinstance(saturation, Fault) else detector.fault(f"answered {type(saturation).__name__}, not a number")
-    if fault.refuses:
-        raise RequestRefused(refused(fault))
+    if isinstance(saturation, Fault):
+        if saturation.refuses:
+            raise RequestRefused(refused(saturation))
+    elif saturation >= 1.0:
+        raise RequestRefused(SATURATED)
 
 
 def filter_candidates(
-    steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access, record: DecisionRecord | None = None
+    steps: Sequence[Step[BoolArray | Endpoints]],
+    request: InferenceRequest,
+    endpoints: Endpoints,
+    access: Access,
+    record: DecisionRecord | None = None,
 ) -> Endpoints:
     """The endpoints that all filters keep."""
     dropped: BoolArray | None = None
@@ -220,14 +221,14 @@ def filter_candidates(
 class CompiledProducer:
     """`awaits` is True for an `async def`."""
 
-    step: Step
+    step: Step[object]
     awaits: bool
     timeout_seconds: float
 
 
 def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
     """Bind the producer."""
-    step = bind(instance, DataProducer, "produce", telemetry)
+    step = bind(instance, PRODUCE, telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, DataProducer)
     return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
@@ -250,16 +251,16 @@ def produce(
             raise RequestRefused(refused(answer))
 
 
-def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> None:
+def admit(steps: Sequence[AdmissionStep], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> None:
     """Run the admitters."""
     for step in steps:
-        refusal = refusal_in(step, step.run(access, request, endpoints, state))
+        refusal = refusal_in(step.run(access, request, endpoints, state))
         if refusal is not None:
             raise refusal
 
 
 def prepare_request(
-    steps: Sequence[Step],
+    steps: Sequence[Step[Rejection | DirectResponse | None]],
     request: InferenceRequest,
     result: SchedulingResult,
     headers: HeadersForUpstream,
@@ -273,7 +274,7 @@ def prepare_request(
         if isinstance(answer, DirectResponse):
             response = response or answer
         elif answer is not None:
-            refusal = refusal or refusal_in(step, answer)
+            refusal = refusal or refusal_in(answer)
     return refusal or response
 
 

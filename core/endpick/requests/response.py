@@ -13,12 +13,13 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request import check_headers, shown
-from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
+from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, TerminationCause
 from endpick.api.state import CycleState
 from endpick.flow_control.controller import Flight
 from endpick.host.boundary import Fault, Step, bind_wanted
 from endpick.host.breaker import Breaker, BreakerState
 from endpick.host.instance import Instance
+from endpick.host.methods import FIRST_CHUNK, RESPONSE_ENDED, RESPONSE_METADATA, RESPONSE_STARTED, Method
 from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.compressed_body import IDENTITY, CompressedUsage, decoder_of
 from endpick.requests.intake import BuiltRequest
@@ -40,33 +41,33 @@ class Observers:
     """Overridden observer methods."""
 
     breakers: tuple[Breaker, ...] = ()
-    started: tuple[Step, ...] = ()
-    first_chunk: tuple[Step, ...] = ()
-    metadata: tuple[Step, ...] = ()
-    ended: tuple[Step, ...] = ()
+    started: tuple[Step[object], ...] = ()
+    first_chunk: tuple[Step[object], ...] = ()
+    metadata: tuple[Step[object], ...] = ()
+    ended: tuple[Step[object], ...] = ()
 
     def without_open_circuits(self) -> Observers:
         """The observers to call now."""
         return Observers((), *map(_callable_now, (self.started, self.first_chunk, self.metadata, self.ended)))
 
 
-def _callable_now(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _callable_now(steps: tuple[Step[object], ...]) -> tuple[Step[object], ...]:
     return tuple([step for step in steps if step.breaker.state is not _OPEN])
 
 
 def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Observers:
     """Bind the observers."""
 
-    def bound(method: str) -> tuple[Step, ...]:
-        steps = [bind_wanted(instance, ResponseObserver, method, telemetry, settles=True) for instance in instances]
+    def bound(method: Method[object]) -> tuple[Step[object], ...]:
+        steps = [bind_wanted(instance, method, telemetry) for instance in instances]
         return tuple([step for step in steps if step is not None])
 
     return Observers(
         tuple([instance.breaker for instance in instances]),
-        bound("response_started"),
-        bound("first_chunk"),
-        bound("response_metadata"),
-        bound("response_ended"),
+        bound(RESPONSE_STARTED),
+        bound(FIRST_CHUNK),
+        bound(RESPONSE_METADATA),
+        bound(RESPONSE_ENDED),
     )
 
 
@@ -354,7 +355,7 @@ def _is_text(content_type: str) -> bool:
     return not content_type or "json" in content_type
 
 
-def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> None:
+def _add_headers(answer: object, added: dict[str, str | None], step: Step[object]) -> None:
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not headers or None")
         return
@@ -367,7 +368,7 @@ def _add_headers(answer: object, added: dict[str, str | None], step: Step) -> No
             added[name] = value
 
 
-def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], step: Step) -> None:
+def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], step: Step[object]) -> None:
     if not isinstance(answer, Mapping):
         step.fault(f"answered {type(answer).__name__}, not metadata or None")
         return

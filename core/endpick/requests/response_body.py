@@ -15,13 +15,10 @@ ReadUsage = Callable[[bytes, bool], Usage | None]  # the bytes; True for server-
 _MAX_TOKENS: Final = 1 << 64  # more could not be added to a metric
 
 
-def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
+def read_usage(step: Step[Usage | None], access: Access, body: bytes, streaming: bool) -> Usage | None:
     """An invalid answer is a fault of the parser."""
     usage = step.run(access, body, streaming)
     if usage is None or isinstance(usage, Fault):
-        return None
-    if not isinstance(usage, Usage):
-        step.fault(f"answered {type(usage).__name__}, not Usage or None")
         return None
     if not all(0 <= count <= _MAX_TOKENS for count in (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0)):
         step.fault(f"answered a number of tokens that is not from 0 to {_MAX_TOKENS}")

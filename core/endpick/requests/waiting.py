@@ -84,7 +84,7 @@ class FlowGate:
         self._run_soon()
         return _Wait(controller, offered, future, state, self._clock)
 
-    def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
+    def reconfigure(self, bound: BoundFlowControl | None, detector: Step[float] | None) -> None:
         """Use other rules, or None to dispatch every waiting request."""
         if bound is None or detector is None:
             if self._controller is not None:

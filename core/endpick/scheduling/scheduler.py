@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.endpoints import BoolArray, Endpoints, FloatArray
 from endpick.api.request import InferenceRequest, Rejection
-from endpick.api.scheduling import Filter, Picker, ProfileHandler, ProfileRunResult, SchedulingResult, ScoredEndpoints, Scorer
+from endpick.api.scheduling import ProfileRunResult, SchedulingResult, ScoredEndpoints
 from endpick.api.state import CycleState, ScoringState
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.instance import Instance
+from endpick.host.methods import FILTER, PICK, PICK_PROFILES, PROCESS_RESULTS, SCORE
 from endpick.host.telemetry import Telemetry
+
+FilterStep: TypeAlias = Step[BoolArray | Endpoints]
+ScoreStep: TypeAlias = Step[FloatArray]
 
 NO_ENDPOINTS: Final = "no endpoints available for the given request"
 NUMBERS: Final = "fiub"  # numpy's kinds of floats, integers and booleans
@@ -27,7 +31,14 @@ class Profile:
 
     __slots__ = ("_factors", "filters", "name", "picker", "scorers", "weights")
 
-    def __init__(self, name: str, filters: tuple[Step, ...], scorers: tuple[Step, ...], weights: tuple[float, ...], picker: Step) -> None:
+    def __init__(
+        self,
+        name: str,
+        filters: Sequence[FilterStep],
+        scorers: Sequence[ScoreStep],
+        weights: tuple[float, ...],
+        picker: Step[Endpoints],
+    ) -> None:
         self.name = name
         self.filters = filters
         self.scorers = scorers
@@ -51,8 +62,8 @@ class Profile:
 
         # No matrix product: equal endpoints must get equal totals, because pickers break ties at random.
         totals = np.zeros(count)
-        for step, factor in zip(self.scorers, self._factors, strict=True):
-            scores = checked_scores(step, count, step.run(access, request, endpoints, state))
+        for scorer, factor in zip(self.scorers, self._factors, strict=True):
+            scores = checked_scores(scorer, count, scorer.run(access, request, endpoints, state))
             if not isinstance(scores, Fault):
                 totals += scores * factor
             elif scores.refuses:
@@ -76,14 +87,14 @@ def compile_profile(
     """Bind the instances."""
     return Profile(
         name,
-        tuple([bind(instance, Filter, "filter", telemetry) for instance in filters]),
-        tuple([bind(instance, Scorer, "score", telemetry) for instance, _ in scorers]),
+        tuple([bind(instance, FILTER, telemetry) for instance in filters]),
+        tuple([bind(instance, SCORE, telemetry) for instance, _ in scorers]),
         tuple([float(weight) for _, weight in scorers]),
-        bind(picker, Picker, "pick", telemetry),
+        bind(picker, PICK, telemetry),
     )
 
 
-def checked_filter(step: Step, given: Endpoints, answer: object) -> Endpoints | Fault:
+def checked_filter(step: FilterStep, given: Endpoints, answer: BoolArray | Endpoints | Fault) -> Endpoints | Fault:
     """The endpoints a filter kept, from a mask or a subset of `given`."""
     if isinstance(answer, Fault):
         return answer
@@ -91,10 +102,10 @@ def checked_filter(step: Step, given: Endpoints, answer: object) -> Endpoints | 
     return step.fault(kept) if isinstance(kept, str) else kept
 
 
-def checked_scores(step: Step, count: int, answer: object) -> FloatArray | Fault:
+def checked_scores(step: Step[FloatArray], count: int, answer: FloatArray | Fault) -> FloatArray | Fault:
     """Scores clamped to [0, 1]; a fault unless `count` finite numbers."""
-    if not isinstance(answer, np.ndarray):
-        return answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not an array of scores")
+    if isinstance(answer, Fault):
+        return answer
     if answer.shape != (count,):
         return step.fault(f"answered scores of shape {answer.shape} for {count} endpoints")
     if answer.dtype.kind not in NUMBERS:
@@ -108,25 +119,21 @@ def checked_scores(step: Step, count: int, answer: object) -> FloatArray | Fault
     return np.clip(answer, 0.0, 1.0)
 
 
-def checked_pick(step: Step, candidates: Endpoints, answer: object) -> Endpoints | Fault:
+def checked_pick(step: Step[Endpoints], candidates: Endpoints, answer: Endpoints | Fault) -> Endpoints | Fault:
     """The endpoints a picker chose; a fault unless one or more of the candidates."""
     if isinstance(answer, Fault):
         return answer
-    if not isinstance(answer, Endpoints):
-        return step.fault(f"answered {type(answer).__name__}, not Endpoints")
     problem = validate_subset(candidates, answer) if answer._size else "picked no endpoint"
     return answer if problem is None else step.fault(problem)
 
 
-def as_view(given: Endpoints, answer: object) -> Endpoints | str:
+def as_view(given: Endpoints, answer: BoolArray | Endpoints) -> Endpoints | str:
     """The view for a filter's answer (a mask or a subset of `given`), or the problem."""
     if isinstance(answer, np.ndarray):
         try:
             return given.where(answer)
         except ValueError as error:
             return str(error)
-    if not isinstance(answer, Endpoints):
-        return f"answered {type(answer).__name__}, not a mask or Endpoints"
     return answer if answer is given else validate_subset(given, answer) or answer
 
 
@@ -158,8 +165,8 @@ class Scheduler:
 
     profiles: Mapping[str, Profile]
     names: tuple[str, ...]
-    pick_profiles: Step
-    process_results: Step
+    pick_profiles: Step[Sequence[object]]
+    process_results: Step[SchedulingResult]
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
         """Choose endpoints. Never raises; rejects with 429 without an endpoint, with 500 after a fault."""
@@ -185,19 +192,17 @@ class Scheduler:
             return _without_handler(result, shown)
         return _without_decision(result.failure, runs) if result.failure else result
 
-    def _wanted(self, answer: object, runs: Runs) -> Sequence[str] | Fault:
+    def _wanted(self, answer: Sequence[object] | Fault, runs: Runs) -> Sequence[str] | Fault:
         if isinstance(answer, Fault):
             return answer
         if answer is self.names and not runs:  # nearly always
             return self.names
-        if isinstance(answer, str) or not isinstance(answer, Sequence):
-            return self.pick_profiles.fault(f"answered {type(answer).__name__}, not a sequence of profile names")
         unknown = [name for name in answer if not isinstance(name, str) or name not in self.profiles]
         if unknown:
             return self.pick_profiles.fault(f"named a profile that does not exist: {unknown[0]!r:.80}")
         if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
             return self.pick_profiles.fault(f"named a profile twice: {_listed(answer)} after {_listed(runs)}")
-        return answer
+        return cast("Sequence[str]", answer)
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
@@ -205,16 +210,14 @@ def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], teleme
     return Scheduler(
         dict(profiles),
         tuple(profiles),
-        bind(handler, ProfileHandler, "pick_profiles", telemetry),
-        bind(handler, ProfileHandler, "process_results", telemetry),
+        bind(handler, PICK_PROFILES, telemetry),
+        bind(handler, PROCESS_RESULTS, telemetry),
     )
 
 
-def _checked_result(step: Step, answer: object) -> SchedulingResult | Fault:
+def _checked_result(step: Step[SchedulingResult], answer: SchedulingResult | Fault) -> SchedulingResult | Fault:
     if isinstance(answer, Fault):
         return answer
-    if not isinstance(answer, SchedulingResult):
-        return step.fault(f"answered {type(answer).__name__}, not a SchedulingResult")
     if answer.failure:
         return answer
     run = answer.runs.get(answer.primary)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Endpoints
+from endpick.api.endpoints import BoolArray, Endpoints, FloatArray
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import ProfileRunResult
 from endpick.api.state import ScoringState
@@ -98,29 +99,32 @@ class Tracer:
         self._runs.append(run)
 
 
-class _TracedStep(Step):
+T = TypeVar("T")
+
+
+class _TracedStep(Step[T]):
     __slots__ = ("answer", "clock", "given", "problem", "seconds")
 
-    def __init__(self, step: Step, clock: Callable[[], float]) -> None:
-        super().__init__(step.call, step.instance, step.extension_point, step.telemetry)
+    def __init__(self, step: Step[T], clock: Callable[[], float]) -> None:
+        super().__init__(step.call, step.instance, step.method, step.telemetry)
         self.clock = clock
         self.reset()
 
     def reset(self) -> None:
         self.given: Endpoints | None = None
-        self.answer: object = None
+        self.answer: T | Fault | None = None
         self.problem = ""
         self.seconds = 0.0
 
-    def run(self, access: Access, *arguments: object) -> object:
+    def run(self, access: Access, *arguments: object) -> T | Fault:
         given = arguments[1]
         self.given = given if isinstance(given, Endpoints) else None  # a picker gets scored ones
         started = self.clock()
-        self.answer = Step.run(self, access, *arguments)
+        answer = self.answer = Step.run(self, access, *arguments)
         self.seconds = self.clock() - started
-        if isinstance(self.answer, Fault):
-            self.problem = self.answer.problem
-        return self.answer
+        if isinstance(answer, Fault):
+            self.problem = answer.problem
+        return answer
 
     def fault(self, problem: BaseException | str) -> Fault:
         fault = Step.fault(self, problem)
@@ -161,18 +165,21 @@ class _TracedProfile(Profile):
                 self._traced_picker.seconds,
             )
         )
-        for step in (*filters, *scorers, self._traced_picker):
+        for step in filters:
             step.reset()
+        for scorer in scorers:
+            scorer.reset()
+        self._traced_picker.reset()
         return result
 
 
-def _filter_record(step: _TracedStep, given: Endpoints) -> FilterRecord:
-    kept = given if step.problem else as_view(given, step.answer)
+def _filter_record(step: _TracedStep[BoolArray | Endpoints], given: Endpoints) -> FilterRecord:
+    kept = given if step.problem or step.answer is None or isinstance(step.answer, Fault) else as_view(given, step.answer)
     assert isinstance(kept, Endpoints)
     return FilterRecord(step.instance.name, step.instance.type, names_of(given), names_of(kept), step.problem, step.seconds)
 
 
-def _scorer_record(step: _TracedStep, weight: float, given: Endpoints) -> ScorerRecord:
+def _scorer_record(step: _TracedStep[FloatArray], weight: float, given: Endpoints) -> ScorerRecord:
     count = len(given)
     is_array = isinstance(step.answer, np.ndarray) and step.answer.shape == (count,) and step.answer.dtype.kind in NUMBERS
     answered = np.asarray(step.answer, dtype=np.float64) if is_array else np.empty(0)

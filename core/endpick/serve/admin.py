@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from endpick.api.discovery import MetricsAccess
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
-from endpick.host.kinds import ExtensionPoint
+from endpick.host.methods import ExtensionPoint
 from endpick.host.telemetry import Telemetry
 from endpick.serve.admin_api import AdminAPI
 from endpick.transport.limits import TransportCounters
@@ -120,6 +120,22 @@ def _copy(family: Metric, labels: Mapping[str, str] = MappingProxyType({})) -> M
     for sample in family.samples:
         copy.add_sample(sample.name, {**sample.labels, **labels}, float(sample.value))
     return copy
+
+
+class FilteredMetrics(Collector):
+    """A collector behind a filter of a hook object, and without the filter while that raises."""
+
+    def __init__(self, collector: Collector, metrics_filter: Callable[[Collector], Collector]) -> None:
+        self._collector = collector
+        self._filter = metrics_filter
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        try:
+            yield from tuple(self._filter(self._collector).collect())
+        except PLUGIN_ERRORS as error:
+            _log.error("a filter of the metrics is left out: %s", describe_error(error), exc_info=error)
+            yield from self._collector.collect()
 
 
 class EventCounts(Collector):

@@ -58,7 +58,7 @@ from endpick.api.flow_control import (
     UsageLimitPolicy,
 )
 from endpick.host.failures import PLUGIN_ERRORS
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.testing.bench import Bench, Raised, Reported, Scene, profiles_of
 from endpick.testing.factories import FakeBand, FakeFlow, make_waiting, runs_of, varied_requests
 from endpick.testing.side_effects import watched

@@ -27,11 +27,12 @@ from endpick.engine.building import declared_keys
 from endpick.engine.instances import StartRefused
 from endpick.engine.picker import Picker, PickerSettings
 from endpick.host.discovery import API_MAJOR, Candidate, discover
+from endpick.host.hooks import Hooks
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 from endpick.host.telemetry import FaultRecord, NullTelemetry
-from endpick.requests.intake import REQUEST_ID
+from endpick.requests.headers import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, Exchange, IncomingRequest, Refused, Routed
 from endpick.requests.pipeline import Pipeline
 from endpick.requests.record import DecisionRecord, Why
@@ -271,7 +272,7 @@ def host_of(
     offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
     types = {one.type for one in offered}
     others = [one for one in (discover() if installed is None else installed) if one.type not in types]
-    outcome = make_plan(loaded, (*others, *offered))
+    outcome = make_plan(loaded, (*others, *offered), hooks=Hooks())
     if outcome.plan is None:
         raise HostRefused(render_text(outcome.diagnostics, {loaded.path: loaded.source.text}, colour=False))
     return Host(outcome.plan, seed=seed)

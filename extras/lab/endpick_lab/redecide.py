@@ -20,10 +20,11 @@ from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, PrefixBlocks
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import ScoredEndpoints
 from endpick.api.state import CycleState
-from endpick.cli.outputs import DecisionOutput, EndpointValues, ProfileRun
-from endpick.cli.reasons import loss_of
+from endpick.engine.reasons import loss_of
 from endpick.host.boundary import Step
+from endpick.host.methods import PRODUCE
 from endpick.host.planning.plan import Plan
+from endpick.requests.document import DecisionOutput, EndpointValues, ProfileRun
 from endpick.requests.model import CloseCause, Exchange
 from endpick.requests.pipeline import CompiledProducer, Pipeline
 from endpick.requests.record import document_of
@@ -129,7 +130,7 @@ class Redecider:
         profiles = {name: self._overruled(profile) for name, profile in scheduler.profiles.items()}
         self.left_out = tuple(producer.step.instance.name for producer in pipeline.producers_later if producer.awaits)
         picker = next(iter(profiles.values())).picker
-        put = Step(self._put_recorded, picker.instance, picker.extension_point, picker.telemetry)
+        put = Step(self._put_recorded, picker.instance, PRODUCE, picker.telemetry)
         producers = [each for each in pipeline.producers if not each.awaits]
         return replace(
             pipeline,
@@ -151,7 +152,7 @@ class Redecider:
             position = scored.endpoints.position(went)
             return chosen if position is None else scored.take([position])
 
-        picker = Step(pick, step.instance, step.extension_point, step.telemetry)
+        picker = step.calling(pick)
         return Profile(profile.name, profile.filters, profile.scorers, profile.weights, picker)
 
     def _put_recorded(self, _request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:

@@ -158,8 +158,8 @@ async def test_bad_page_is_counted_for_its_endpoint_only(tmp_path):
             assert math.isnan(pool.value(WAITING_QUEUE_SIZE, name)), name
         assert math.isnan(pool.value(KV_CACHE_USAGE, "partial"))
         assert "answered 500" in pool.errors.polls["failing"][0]
-        assert pool.errors.polls["slow"][0] == "no answer within 0.3 s"
-        assert "longer than 8 MiB" in pool.errors.polls["huge"][0] or "no answer within" in pool.errors.polls["huge"][0]
+        assert pool.errors.polls["slow"][0] == "took longer than 0.3 s"
+        assert "longer than 8 MiB" in pool.errors.polls["huge"][0] or "took longer than" in pool.errors.polls["huge"][0]
         assert "vllm:num_requests_waiting" in pool.errors.collects["garbage"][0]
 
 

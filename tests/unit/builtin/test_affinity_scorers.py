@@ -21,7 +21,7 @@ from endpick.api.keys import (
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.scorers.affinity import LoraAffinityScorer
 from endpick_builtin.scorers.latency import NoHitLRUScorer
 from endpick_builtin.threshold_filters import PrefixCacheAffinityFilter, SLOHeadroomTierFilter, UtilizationFilter

@@ -41,7 +41,7 @@ from endpick.api.keys import (
     TTFTPercentiles,
 )
 from endpick.data.table import EndpointTable
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.scheduling.scheduler import as_view
 from endpick_builtin.admission.detectors import MaxSaturationParameters
 from endpick_builtin.flow_control import HoldbackParameters

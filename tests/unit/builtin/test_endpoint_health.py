@@ -14,7 +14,7 @@ from endpick.api.request_control import TerminationCause
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.data.table import EndpointTable
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.scheduling.scheduler import as_view
 from endpick.testing.factories import make_request
 from endpick_builtin.health.parameters import EndpointHealthParameters

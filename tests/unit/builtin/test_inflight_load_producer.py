@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from endpick.api import Endpoint, InferenceRequest, ProfileRunResult, Prompt, ResponseEnd, SchedulingResult, TerminationCause
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, PrefixBlocks
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.scheduling.workbench import access, instance, pool
 

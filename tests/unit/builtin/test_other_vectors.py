@@ -30,7 +30,7 @@ from endpick.host.instance import scope_of
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
 from endpick.host.schema import own_model
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.testing.factories import make_pool
 from endpick_builtin.collection.pool_data import JsonDocument
 from endpick_builtin.collection.sources import ModelList, parse_model_list

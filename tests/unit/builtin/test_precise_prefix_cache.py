@@ -16,7 +16,7 @@ from endpick.api.keys import (
     TOKENIZED_PROMPT,
     PromptTokens,
 )
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_kv_events import plugins
 from endpick_kv_events.block_index import Speculation, TierIndex
 from endpick_kv_events.parameters import PrecisePrefixCacheParameters

@@ -35,7 +35,7 @@ from endpick.api.keys import (
     PromptTokens,
 )
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.testing import make_pool
 from endpick_builtin.producers import latency_service
 from endpick_builtin.producers.latency_service import LatencySettings

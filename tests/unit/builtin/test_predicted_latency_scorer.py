@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from endpick.api import WAITING_QUEUE_SIZE
-from endpick.requests.intake import REQUEST_ID
+from endpick.requests.headers import REQUEST_ID
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
 from endpick.testing.host import host_of
 

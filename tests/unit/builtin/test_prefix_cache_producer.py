@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from endpick.api import Endpoint, InferenceRequest, ProfileRunResult, Prompt, SchedulingResult
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
 from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 from unit.scheduling.workbench import access, instance, pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import Endpoint, ProfileRunResult, ResponseEnd, ResponseHead, SchedulingResult, TerminationCause, Usage
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.producers.self_check import LOWEST_FACTOR, Finding, Promise, SelfCheck
 from unit.builtin.test_prefix_cache_producer import Bench, text
 

@@ -10,7 +10,7 @@ import pytest
 from endpick.api import InferenceRequest, Media, Modality, ProfileRunResult, Prompt, SchedulingResult
 from endpick.api.keys import AGENT_IDENTITY, MEDIA_ITEMS, MEDIA_MATCHED, SESSION_ID, TOKENIZED_PROMPT, OutputLength, PrefixBlocks
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.pairs.sessions import AgentIdentity, SessionIdProducer
 from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from endpick_builtin.producers.burst_prefix import Member, assigned

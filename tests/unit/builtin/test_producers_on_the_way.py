@@ -20,7 +20,7 @@ from endpick.api.keys import (
     PromptTokens,
 )
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.testing import make_pool
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.producers.cached_content import SOURCE_HEADER, MediaCacheProducer, P2PSourceProducer

@@ -17,7 +17,7 @@ from endpick.api.state import CycleState
 from endpick.host.discovery import discover
 from endpick.host.loader import load
 from endpick.host.resolution import Reference
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.scheduling.scheduler import as_view
 from unit.builtin.vectors import each
 from unit.scheduling.workbench import access, instance, names, pool

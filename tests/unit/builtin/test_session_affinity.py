@@ -12,7 +12,7 @@ from endpick.api.access import AccessScope
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick_builtin.bindings import Bindings
 from endpick_builtin.pairs.sessions import SessionAffinityFilter, SessionAffinityScorer, decoded, encoded
 from endpick_builtin.recency import LONGEST_ID

@@ -18,6 +18,7 @@ from endpick.host.boundary import Step, bind
 from endpick.host.breaker import Breaker, BreakerSettings
 from endpick.host.instance import Instance
 from endpick.host.kinds import OnFault
+from endpick.host.methods import SATURATION
 from endpick.host.planning.plan import BandSettings, FlowControlSettings
 from unit.scheduling.workbench import Recording, plugin_of
 
@@ -110,8 +111,8 @@ class Bench:
         instances = self.carried = instances | {name: each for name, each in self.carried.items() if name in instances}
         return bind_flow_control(settings, {name: self._in_test_time(each) for name, each in instances.items()}, self.telemetry)
 
-    def detector_step(self) -> Step:
-        return bind(self._in_test_time(self.detector), SaturationDetector, "saturation", self.telemetry)
+    def detector_step(self) -> Step[float]:
+        return bind(self._in_test_time(self.detector), SATURATION, self.telemetry)
 
     def reconfigure(self, settings: FlowControlSettings) -> None:
         self.controller.reconfigure(self.rules(settings), self.detector_step())

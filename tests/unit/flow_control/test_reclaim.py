@@ -10,6 +10,7 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy
 from endpick.flow_control.controller import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
 from endpick.flow_control.policies import BoundEviction
 from endpick.host.boundary import bind
+from endpick.host.methods import EVICTION_SORT_KEY, IS_EVICTABLE
 from unit.flow_control.queue_bench import Bench, settings
 from unit.scheduling.workbench import plugin_of
 
@@ -22,8 +23,8 @@ class Flights:
         order = order or (lambda dispatched: (dispatched.request.priority, -dispatched.dispatched_at))
         telemetry = self.bench.telemetry
         bound = BoundEviction(
-            bind(plugin_of(EvictionFilter, "allows", is_evictable=allows), EvictionFilter, "is_evictable", telemetry),
-            bind(plugin_of(EvictionOrderingPolicy, "order", sort_key=order), EvictionOrderingPolicy, "sort_key", telemetry),
+            bind(plugin_of(EvictionFilter, "allows", is_evictable=allows), IS_EVICTABLE, telemetry),
+            bind(plugin_of(EvictionOrderingPolicy, "order", sort_key=order), EVICTION_SORT_KEY, telemetry),
         )
         controller = self.bench.controller
         self.reclaimer = Reclaimer(bound, self.bench.access, lambda: self.bench.now, self.bench.log, is_counted_here=False)

@@ -9,6 +9,7 @@ from endpick.api.access import Access
 from endpick.api.keys import INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from endpick.flow_control.policies import FRESH_SECONDS, PoolSaturation
 from endpick.host.boundary import bind
+from endpick.host.methods import SATURATION
 from endpick_builtin.admission.detectors import ConcurrencyDetector
 from unit.flow_control.queue_bench import Bench
 from unit.scheduling.workbench import KEYS, Recording, instance, pool
@@ -43,7 +44,7 @@ def test_the_fuller_stage_counts(roles, effective, prefill, decode):
 def saturation_of(plugin: type, table, clock, **parameters):
     built = instance(plugin, **parameters)
     access = Access()
-    return PoolSaturation(bind(built, SaturationDetector, "saturation", Recording()), table, access, clock)
+    return PoolSaturation(bind(built, SATURATION, Recording()), table, access, clock)
 
 
 def test_a_reading_is_kept_until_its_columns_change():

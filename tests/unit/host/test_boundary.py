@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,12 +14,13 @@ from endpick.host.boundary import Fault, bind
 from endpick.host.breaker import BreakerState
 from endpick.host.failures import FaultOfAnother
 from endpick.host.kinds import OnFault
+from endpick.host.methods import PRODUCE
 from unit.scheduling.workbench import Recording, access, plugin_of
 
 
 def step_of(function, *, on_fault=OnFault.SKIP, settles=False, telemetry=None):
     instance = plugin_of(DataProducer, "producer", on_fault, produce=function)
-    return bind(instance, DataProducer, "produce", telemetry or Recording(), settles=settles)
+    return bind(instance, replace(PRODUCE, settles=settles), telemetry or Recording())
 
 
 def opened(step):

@@ -9,7 +9,7 @@ import pytest
 from endpick._proto.ext_proc_pb2 import HeaderMutation
 from endpick.api import PreRequest, ProfileHandler, SchedulingResult
 from endpick.extproc.messages import mutation
-from endpick.requests.intake import HeadersForUpstream
+from endpick.requests.headers import HeadersForUpstream
 from endpick.requests.model import IncomingRequest
 from endpick.testing.host import host_of
 

@@ -212,5 +212,5 @@ def test_a_late_call_is_reported_for_its_instance():
 def test_compiling_an_instance_in_the_wrong_slot_raises(slot):
     scorer, picker = scorer_of(lambda endpoints: np.ones(len(endpoints))), instance(MaxScorePicker)
     slots = {"filter": ([scorer], [], picker), "scorer": ([], [(picker, 1.0)], picker), "picker": ([], [], scorer)}
-    with pytest.raises(TypeError, match=f"is not a {slot}"):
+    with pytest.raises(TypeError, match=f"is no {slot.capitalize()}"):
         compile_profile("p", *slots[slot], Recording())

@@ -30,7 +30,8 @@ from endpick.api.errors import Unavailable
 from endpick.api.fast_metrics import Distribution
 from endpick.host.boundary import Step
 from endpick.host.instance import Instance, scope_of
-from endpick.host.kinds import ExtensionPoint, OnFault
+from endpick.host.kinds import OnFault
+from endpick.host.methods import SCORE
 from endpick.host.telemetry import ITL_BUCKETS, NullTelemetry
 from unit.scheduling.workbench import Pace
 
@@ -255,7 +256,7 @@ def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
 
 def test_undeclared_access_says_where_to_declare(recorder, registry, instance, caplog):
     with caplog.at_level(logging.WARNING):
-        recorder.undeclared_access(Step(print, instance, ExtensionPoint.SCORER, NullTelemetry()).scope, "acme/x", "write")
+        recorder.undeclared_access(Step(print, instance, SCORE, NullTelemetry()).scope, "acme/x", "write")
 
     assert "instance 'half' writes data key 'acme/x' without declaring it in `produces`" in caplog.text
     labels = {"extension_point": "Scorer", "plugin_type": "half-scorer", "plugin_name": "half", "access": "write"}

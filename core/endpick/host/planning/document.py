@@ -1,4 +1,4 @@
-"""JSON documents of plans and data flows; data flows for Mermaid and Graphviz."""
+"""JSON documents of plans and data flows."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class PlanDocument(Document):
     )
     subscriptions: tuple[SubscriptionDocument, ...]
     announcements: tuple[AnnouncementDocument, ...]
-    hooks: tuple[str, ...] = Field(description="Hook objects, in their order.")
+    hooks: tuple[str, ...] = Field(description="Hook objects that are loaded, in call order.")
 
 
 def document_of(plan: Plan) -> PlanDocument:
@@ -241,37 +241,3 @@ def _data(plan: Plan) -> list[Arrow]:
         Arrow(giver=giver, taker=taker, what=tuple(sorted(what)), flow="data", needed=needed)
         for (giver, taker, needed), what in keys.items()
     ]
-
-
-def mermaid(picture: Picture) -> str:
-    """A flowchart for GitHub and GitLab."""
-    number = {node.name: f"n{index}" for index, node in enumerate(picture.nodes)}
-    lines = ["flowchart LR", *(f'  {number[node.name]}["{_mermaid(node.name)}"]' for node in picture.nodes)]
-    for arrow in picture.arrows:
-        line = "-->" if arrow.needed else "-.->"
-        lines.append(f'  {number[arrow.giver]} {line}|"{"<br/>".join(map(_mermaid, arrow.what))}"| {number[arrow.taker]}')
-    added = [number[node.name] for node in picture.nodes if node.added]
-    if added:
-        lines += ["  classDef added stroke-dasharray: 4 3", f"  class {','.join(added)} added"]
-    return "\n".join(lines) + "\n"
-
-
-def dot(picture: Picture) -> str:
-    """A Graphviz digraph."""
-    lines = ["digraph endpick {", "  rankdir=LR", '  node [shape=box, style=rounded, fontname="sans-serif"]']
-    for node in picture.nodes:
-        style = ', style="rounded,dashed"' if node.added else ""
-        lines.append(f"  {_dot(node.name)} [label={_dot(node.name)}{style}]")
-    for arrow in picture.arrows:
-        style = "" if arrow.needed else ", style=dashed"
-        lines.append(f"  {_dot(arrow.giver)} -> {_dot(arrow.taker)} [label={_dot(*arrow.what)}{style}]")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _mermaid(text: str) -> str:
-    return "".join(character if character.isalnum() or character in " -_./@" else f"#{ord(character)};" for character in text)
-
-
-def _dot(*lines: str) -> str:
-    escaped = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
-    return '"' + "\\n".join(escaped) + '"'

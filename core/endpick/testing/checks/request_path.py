@@ -23,6 +23,7 @@ from endpick.api import (
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import DirectResponse, ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
+from endpick.host.methods import FILTER_CANDIDATES
 from endpick.scheduling.scheduler import as_view
 from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
 from endpick.testing.exercise import Answer, walk
@@ -90,8 +91,10 @@ def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Findin
         for reported in Reported:
             scene = bench.scene(reported)
             answer = bench.call(plugin.filter_candidates, scene.request, scene.endpoints)
-            problem = f"raises {answer}" if isinstance(answer, Raised) else as_view(scene.endpoints, answer)
-            if isinstance(problem, str):
+            problem: object = f"raises {answer}" if isinstance(answer, Raised) else FILTER_CANDIDATES.complaint(answer)
+            if not problem and isinstance(answer, np.ndarray | Endpoints):
+                problem = as_view(scene.endpoints, answer)
+            if problem and isinstance(problem, str):
                 yield Finding(
                     f"`filter_candidates` {problem} when {reported.value}", "answer a boolean array, or a view made with endpoints.where"
                 )

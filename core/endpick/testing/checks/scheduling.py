@@ -105,7 +105,8 @@ def _is_well_formed(answer: object, size: int) -> bool:
 
 
 def _kept(bench: Bench, scene: Scene) -> Endpoints | None:
-    kept = as_view(scene.endpoints, _ask_filter(bench, scene))
+    answer = _ask_filter(bench, scene)
+    kept = as_view(scene.endpoints, answer) if isinstance(answer, np.ndarray | Endpoints) else None
     return kept if isinstance(kept, Endpoints) else None
 
 

@@ -295,7 +295,7 @@ def test_what_is_named_is_bound_once():
     assert bound.of_band(0).ordering.instance.name == FCFS
     assert bound.ceilings.instance.name == "static-usage-limit-policy"
     assert bound.eviction.is_evictable.instance.name == "sheddable-eviction-filter"
-    with pytest.raises(TypeError, match="is not a fairness policy"):
+    with pytest.raises(TypeError, match="is no FairnessPolicy"):
         bind_flow_control(settings, {**instances, STRICT: instances[FCFS]}, Recording())
 
 

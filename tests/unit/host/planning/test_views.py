@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from endpick.host.planning.document import Arrow, Node, Picture, document_of, dot, mermaid, picture_of
+from endpick.cli.plan import mermaid
+from endpick.host.planning.document import Arrow, Node, Picture, document_of, picture_of
 from unit.host.planning.planned import plan
 
 SCHEMAS = Path(__file__).parents[4] / "schemas"
@@ -104,14 +105,6 @@ def test_mermaid_names_every_node_and_labels_every_arrow() -> None:
     assert len(arrows) == 4
 
 
-def test_dot_names_every_node_and_labels_every_arrow() -> None:
-    lines = dot(picture()).splitlines()
-
-    assert '  "matcher" -> "match-scorer" [label="zoo/match"]' in lines
-    assert '  "matcher" [label="matcher", style="rounded,dashed"]' in lines
-    assert (lines[0], lines[-1]) == ("digraph endpick {", "}")
-
-
 def strange(name: str) -> Picture:
     node = Node(name=name, type="x", kinds=(), added=False)
     other = Node(name="other", type="x", kinds=(), added=False)
@@ -124,7 +117,6 @@ def test_names_that_mean_something_to_the_drawer_are_escaped() -> None:
 
     assert "<script>" not in mermaid(strange(name))
     assert '"a#34;#93;#60;script#62;#92;"' in mermaid(strange(name))
-    assert r'"a\"]<script>\\" -> "other" [label="k\"<&\\", style=dashed]' in dot(strange(name))
 
 
 def test_an_empty_picture_can_be_drawn() -> None:
