@@ -86,6 +86,15 @@ async def test_cheaper_of_two_equally_good_endpoints_is_picked(example):
         assert await picker.ask() == (SECOND, FIRST)
 
 
+def test_the_verb_of_an_installed_distribution_runs(example):
+    project = example("acme-cost")
+    file = project.folder / "endpoints.json"
+    file.write_text('{"endpoints": [{"name": "a", "labels": {"cost": "3"}}, {"name": "b", "labels": {"cost": "0.5"}}]}')
+
+    assert project.run("endpick", "costs", str(file)) == "0.5  b\n3  a\n"
+    assert "\nacme-cost:\n  costs  List the endpoints of a file, the cheapest first.\n" in project.run("endpick", "--help")
+
+
 @pytest.mark.asyncio
 async def test_requests_prefer_clean_electricity(example, tmp_path):
     project = example("acme-carbon")
