@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.cli.new import KINDS
-from endpick.cli.outputs import NewOutput
+from endpick.cli.new import KINDS, NewOutput
 from endpick.host.discovery import TYPE_PATTERN
 
 TEMPLATE = Path(__file__).parents[2] / "plugin_template"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
     from endpick.host.planning.plan import Plan
@@ -80,8 +82,12 @@ def shown_destinations(addresses: Sequence[str]) -> str:
 
 
 def json_text(document: object) -> str:
-    """Indented JSON."""
-    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    """Indented JSON; pydantic models may be anywhere in it."""
+    return json.dumps(document, default=_plain, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _plain(model: BaseModel) -> object:
+    return model.model_dump(mode="json", by_alias=True)
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

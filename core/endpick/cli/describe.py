@@ -4,24 +4,61 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import click
 from packaging.requirements import Requirement
+from pydantic import Field
 
-from endpick.api.data import AnyKey
-from endpick.api.plugin import DURATION_SCHEMA
+from endpick.api.data import AnyKey, Scope
+from endpick.api.plugin import DURATION_SCHEMA, Stability
 from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import complete_types, json_text, markdown_table
+from endpick.cli.output import Output
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
 from endpick.diagnostics.tables import table
 from endpick.host.discovery import HOST_DISTRIBUTION, discover, import_place, normalise, requirements_of
-from endpick.host.kinds import payload_of
+from endpick.host.kinds import KindName, payload_of
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.parameters import parameters_schema
 from endpick.host.resolution import Reference, resolve
+
+
+class DescribedKey(Output):
+    """A data key."""
+
+    name: str
+    type: str
+    scope: Scope
+    doc: str
+
+
+class DescribeOutput(Output):
+    """Output of `endpick describe`."""
+
+    type: str
+    kinds: list[KindName]
+    summary: str
+    description: str
+    distribution: str
+    version: str
+    target: str
+    file: str
+    requires: str = Field(description="Requirement on endpick; empty for built-in plugins.")
+    stability: Stability
+    category: Category | None
+    replaced_by: str | None
+    aliases: list[str]
+    parameters: dict[str, Any] = Field(description="JSON Schema of the parameters.")
+    consumes: list[DescribedKey]
+    consumes_optional: list[DescribedKey]
+    produces: list[DescribedKey]
+    payload: str | None
+
+
+OUTPUTS = {"describe": DescribeOutput}
 
 
 @click.command("describe")
@@ -42,7 +79,7 @@ def command(plugin_type: str, distribution: str | None, example: bool, output: s
     if example:
         click.echo(_example(loaded), nl=False)
     else:
-        render = {"text": _text, "json": lambda one: json_text(facts(one)), "markdown": _markdown}[output]
+        render = {"text": _text, "json": lambda loaded: json_text(_output(loaded)), "markdown": _markdown}[output]
         click.echo(render(loaded), nl=False)
 
 
@@ -60,34 +97,28 @@ def _load(reference: Reference) -> LoadedPlugin:
     return loaded
 
 
-def facts(loaded: LoadedPlugin) -> dict[str, object]:
-    """The plugin as plain data."""
-    candidate, plugin = loaded.candidate, loaded.plugin
-    category, payload = _category(loaded), payload_of(plugin)
-    return {
-        "type": loaded.type,
-        "kinds": [kind.kind for kind in loaded.kinds],
-        "summary": loaded.summary,
-        "description": loaded.description,
-        "distribution": candidate.distribution,
-        "version": candidate.version,
-        "target": candidate.target,
-        "file": import_place(candidate.module),
-        "requires": _requires(loaded),
-        "stability": plugin.stability.value,
-        "category": category.value if category else None,
-        "replacedBy": plugin.replaced_by,
-        "aliases": list(plugin.aliases),
-        "parameters": parameters_schema(loaded),
-        "consumes": [_key(key) for key in plugin.consumes],
-        "consumesOptional": [_key(key) for key in plugin.consumes_optional],
-        "produces": [_key(key) for key in plugin.produces],
-        "payload": payload.__qualname__ if payload else None,
-    }
-
-
-def _category(loaded: LoadedPlugin) -> Category | None:
-    return loaded.plugin.category if issubclass(loaded.plugin, Scorer) else None
+def _output(loaded: LoadedPlugin) -> DescribeOutput:
+    candidate, plugin, payload = loaded.candidate, loaded.plugin, payload_of(loaded.plugin)
+    return DescribeOutput(
+        type=loaded.type,
+        kinds=[kind.kind for kind in loaded.kinds],
+        summary=loaded.summary,
+        description=loaded.description,
+        distribution=candidate.distribution,
+        version=candidate.version,
+        target=candidate.target,
+        file=import_place(candidate.module),
+        requires=_requires(loaded),
+        stability=plugin.stability,
+        category=plugin.category if issubclass(plugin, Scorer) else None,
+        replaced_by=plugin.replaced_by,
+        aliases=list(plugin.aliases),
+        parameters=parameters_schema(loaded),
+        consumes=[_key(key) for key in plugin.consumes],
+        consumes_optional=[_key(key) for key in plugin.consumes_optional],
+        produces=[_key(key) for key in plugin.produces],
+        payload=payload.__qualname__ if payload else None,
+    )
 
 
 def _requires(loaded: LoadedPlugin) -> str:
@@ -95,29 +126,25 @@ def _requires(loaded: LoadedPlugin) -> str:
     return next((f"{one.name}{one.specifier}" for one in required if normalise(one.name) == HOST_DISTRIBUTION), "")
 
 
-def _key(key: AnyKey) -> dict[str, str]:
-    return {"name": key.name, "type": key.type.__qualname__, "scope": key.scope.value, "doc": key.doc}
+def _key(key: AnyKey) -> DescribedKey:
+    return DescribedKey(name=key.name, type=key.type.__qualname__, scope=key.scope, doc=key.doc)
 
 
 def _text(loaded: LoadedPlugin) -> str:
-    candidate, plugin = loaded.candidate, loaded.plugin
-    category, payload = _category(loaded), payload_of(plugin)
-    lines = [
-        ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
-        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.source_path else "")),
-        ("class", f"{candidate.target} in {import_place(candidate.module)}"),
-        *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
-        ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),
-    ]
-    if category:
-        lines.append(("category", category.value))
-    if plugin.aliases:
-        lines.append(("former names", ", ".join(plugin.aliases)))
-    if payload:
-        lines.append(("payload", payload.__qualname__))
-    head = f"{loaded.type}\n\n{loaded.description or '(no description)'}\n\n"
-    facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
-    return head + facts_block + _parameters_block(loaded) + _data_block(loaded) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
+    candidate, shown = loaded.candidate, _output(loaded)
+    lines = {
+        "kind": ", ".join(shown.kinds),
+        "from": candidate.origin + (f" (editable: {candidate.source_path})" if candidate.source_path else ""),
+        "class": f"{shown.target} in {shown.file}",
+        "requires": "" if candidate.is_builtin else shown.requires or "any endpick",
+        "stability": shown.stability + (f", replaced by {shown.replaced_by}" if shown.replaced_by else ""),
+        "category": shown.category,
+        "former names": ", ".join(shown.aliases),
+        "payload": shown.payload,
+    }
+    head = f"{shown.type}\n\n{shown.description or '(no description)'}\n\n"
+    facts = "".join(f"{name + ':':<14}{value}\n" for name, value in lines.items() if value)
+    return head + facts + _parameters_block(loaded) + _data_block(shown) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
 
 
 def _parameters_block(loaded: LoadedPlugin) -> str:
@@ -130,48 +157,27 @@ def _parameters_block(loaded: LoadedPlugin) -> str:
 
 
 def _markdown(loaded: LoadedPlugin) -> str:
-    schema = parameters_schema(loaded)
-    rows = [(f"`{name}`", *_parameter(name, one, schema)) for name, one in _properties(schema).items()]
-    if not rows:
-        return "It has no parameters.\n"
-    quoted = [(name, kind, default if default == "(required)" else f"`{default}`", meaning) for name, kind, default, meaning in rows]
-    return markdown_table(("parameter", "type", "default", "meaning"), quoted)
+    rows = [(f"`{row.name}`", row.type, _quoted(row.default), row.meaning) for row in _rows(parameters_schema(loaded))]
+    return markdown_table(("parameter", "type", "default", "meaning"), rows) if rows else "It has no parameters.\n"
 
 
-def _parameter(name: str, one: Mapping[str, object], schema: Mapping[str, object]) -> tuple[str, str, str]:
-    required = schema.get("required", ())
-    default = "(required)" if isinstance(required, Iterable) and name in required else json.dumps(one.get("default"))
-    return type_of(one), default, str(one.get("description", ""))
+def _quoted(default: str) -> str:
+    return default if default == REQUIRED else f"`{default or 'null'}`"
 
 
-def _data_block(loaded: LoadedPlugin) -> str:
-    rows = [
-        (use, key.name, key.type.__qualname__, key.scope.value, key.doc)
-        for use, keys in (
-            ("reads", loaded.plugin.consumes),
-            ("may read", loaded.plugin.consumes_optional),
-            ("writes", loaded.plugin.produces),
-        )
-        for key in keys
-    ]
+def _data_block(shown: DescribeOutput) -> str:
+    uses = {"reads": shown.consumes, "may read": shown.consumes_optional, "writes": shown.produces}
+    rows = [(use, key.name, key.type, key.scope, key.doc) for use, keys in uses.items() for key in keys]
     return "\n" + table(("DATA", "KEY", "TYPE", "SCOPE", "MEANING"), rows) if rows else ""
 
 
 def _example(loaded: LoadedPlugin) -> str:
-    schema = parameters_schema(loaded)
-    lines = ["plugins:", f"  - type: {loaded.type}"]
-    properties = _properties(schema)
-    if properties:
-        lines.append("    parameters:")
-    for name, one in properties.items():
-        value, default, description = _parameter(name, one, schema)
-        lines.append(f"      {name}: {'' if default == '(required)' else default}  # {value}; {description or default}".rstrip())
+    rows = _rows(parameters_schema(loaded))
+    lines = ["plugins:", f"  - type: {loaded.type}", *(["    parameters:"] if rows else [])]
+    for row in rows:
+        value = "" if row.default == REQUIRED else row.default or "null"
+        lines.append(f"      {row.name}: {value}  # {row.type}; {row.meaning or row.default or 'null'}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def _properties(schema: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
-    properties = schema.get("properties", {})
-    return {str(name): one for name, one in properties.items() if isinstance(one, Mapping)} if isinstance(properties, Mapping) else {}
 
 
 Schema = Mapping[str, object]
@@ -217,7 +223,8 @@ def _rows(schema: Schema) -> tuple[ParameterFacts, ...]:
             REQUIRED if name in required else "" if one.get("default") is None else json.dumps(one["default"]),
             _one_line(one.get("description")),
         )
-        for name, one in cast("Mapping[str, Schema]", schema.get("properties", {})).items()
+        for name, one in cast("Mapping[str, object]", schema.get("properties", {})).items()
+        if isinstance(one, Mapping)
     )
 
 

@@ -8,11 +8,43 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from pydantic import Field
 
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
+from endpick.cli.output import Output
 from endpick.diagnostics import ExitCode
-from endpick.host.planning.changes import Change, changes, plan_hash
-from endpick.host.planning.plan import Plan
+from endpick.host.planning.changes import Change, ChangeKind, changes, plan_hash
+
+
+class ComparedPlan(Output):
+    """One side of `endpick diff`."""
+
+    config: str = Field(description="Name of the configuration file.")
+    hash: str = Field(description="Equal for plans that do the same.")
+
+
+class ChangeOutput(Output):
+    """One difference between two plans."""
+
+    kind: ChangeKind
+    subject: str = Field(description="Instance, profile, role or section.")
+    name: str = Field(description="Of a parameter or setting; empty if the subject says it all.")
+    profile: str = Field(description="The scheduling profile, if the change is in one.")
+    old: str | None = Field(description="Null if the subject was added. Secrets are masked.")
+    new: str | None = Field(description="Null if the subject was removed.")
+    routes: bool = Field(description="True if requests may go to other endpoints.")
+    text: str = Field(description="The change as a sentence.")
+
+
+class DiffOutput(Output):
+    """Output of `endpick diff`."""
+
+    old: ComparedPlan
+    new: ComparedPlan
+    changes: list[ChangeOutput] = Field(description="Changes of routing first.")
+
+
+OUTPUTS = {"diff": DiffOutput}
 
 
 @click.command("diff", short_help="Show what another configuration would do differently.")
@@ -30,23 +62,15 @@ def command(old: str, new: str, endpoints_file: Path | None, output: str) -> Non
     before, after = (plan_or_exit(one, as_json=output == "json", endpoints_file=endpoints_file) for one in (old, new))
     found = changes(before, after)
     if output == "json":
-        document = {"old": _plan(before), "new": _plan(after), "changes": [facts(change) for change in found]}
-        click.echo(json_text(document), nl=False)
+        sides = [ComparedPlan(config=plan.config.path, hash=plan_hash(plan)) for plan in (before, after)]
+        shown = [ChangeOutput(**asdict(change), text=str(change)) for change in found]
+        click.echo(json_text(DiffOutput(old=sides[0], new=sides[1], changes=shown)), nl=False)
     elif found:
         click.echo(_section("routing", (one for one in found if one.routes)), nl=False)
         click.echo(_section("other", (one for one in found if not one.routes)), nl=False)
     else:
         click.echo(f"{old} and {new} do the same")
     sys.exit(ExitCode.DIFFERENT if found else ExitCode.OK)
-
-
-def _plan(plan: Plan) -> dict[str, str]:
-    return {"config": plan.config.path, "hash": plan_hash(plan)}
-
-
-def facts(change: Change) -> dict[str, object]:
-    """A change as plain data."""
-    return {**asdict(change), "text": str(change)}
 
 
 def _section(title: str, found: Iterable[Change]) -> str:

@@ -7,15 +7,26 @@ from pathlib import Path
 from typing import Literal
 
 import click
+from pydantic import Field
 
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
 from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError, fail
 from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, shown_destinations
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
+from endpick.requests.document import DecisionOutput
 from endpick.requests.record import document_of
 from endpick.scheduling.trace import FilterRecord, ProfileRecord
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, missing_data, read_fixture
+
+
+class TryOutput(DecisionOutput):
+    """Output of `endpick try`."""
+
+    headers: dict[str, str] = Field(description="Added to the request for the model server.")
+
+
+OUTPUTS = {"try": TryOutput}
 
 
 @click.command("try", short_help="Make one decision and show how each plugin voted.")
@@ -66,8 +77,8 @@ def command(
     except HostRefused as refusal:
         click.echo(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    document = document_of(explanation.record) | {"headers": dict(explanation.headers)}
-    click.echo(json_text(document) if output == "json" else _text(explanation), nl=False)
+    shown = {**document_of(explanation.record), "headers": explanation.headers}
+    click.echo(json_text(TryOutput.model_validate(shown)) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +15,11 @@ from endpick.diagnostics import Code, did_you_mean
 from endpick.diagnostics.codes import explanation
 from endpick.diagnostics.tables import table
 from endpick.host.discovery import Candidate, discover, summary_of
+
+if TYPE_CHECKING:
+    from endpick.cli.listing_output import CodeExplanation, ListedPlugin, Status
+
+OUTPUTS = {"list": "endpick.cli.listing_output:ListOutput", "explain": "endpick.cli.listing_output:ExplainOutput"}
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "invalid-name": "invalid name"}
 
@@ -30,10 +35,8 @@ def list_plugins(loads: bool, kind: str | None, output: str) -> None:
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
     if loads or kind:
-        rows = [
-            {**row, **loaded_facts(candidate)} if row["status"] == "ok" else row for row, candidate in zip(rows, candidates, strict=True)
-        ]
-        rows = [row for row in rows if kind is None or kind in _kinds(row)]
+        rows = [_loaded(row, candidate) if row["status"] == "ok" else row for row, candidate in zip(rows, candidates, strict=True)]
+        rows = [row for row in rows if kind is None or kind in row.get("kinds", ())]
     click.echo(json_text({"plugins": rows}) if output == "json" else _text(rows, with_kinds=loads or kind is not None), nl=False)
 
 
@@ -46,14 +49,14 @@ def _check_kind(kind: str) -> None:
         raise click.UsageError(f"no plugin kind is named '{kind}'; {hint}")
 
 
-def statuses(candidates: Sequence[Candidate]) -> list[str]:
+def statuses(candidates: Sequence[Candidate]) -> list[Status]:
     """For each candidate `ok`, or why no configuration can use it."""
     usable = (one for one in candidates if one.is_usable)
     offers = Counter(candidate.type for candidate in usable)
     return [_status(candidate, offers[candidate.type]) for candidate in candidates]
 
 
-def _status(candidate: Candidate, offers: int) -> str:
+def _status(candidate: Candidate, offers: int) -> Status:
     if not candidate.is_valid:
         return "invalid-name"
     if not candidate.speaks_our_api:
@@ -61,7 +64,7 @@ def _status(candidate: Candidate, offers: int) -> str:
     return "conflict" if offers > 1 else "ok"
 
 
-def _facts(candidate: Candidate, status: str) -> dict[str, object]:
+def _facts(candidate: Candidate, status: Status) -> ListedPlugin:
     return {
         "type": candidate.type,
         "distribution": candidate.distribution,
@@ -77,14 +80,14 @@ def _facts(candidate: Candidate, status: str) -> dict[str, object]:
     }
 
 
-def _text(rows: Sequence[dict[str, object]], *, with_kinds: bool) -> str:
+def _text(rows: Sequence[ListedPlugin], *, with_kinds: bool) -> str:
     if not rows:
         return "no plugin types are installed\n"
     headers = ["TYPE", *(["KIND"] if with_kinds else []), "DESCRIPTION"]
     blocks = []
     for origin in dict.fromkeys(map(_origin, rows)):
         lines = [
-            [str(row["type"]), *([", ".join(_kinds(row)) or "-"] if with_kinds else []), _told(row)]
+            [row["type"], *([", ".join(row.get("kinds", ())) or "-"] if with_kinds else []), _told(row)]
             for row in rows
             if _origin(row) == origin
         ]
@@ -94,26 +97,20 @@ def _text(rows: Sequence[dict[str, object]], *, with_kinds: bool) -> str:
     return "\n".join(blocks) + footer
 
 
-def _origin(row: dict[str, object]) -> str:
+def _origin(row: ListedPlugin) -> str:
     editable = f", editable: {row['sourcePath']}" if row["editable"] else ""
     return f"{row['distribution']} {row['version']}{' (builtin)' if row['builtin'] else ''}{editable}"
 
 
-def _told(row: dict[str, object]) -> str:
+def _told(row: ListedPlugin) -> str:
     if row["status"] == "ok":
-        return str(row["summary"])
+        return row["summary"]
     if row["status"] == "other-api":
         return f"needs plugin API {row['api']}"
-    return str(row.get("problem") or _SHORT.get(str(row["status"]), row["status"]))
+    return row.get("problem") or _SHORT.get(row["status"], row["status"])
 
 
-def _kinds(row: dict[str, object]) -> list[str]:
-    kinds = row.get("kinds", ())
-    return [str(kind) for kind in kinds] if isinstance(kinds, Iterable) else []
-
-
-def loaded_facts(candidate: Candidate) -> dict[str, object]:
-    """Kinds, summary and import time, or why the plugin cannot be loaded."""
+def _loaded(row: ListedPlugin, candidate: Candidate) -> ListedPlugin:
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 
@@ -121,11 +118,12 @@ def loaded_facts(candidate: Candidate) -> dict[str, object]:
     loaded = loading.loaded
     if loaded is None:
         fault = loading.diagnostics[0]
-        return {"status": "broken", "problem": f"broken: {fault.message} [{fault.code}]"}
+        return {**row, "status": "broken", "problem": f"broken: {fault.message} [{fault.code}]"}
     return {
+        **row,
         "kinds": [kind.kind for kind in loaded.kinds],
         "summary": loaded.summary,
-        "stability": loaded.plugin.stability.value,
+        "stability": loaded.plugin.stability,
         "loadSeconds": round(loaded.load_seconds, 6),
     }
 
@@ -141,7 +139,7 @@ def explain(code: str | None, output: Literal["text", "json"]) -> None:
     """Explain a diagnostic CODE such as E0301; without one, list all codes."""
     codes = tuple(Code) if code is None else (_find(code),)
     if output == "json":
-        click.echo(json.dumps([_as_json(found) for found in codes], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([_explained(found) for found in codes], indent=2, ensure_ascii=False))
     elif code is None:
         click.echo("\n".join(f"{found.name}  {found.title}" for found in codes))
     else:
@@ -158,7 +156,7 @@ def _find(name: str) -> Code:
     return found
 
 
-def _as_json(code: Code) -> dict[str, object]:
+def _explained(code: Code) -> CodeExplanation:
     return {
         "code": code.name,
         "severity": code.severity.value,

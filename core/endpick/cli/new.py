@@ -12,10 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+from pydantic import Field
 
 import endpick.api
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.output import Output
 from endpick.diagnostics import ExitCode
 from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover, find, installed_version, is_valid_type, resource
 
@@ -166,6 +168,22 @@ def write(plan: ProjectDraft, parent: Path) -> Path:
         return made.rename(parent / made.name)
 
 
+class NewOutput(Output):
+    """Output of `endpick new`."""
+
+    type: str
+    types: list[str] = Field(description="All plugin types of the project, the requested one first.")
+    kind: str
+    distribution: str
+    package: str
+    folder: str
+    files: list[str] = Field(description="Relative to the folder.")
+    next: list[str] = Field(description="The next commands to run.")
+
+
+OUTPUTS = {"new": NewOutput}
+
+
 @click.command("new", short_help="Create a project for a new plugin.")
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="Kind of the plugin.")
@@ -180,9 +198,8 @@ def command(name: str, kind: str, vendor: str | None, parent: Path, output: str)
     NAME is the plugin type with its vendor, such as acme.short-queue, or without it if --vendor is given.
     """
     plan = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
-    folder = _write(plan, parent)
-    facts = _facts(plan.project, folder)
-    click.echo(json_text(facts) if output == "json" else _text(plan.project, folder), nl=False)
+    shown = _output(plan.project, _write(plan, parent))
+    click.echo(json_text(shown) if output == "json" else _text(shown, plan.project.module), nl=False)
 
 
 def _with_vendor(vendor: str, name: str) -> str:
@@ -214,30 +231,22 @@ def _write(plan: ProjectDraft, parent: Path) -> Path:
         sys.exit(ExitCode.FAILED)
 
 
-def _next(folder: Path) -> tuple[str, ...]:
-    return (
-        f"cd {shlex.quote(str(folder))}",
-        "python -m pip install --editable '.[dev]'",
-        "python -m pytest",
+def _output(project: Project, folder: Path) -> NewOutput:
+    return NewOutput(
+        type=project.plugin_type,
+        types=list(project.types),
+        kind=project.kind,
+        distribution=project.distribution,
+        package=project.package,
+        folder=str(folder),
+        files=sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()),
+        next=[f"cd {shlex.quote(str(folder))}", "python -m pip install --editable '.[dev]'", "python -m pytest"],
     )
 
 
-def _facts(project: Project, folder: Path) -> dict[str, object]:
-    return {
-        "type": project.plugin_type,
-        "types": list(project.types),
-        "kind": project.kind,
-        "distribution": project.distribution,
-        "package": project.package,
-        "folder": str(folder),
-        "files": sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()),
-        "next": list(_next(folder)),
-    }
-
-
-def _text(project: Project, folder: Path) -> str:
-    commands = "".join(f"  {command}\n" for command in _next(folder))
+def _text(shown: NewOutput, module: str) -> str:
+    commands = "".join(f"  {command}\n" for command in shown.next)
     return (
-        f"made {folder}: the {project.kind} {' and its collector '.join(project.types)}\n\n{commands}\n"
-        f"Your idea goes into src/{project.package}/{project.module}.py.\n"
+        f"made {shown.folder}: the {shown.kind} {' and its collector '.join(shown.types)}\n\n{commands}\n"
+        f"Your idea goes into src/{shown.package}/{module}.py.\n"
     )

@@ -12,10 +12,12 @@ from endpick.api import Parser, ProfileHandler, SaturationDetector
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
 from endpick.diagnostics.tables import table
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.document import Picture, document_of, dot, mermaid, picture_of
+from endpick.host.planning.document import Picture, PlanDocument, document_of, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
 
 NONE = "-"
+
+OUTPUTS = {"plan": PlanDocument, "graph": Picture}
 
 
 @click.command("plan", short_help="Show the resolved plan: order, weights and defaults.")
@@ -29,7 +31,7 @@ def plan(config: str | None, endpoints_file: Path | None, output: Literal["text"
     """
     plan = plan_or_exit(config, as_json=output == "json", endpoints_file=endpoints_file)
     if output == "json":
-        click.echo(json_text(document_of(plan).model_dump(mode="json", by_alias=True)), nl=False)
+        click.echo(json_text(document_of(plan)), nl=False)
     else:
         click.echo("\n".join(_sections(plan)), nl=False)
 
@@ -116,21 +118,28 @@ def _indented(text: str) -> str:
 
 @click.command("graph", short_help="Draw which plugin produces data for which other.")
 @click.argument("config", required=False)
-@click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid", show_default=True)
-def graph(config: str | None, output: Literal["mermaid", "dot", "json"]) -> None:
+@click.option("--format", "output", type=click.Choice(["mermaid", "json"]), default="mermaid", show_default=True)
+def graph(config: str | None, output: Literal["mermaid", "json"]) -> None:
     """Draw the data flow of CONFIG: sources, collectors, producers and their readers. Dashed arrows are optional.
 
     `-` reads standard input. Without CONFIG, the built-in default is drawn.
     """
     picture = picture_of(plan_or_exit(config, as_json=output == "json"))
-    click.echo(_drawn(picture, output), nl=False)
+    click.echo(json_text(picture) if output == "json" else mermaid(picture), nl=False)
 
 
-def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json"]) -> str:
-    match output:
-        case "mermaid":
-            return mermaid(picture)
-        case "dot":
-            return dot(picture)
-        case "json":
-            return json_text(picture.model_dump(mode="json", by_alias=True))
+def mermaid(picture: Picture) -> str:
+    """A flowchart for GitHub and GitLab."""
+    number = {node.name: f"n{index}" for index, node in enumerate(picture.nodes)}
+    lines = ["flowchart LR", *(f'  {number[node.name]}["{_escaped(node.name)}"]' for node in picture.nodes)]
+    for arrow in picture.arrows:
+        line = "-->" if arrow.needed else "-.->"
+        lines.append(f'  {number[arrow.giver]} {line}|"{"<br/>".join(map(_escaped, arrow.what))}"| {number[arrow.taker]}')
+    added = [number[node.name] for node in picture.nodes if node.added]
+    if added:
+        lines += ["  classDef added stroke-dasharray: 4 3", f"  class {','.join(added)} added"]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(character if character.isalnum() or character in " -_./@" else f"#{ord(character)};" for character in text)

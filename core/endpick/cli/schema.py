@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from endpick.cli.console import print_diagnostics
-from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
 from endpick.cli.verbs import HOST_VERBS, installed_verbs
 from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
@@ -20,33 +20,31 @@ from endpick.diagnostics.render import SCHEMA as DIAGNOSTICS
 from endpick.host.discovery import Candidate, discover
 from endpick.host.loader import LoadedPlugin, PluginCatalog
 from endpick.host.parameters import parameters_schema
-from endpick.host.planning.document import Picture, PlanDocument
 from endpick.host.resolution import Reference
+from endpick.requests.document import DecisionOutput
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
     """Output schemas by verb, and those of diagnostics and decision records; imports the modules of all verbs."""
-    places = {name: place for name, (place, _) in HOST_VERBS.items()}
-    places |= {name: verb.place for name, verb in installed_verbs().verbs.items()}
-    models = {name: model for name, place in places.items() if (model := output_of(name, place)) is not None}
-    return {
-        **{name: _document(model, f"endpick {name}") for name, model in models.items()},
-        "diagnostics": DIAGNOSTICS,
-        "decision": _document(DecisionOutput, "endpick decision record"),
-        "graph": _document(Picture, "endpick graph"),
-        "try": _document(TryOutput, "endpick try"),
-        "plan": _document(PlanDocument, "endpick plan"),
-        "explain": {"$schema": DIALECT, "title": "endpick explain", **TypeAdapter(list[CodeExplanation]).json_schema()},
-        **{name: _document(output, f"endpick {name}") for name, output in OUTPUTS.items()},
-    }
+    outputs = {name: output_of(name, place) for name, place in _verbs().items()}
+    return _others() | {name: _document(output, f"endpick {name}") for name, output in outputs.items() if output is not None}
 
 
-def output_of(verb: str, place: str) -> type[BaseModel] | None:
-    """The model of a verb's JSON output: the entry of the verb in `OUTPUTS` of its module."""
-    module = importlib.import_module(place.partition(":")[0])
-    model: type[BaseModel] | None = getattr(module, "OUTPUTS", {}).get(verb)
+def _others() -> dict[str, Mapping[str, object]]:
+    return {"diagnostics": DIAGNOSTICS, "decision": _document(DecisionOutput, "endpick decision record")}
+
+
+def _verbs() -> dict[str, str]:
+    installed = {name: verb.place for name, verb in installed_verbs().verbs.items()}
+    return installed | {name: place for name, (place, _) in HOST_VERBS.items()}
+
+
+def output_of(verb: str, place: str) -> type[object] | None:
+    """The type of a verb's JSON output: the entry of the verb in `OUTPUTS` of its module, or where that is, as `module:attribute`."""
+    output = getattr(import_module(place.partition(":")[0]), "OUTPUTS", {}).get(verb)
+    model: type[object] | None = resolve_name(output) if isinstance(output, str) else output
     return model
 
 
@@ -79,9 +77,8 @@ def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple(candidate for candidate in candidates if candidate.is_builtin)
 
 
-def _document(document: type[BaseModel], title: str) -> Mapping[str, object]:
-    schema = document.model_json_schema(by_alias=True, mode="validation" if issubclass(document, Output) else "serialization")
-    return {"$schema": DIALECT, **schema, "title": title}
+def _document(output: type[object], title: str) -> Mapping[str, object]:
+    return {"$schema": DIALECT, **TypeAdapter(output).json_schema(by_alias=True, mode="serialization"), "title": title}
 
 
 CONFIG = "config"
@@ -114,9 +111,13 @@ def command(name: str, installed: bool, output: Path | None) -> None:
 
 
 def _schema(name: str, *, installed: bool) -> Mapping[str, object]:
-    outputs = output_schemas()
-    if name in outputs:
-        return outputs[name]
+    place = _verbs().get(name)
+    output = None if place is None else output_of(name, place)
+    if output is not None:
+        return _document(output, f"endpick {name}")
+    others = _others()
+    if name in others:
+        return others[name]
     candidates = discover()
     if name == CONFIG:
         return config_schema(candidates if installed else builtin(candidates))

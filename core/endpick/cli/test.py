@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
+from pydantic import Field
 
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, complete_types, json_text
+from endpick.cli.output import Output
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
 from endpick.host.discovery import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, OWN_DISTRIBUTIONS, Candidate, discover, find_installed, normalise
 from endpick.host.loader import LoadedPlugin, load
 from endpick.host.resolution import Reference, resolve
-from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, describe_outcome
+from endpick.testing.kit import FIRST, CheckOutcome, CheckStatus, ConformanceReport, conformance, describe_outcome
 
 LIMIT_SECONDS = 60.0  # per check
 
+
+class FindingOutput(Output):
+    """A broken rule, and how to fix it."""
+
+    message: str
+    help: str
+
+
+class Verdict(Output):
+    """The result of one check of one plugin."""
+
+    id: str
+    rule: str
+    status: str
+    reason: str = Field(description="Why a check was skipped or expected to fail.")
+    findings: list[FindingOutput]
+
+
+class TestedPlugin(Output):
+    """A plugin class tested by the conformance kit."""
+
+    type: str
+    distribution: str
+    version: str
+    class_: str = Field(alias="class")
+    conforms: bool
+    checks: list[Verdict]
+
+
+class TestOutput(Output):
+    """Output of `endpick test`."""
+
+    endpick: str
+    plugin_api: int = Field(description="Major version of the plugin API of this endpick.")
+    plugins: list[TestedPlugin]
+
+
+OUTPUTS = {"test": TestOutput}
 
 _NOTHING_INSTALLED = Diagnostic(
     Code.E0301,
@@ -45,7 +85,8 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
     elif problems and not tested:
         click.echo(render_json(problems), nl=False)
     else:
-        click.echo(json_text(_document(tested, problems)), nl=False)
+        shown = [*(_tested(plugin, report) for plugin, report in tested), *map(_not_loaded, problems)]
+        click.echo(json_text(TestOutput(endpick=__version__, plugin_api=API_MAJOR, plugins=shown)), nl=False)
     conforms = all(report.conforms for report in reports)
     sys.exit(exit_code_of(problems) or (ExitCode.OK if conforms else ExitCode.PLUGIN_UNUSABLE))
 
@@ -108,42 +149,30 @@ def _text(plugin: LoadedPlugin, report: ConformanceReport) -> str:
     return "\n".join(lines)
 
 
-def _document(tested: Iterable[tuple[LoadedPlugin, ConformanceReport]], problems: Iterable[Diagnostic]) -> dict[str, object]:
-    return {
-        "endpick": __version__,
-        "pluginApi": API_MAJOR,
-        "plugins": [
-            {
-                "type": plugin.type,
-                "distribution": plugin.candidate.distribution,
-                "version": plugin.candidate.version,
-                "class": report.subject.target,
-                "conforms": report.conforms,
-                "checks": [
-                    {
-                        "id": outcome.check.id,
-                        "rule": outcome.check.doc,
-                        "status": outcome.status.value,
-                        "reason": outcome.reason,
-                        "findings": [{"message": finding.message, "help": finding.help} for finding in outcome.findings],
-                    }
-                    for outcome in report.outcomes
-                ],
-            }
-            for plugin, report in tested
-        ]
-        + [_not_loaded(problem) for problem in problems],
-    }
+def _tested(plugin: LoadedPlugin, report: ConformanceReport) -> TestedPlugin:
+    return TestedPlugin(
+        type=plugin.type,
+        distribution=plugin.candidate.distribution,
+        version=plugin.candidate.version,
+        class_=report.subject.target,
+        conforms=report.conforms,
+        checks=[_verdict(outcome) for outcome in report.outcomes],
+    )
 
 
-def _not_loaded(problem: Diagnostic) -> dict[str, object]:
+def _verdict(outcome: CheckOutcome) -> Verdict:
+    findings = [FindingOutput(message=finding.message, help=finding.help) for finding in outcome.findings]
+    return Verdict(id=outcome.check.id, rule=outcome.check.doc, status=outcome.status.value, reason=outcome.reason, findings=findings)
+
+
+def _not_loaded(problem: Diagnostic) -> TestedPlugin:
     plugin = problem.plugin
-    finding = {"message": f"{problem.message} [{problem.code}]", "help": problem.help or ""}
-    return {
-        "type": plugin.type if plugin else "",
-        "distribution": (plugin and plugin.distribution) or "",
-        "version": (plugin and plugin.version) or "",
-        "class": "",
-        "conforms": False,
-        "checks": [{"id": FIRST.id, "rule": FIRST.doc, "status": CheckStatus.FAILED.value, "reason": "", "findings": [finding]}],
-    }
+    finding = FindingOutput(message=f"{problem.message} [{problem.code}]", help=problem.help or "")
+    return TestedPlugin(
+        type=plugin.type if plugin else "",
+        distribution=(plugin and plugin.distribution) or "",
+        version=(plugin and plugin.version) or "",
+        class_="",
+        conforms=False,
+        checks=[Verdict(id=FIRST.id, rule=FIRST.doc, status=CheckStatus.FAILED.value, reason="", findings=[finding])],
+    )

@@ -11,9 +11,9 @@ import click
 
 from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
 from endpick.cli.console import FORMAT_OPTION, json_text, shown_destinations
-from endpick.cli.outputs import DecisionOutput, ProfileRun
-from endpick.cli.reasons import Reason, Standing, reason_of, standing_of
 from endpick.diagnostics.tables import table
+from endpick.engine.reasons import Reason, Standing, reason_of, standing_of
+from endpick.requests.document import DecisionOutput, ProfileRun
 
 _MOST_DECISIONS = 200
 _FIRST_ERROR = 400

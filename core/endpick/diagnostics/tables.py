@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 from endpick.diagnostics.render import wants_colour
@@ -18,24 +18,22 @@ _BREAKS = (r"(?!)", r"\s+", _AT_HYPHENS, r"\s+|(?<=.)")  # headers are wrapped f
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 0, *, stream: TextIO | None = None) -> str:
-    """Rows in aligned columns, wrapped within the terminal's width; 80 columns, or $COLUMNS, without a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - `endpick --version` needs no table
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
+    """Format rows in aligned columns, wrapped to the terminal's width; else to $COLUMNS or 80."""
     lines = [tuple(headers), *map(tuple, rows)]
     columns = shutil.get_terminal_size().columns - indent
     widths = _widths(list(zip(*lines, strict=True)), columns - _GAP * (len(headers) - 1))
-    shown = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for header, width in zip(headers, widths, strict=True):
-        shown.add_column(Text(textwrap.fill(header, width)), width=width, overflow="fold")
-    for line in lines[1:]:
-        shown.add_row(*(Text(textwrap.fill(cell, width)) for cell, width in zip(line, widths, strict=True)))
-    colour = wants_colour(stream or sys.stdout)
-    console = Console(file=io.StringIO(), width=columns + _GAP, force_terminal=colour, color_system="standard" if colour else None)
-    with console.capture() as printed:
-        console.print(shown)
-    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in printed.get().splitlines())
+    heading, *cells = [[textwrap.wrap(cell, width) or [""] for cell, width in zip(line, widths, strict=True)] for line in lines]
+    height = max(map(len, heading))
+    bold = ("\x1b[1m", "\x1b[0m") if wants_colour(stream or sys.stdout) else ("", "")
+    shown = [line.join(bold) for line in _lines([[""] * (height - len(cell)) + cell for cell in heading], widths)]
+    shown += [line for row in cells for line in _lines(row, widths)]
+    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in shown)
+
+
+def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    """The lines of a row, whose cells may have several."""
+    for parts in zip_longest(*cells, fillvalue=""):
+        yield (" " * _GAP).join(part.ljust(width) for part, width in zip(parts, widths, strict=True))
 
 
 def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from endpick.cli.outputs import DecisionOutput, ProfileRun, ScorerStep
+from endpick.requests.document import DecisionOutput, ProfileRun, ScorerStep
 
 EQUAL = 1e-9
 _DIGITS = 3

@@ -118,7 +118,8 @@ def load(
     key = (candidate.distribution, candidate.module)
     version = candidate.version if is_new else _version_of.get(key, candidate.version)
     _version_of[key] = version
-    plugin, name = subject.plugin, _current_name(subject) or candidate.type
+    plugin = subject.plugin
+    name = _current_name(candidate, plugin, offers) or candidate.type
     loaded = LoadedPlugin(replace(candidate, version=version), plugin, name, kinds_of(plugin), imported.seconds, transcript)
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
@@ -156,7 +157,7 @@ def _has_valid_schemas(subject: _Subject) -> tuple[Diagnostic, ...]:
 
 
 def _has_a_current_name(subject: _Subject) -> tuple[Diagnostic, ...]:
-    if _current_name(subject) is not None:
+    if _current_name(subject.candidate, subject.plugin, subject.offers) is not None:
         return ()
     candidate = subject.candidate
     fault = subject.reference.diagnostic(
@@ -200,14 +201,13 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
     return tuple(found)
 
 
-def _current_name(subject: _Subject) -> str | None:
+def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
     """The name to use instead of an alias; None if no entry point has it."""
-    candidate, aliases = subject.candidate, subject.plugin.aliases
-    if candidate.type not in aliases:
+    if candidate.type not in plugin.aliases:
         return candidate.type
-    known = subject.offers or discover()
+    known = offers or discover()
     current = (offer.type for offer in known if (offer.distribution, offer.target) == (candidate.distribution, candidate.target))
-    return next((name for name in current if name not in aliases), None)
+    return next((name for name in current if name not in plugin.aliases), None)
 
 
 def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:

@@ -23,7 +23,7 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.host.telemetry import FaultRecord
-from endpick.requests.intake import OBJECTIVE, first_of
+from endpick.requests.headers import OBJECTIVE, first_of
 from endpick.requests.model import Refused
 from endpick.scheduling.trace import UNREAD, WAITED, ProfileRecord, Waited, names_of
 

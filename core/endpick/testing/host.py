@@ -161,7 +161,7 @@ class Host:
 
     @property
     def instances(self) -> Mapping[str, Instance]:
-        """The instances by name."""
+        """The plugin instances of the current plan by name, with their plugins as `instance.plugin`."""
         return self.picker.deployment.instances
 
     def __enter__(self) -> Self:
@@ -230,7 +230,7 @@ class Host:
         self.plan = plan
 
     def close(self) -> None:
-        """Stop every plugin; idempotent."""
+        """Stop every plugin and close the event loop. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._runner.run(self.picker.stop())

@@ -25,6 +25,13 @@ def test_a_verb_of_another_distribution_runs(path, run_cli):
     assert (result.exit_code, result.stdout, result.stderr) == (0, "report of May\n", "")
 
 
+def test_the_schema_of_its_output_is_printed(path, run_cli):
+    result = run_cli("schema", "report", path=path)
+
+    schema = json.loads(result.stdout)
+    assert (schema["title"], schema["description"], schema["required"]) == ("endpick report", "The report of a month.", ["month"])
+
+
 def test_help_lists_verbs_under_their_distribution(path, run_cli):
     result = run_cli("--help", path=path)
 

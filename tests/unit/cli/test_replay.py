@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from endpick.cli.main import main
-from endpick.cli.outputs import DecisionOutput
 from endpick.diagnostics import ExitCode
+from endpick.requests.document import DecisionOutput
 from endpick_lab.compare import Scenario, plan_of, simulate
 from endpick_lab.decisions import DecisionsError, read_decisions
 from endpick_lab.redecide import Redecider

@@ -6,8 +6,8 @@ import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, MetricsPage, Scorer
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
-from endpick.cli.outputs import DecisionOutput
 from endpick.engine.reasons import Reason, reason_of
+from endpick.requests.document import DecisionOutput
 from endpick.requests.record import document_of
 from endpick.testing.host import Explanation, host_of
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.cli.outputs import DecisionOutput, FilterStep, ProfileRun, RemovedEndpoints, ScorerStep
 from endpick.engine.reasons import Flip, flips_of, reason_of, standing_of
+from endpick.requests.document import DecisionOutput, FilterStep, ProfileRun, RemovedEndpoints, ScorerStep
 
 
 def a_run(

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import jsonschema
+import pytest
 
 from endpick.api import Rejection, Scorer
 from endpick.api.keys import WAITING_QUEUE_SIZE
-from endpick.cli.outputs import DecisionOutput
 from endpick.cli.schema import output_schemas
+from endpick.host.telemetry import FaultRecord
+from endpick.requests.document import (
+    DecisionOutput,
+    FilterStep,
+    OutcomeOutput,
+    PluginFault,
+    ProfileRun,
+    RemovedEndpoints,
+    ScorerStep,
+    Waiting,
+)
 from endpick.requests.model import CloseCause
-from endpick.requests.record import Why, document_of
+from endpick.requests.record import DecisionRecord, Outcome, Removal, Why, document_of
+from endpick.scheduling.trace import FilterRecord, ProfileRecord, ScorerRecord, Waited
 from endpick_builtin.scorers.load import QueueScorer
 from unit.requests.stage import JSON_OK, Stage, candidate_filter_of, header_processor_of
 from unit.scheduling.workbench import instance, plugin_of, pool
@@ -22,6 +36,29 @@ def recorded(stage: Stage) -> dict[str, object]:
     jsonschema.Draft202012Validator(output_schemas()["decision"]).validate(document)
     DecisionOutput.model_validate(document)
     return document
+
+
+@pytest.mark.parametrize(
+    ("model", "recorded"),
+    [
+        (FilterStep, FilterRecord),
+        (OutcomeOutput, Outcome),
+        (PluginFault, FaultRecord),
+        (ProfileRun, ProfileRecord),
+        (RemovedEndpoints, Removal),
+        (ScorerStep, ScorerRecord),
+        (Waiting, Waited),
+    ],
+)
+def test_the_document_has_the_fields_of_the_record(model, recorded):
+    assert list(model.model_fields) == [field.name for field in fields(recorded)]
+
+
+def test_the_document_of_a_decision_has_the_fields_of_its_record():
+    names = {"snapshot": "endpoints"}
+    recorded = [names.get(field.name, field.name) for field in fields(DecisionRecord) if field.name != "span"]
+
+    assert sorted(DecisionOutput.model_fields) == sorted(["version", *recorded])
 
 
 def test_routed_request_is_recorded_to_its_end():

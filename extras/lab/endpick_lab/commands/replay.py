@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import click
 import numpy as np
+from pydantic import Field
 
 from endpick.api.keys import KV_CACHE_USAGE, PREFIX_MATCH_BLOCKS, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics
-from endpick.cli.outputs import EndpointValues, PredictedChange, ReplayExample, ReplayOutput, ReplayReason
+from endpick.cli.output import Output
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.testing.host import HostRefused
@@ -32,6 +33,49 @@ _EXAMPLES = 3
 _GROUPS = 100  # requests that follow each other are alike, so whole groups are drawn
 _DRAWS = 2000
 _DIGITS = 6
+
+
+class ReplayReason(Output):
+    """Why picks moved."""
+
+    reason: str
+    requests: int
+
+
+class PredictedChange(Output):
+    """A value of the endpoints at the recorded and the new picks, over the requests that have both."""
+
+    measure: str
+    requests: int
+    recorded: float = Field(description="Mean.")
+    replayed: float = Field(description="Mean.")
+    change: float
+    low: float = Field(description="Of the 95 % interval of the change.")
+    high: float
+
+
+class ReplayExample(Output):
+    """A request whose pick moved."""
+
+    id: str
+    time: str
+    was: str | None = Field(description="Null if it was refused.")
+    now: str | None = Field(description="Null if it is refused.")
+    reason: str
+    totals: list[float] | None = Field(description="Of both picks; null if the configuration does not rate the recorded one.")
+
+
+class ReplayOutput(Output):
+    """Output of `endpick replay`."""
+
+    version: Literal[1]
+    config: str
+    decisions: str
+    requests: int
+    moved: int = Field(description="Requests that go to another endpoint.")
+    reasons: list[ReplayReason] = Field(description="The most frequent first.")
+    changes: list[PredictedChange]
+    examples: list[ReplayExample]
 
 
 OUTPUTS = {"replay": ReplayOutput}
@@ -65,13 +109,13 @@ def command(config: str, decisions: Path, seed: int, output: Literal["text", "js
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     report = _report(config, decisions.name, decided)
-    click.echo(json_text(report.model_dump(by_alias=True)) if output == "json" else "".join(_text(report)), nl=False)
+    click.echo(json_text(report) if output == "json" else "".join(_text(report)), nl=False)
 
 
 def _report(config: str, name: str, decided: Sequence[Redecided]) -> ReplayOutput:
-    moved = [one for one in decided if one.moved]
-    reasons = Counter(one.reason for one in moved)
-    examples = {one.reason: one for one in reversed(moved)}
+    moved = [decision for decision in decided if decision.moved]
+    reasons = Counter(decision.reason for decision in moved)
+    examples = {decision.reason: decision for decision in reversed(moved)}
     return ReplayOutput(
         version=1,
         config=config,
@@ -89,10 +133,8 @@ def _change(decided: Sequence[Redecided], key: str, measure: str) -> PredictedCh
     if not len(was):
         return None
     low, high = _interval(now - was)
-    means = [round(float(value), _DIGITS) for value in (was.mean(), now.mean(), (now - was).mean(), low, high)]
-    return PredictedChange(
-        measure=measure, requests=len(was), recorded=means[0], replayed=means[1], change=means[2], low=means[3], high=means[4]
-    )
+    numbers = {"recorded": was.mean(), "replayed": now.mean(), "change": (now - was).mean(), "low": low, "high": high}
+    return PredictedChange(measure=measure, requests=len(was), **{name: round(float(number), _DIGITS) for name, number in numbers.items()})
 
 
 def _interval(differences: np.ndarray[Any, Any]) -> tuple[float, float]:
@@ -105,26 +147,23 @@ def _interval(differences: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 def _example(one: Redecided) -> ReplayExample:
     totals = None if one.totals is None else [round(total, _DIGITS) for total in one.totals]
-    return ReplayExample(id=one.id, time=one.time, was=_name(one.was), now=_name(one.now), reason=one.reason, totals=totals)
-
-
-def _name(endpoint: EndpointValues | None) -> str | None:
-    return None if endpoint is None else endpoint.name
+    was, now = (None if endpoint is None else endpoint.name for endpoint in (one.was, one.now))
+    return ReplayExample(id=one.id, time=one.time, was=was, now=now, reason=one.reason, totals=totals)
 
 
 def _text(report: ReplayOutput) -> Iterator[str]:
     share = report.moved / report.requests
     yield f"{report.decisions}: {report.moved} of {report.requests} picks move with {report.config} ({share:.1%})\n"
     if report.reasons:
-        yield "\n" + table(["BECAUSE", "MOVES"], [[one.reason, str(one.requests)] for one in report.reasons])
+        yield "\n" + table(["BECAUSE", "MOVES"], [[reason.reason, str(reason.requests)] for reason in report.reasons])
     if report.changes:
         headers = ["AT THE PICK, MEAN", "RECORDED", "REPLAYED", "CHANGE", "95 % INTERVAL"]
-        yield "\n" + table(headers, [_row(one) for one in report.changes])
+        yield "\n" + table(headers, [_row(change) for change in report.changes])
     if report.examples:
         yield "\nfor example\n"
-    for one in report.examples:
-        totals = "" if one.totals is None else f" (total {one.totals[1]:.3f} against {one.totals[0]:.3f})"
-        yield f"  {one.id}: {one.was or 'refused'} -> {one.now or 'refused'}: {one.reason}{totals}\n"
+    for example in report.examples:
+        totals = "" if example.totals is None else f" (total {example.totals[1]:.3f} against {example.totals[0]:.3f})"
+        yield f"  {example.id}: {example.was or 'refused'} -> {example.now or 'refused'}: {example.reason}{totals}\n"
     yield (
         "\nEach request was decided alone, as if all before it had gone where they went. After the first move,\n"
         "caches and queues would be others, which no record can tell. To follow that:\n"
@@ -132,7 +171,7 @@ def _text(report: ReplayOutput) -> Iterator[str]:
     )
 
 
-def _row(one: PredictedChange) -> list[str]:
-    digits = 4 if max(one.recorded, one.replayed) < 10 else 1
-    numbers = f"{one.recorded:.{digits}f}", f"{one.replayed:.{digits}f}", f"{one.change:+.{digits}f}"
-    return [one.measure, *numbers, f"{one.low:+.{digits}f} to {one.high:+.{digits}f}"]
+def _row(row: PredictedChange) -> list[str]:
+    digits = 4 if max(row.recorded, row.replayed) < 10 else 1
+    numbers = f"{row.recorded:.{digits}f}", f"{row.replayed:.{digits}f}", f"{row.change:+.{digits}f}"
+    return [row.measure, *numbers, f"{row.low:+.{digits}f} to {row.high:+.{digits}f}"]

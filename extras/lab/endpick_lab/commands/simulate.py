@@ -16,7 +16,7 @@ from endpick.api.plugin import parse_duration
 from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
-from endpick.serve.deployment import StartRefused
+from endpick.engine.instances import StartRefused
 from endpick_lab.compare import ORACLE, Progress, Scenario, compare, path_of, with_regret
 from endpick_lab.decisions import DecisionsError, holds_decisions, read_decisions
 from endpick_lab.figures import Figures, SimulateOutput
@@ -24,8 +24,6 @@ from endpick_lab.fleet import FleetSettings
 from endpick_lab.report import NoPlotsError, html_report
 from endpick_lab.settings import PROFILES
 from endpick_lab.trace import TraceError
-
-VERSION = 1
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -44,7 +42,7 @@ def _sync(context: click.Context, parameter: click.Parameter, value: str) -> flo
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """The options of `scenario_options`."""
+    """The values of the options that `scenario_options` adds."""
 
     trace: Path
     servers: int
@@ -58,7 +56,7 @@ class ScenarioOptions:
     loss: float
 
     def scenario(self, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Scenario:
-        """What is simulated."""
+        """Return the scenario of these options; objectives are in seconds."""
         return Scenario(
             self.trace,
             self.servers,
@@ -95,8 +93,8 @@ _OPTIONS = (
 
 
 def scenario_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that describe what is simulated, and passes them as `simulated`."""
-    names = [one.name for one in fields(ScenarioOptions)]
+    """Add the options of a scenario to a command, and pass them to it as `simulated`."""
+    names = [field.name for field in fields(ScenarioOptions)]
 
     @wraps(command)
     def called(**given: Any) -> None:  # noqa: ANN401 - what click parsed
@@ -150,21 +148,21 @@ def command(
             _write(record, str)
         with progress_bars(configs, arrivals) as progress:
             compared = with_regret(compare(configs, scenario, progress, record))
-    figures = [one.figures for one in compared]
+    figures = [result.figures for result in compared]
     tables = _tables(figures)
     title = f"{trace.name}: {arrivals} requests, {scenario.servers} servers of {scenario.kv_blocks} blocks, seed {scenario.seed}"
     if html is not None:
         _write(html, lambda: html_report(title, tables, compared))
     if output == "json":
-        click.echo(json_text({"version": VERSION, "trace": trace.name, "seed": scenario.seed, "results": figures}), nl=False)
+        click.echo(json_text(SimulateOutput(version=1, trace=trace.name, seed=scenario.seed, results=figures)), nl=False)
     else:
-        tables_text = "\n".join(table(*one) for one in tables)
+        tables_text = "\n".join(table(headers, rows) for headers, rows in tables)
         click.echo(f"{title}; times in seconds\n\n{tables_text}{_remarks(figures)}", nl=False)
 
 
 @contextmanager
 def explained_failures(trace: Path) -> Iterator[None]:
-    """Ends the process with a message for what can go wrong in a simulation."""
+    """Report the errors that a simulation can raise, and end the process with their exit status."""
     try:
         yield
     except DecisionsError as refusal:
@@ -184,7 +182,7 @@ def explained_failures(trace: Path) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
-    """A bar for each name on standard error, if that is a terminal."""
+    """Show a bar for each name on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bars
 
@@ -196,31 +194,31 @@ def progress_bars(names: Sequence[str], total: int) -> Iterator[Progress]:
 def _tables(figures: Sequence[Figures]) -> list[tuple[list[str], list[list[str]]]]:
     times = ["CONFIG", "TTFT MEAN", "P50", "P90", "P99", "TPOT MEAN", "E2E MEAN", "P50", "P90"]
     others = ["CONFIG", "REQ/S", "TOKENS/S", "HITS", "IMBALANCE", "PREEMPTED", "FAILED", "IN SLO", "REGRET", "SYNC B/REQ"]
-    return [(times, [_times(one) for one in figures]), _without_empty(others, [_others(one) for one in figures])]
+    return [(times, [_times(row) for row in figures]), _without_empty(others, [_others(row) for row in figures])]
 
 
-def _times(one: Figures) -> list[str]:
-    ttft, tpot, e2e = one["ttft_seconds"], one["tpot_seconds"], one["e2e_seconds"]
+def _times(figures: Figures) -> list[str]:
+    ttft, tpot, e2e = figures["ttft_seconds"], figures["tpot_seconds"], figures["e2e_seconds"]
     if ttft is None or e2e is None:
-        return [one["config"], "saturated" if one["saturated"] else "none served", *[""] * 7]
+        return [figures["config"], "saturated" if figures["saturated"] else "none served", *[""] * 7]
     first = [f"{seconds:.3f}" for seconds in (ttft["mean"], ttft["p50"], ttft["p90"], ttft["p99"])]
     whole = [f"{seconds:.2f}" for seconds in (e2e["mean"], e2e["p50"], e2e["p90"])]
-    return [one["config"], *first, "" if tpot is None else f"{tpot['mean']:.4f}", *whole]
+    return [figures["config"], *first, "" if tpot is None else f"{tpot['mean']:.4f}", *whole]
 
 
-def _others(one: Figures) -> list[str]:
-    attained, regret = one["slo_attainment"], one["regret"]
+def _others(figures: Figures) -> list[str]:
+    attained, regret = figures["slo_attainment"], figures["regret"]
     return [
-        one["config"],
-        f"{one['requests_per_second']:.2f}",
-        f"{one['output_tokens_per_second']:.0f}",
-        f"{one['hit_rate']:.1%}",
-        f"{one['imbalance']:.2f}",
-        str(one["preemptions"]),
-        str(one["failed"]),
+        figures["config"],
+        f"{figures['requests_per_second']:.2f}",
+        f"{figures['output_tokens_per_second']:.0f}",
+        f"{figures['hit_rate']:.1%}",
+        f"{figures['imbalance']:.2f}",
+        str(figures["preemptions"]),
+        str(figures["failed"]),
         "" if attained is None else f"{attained:.1%}",
         "" if regret is None else f"{regret:+.1%}",
-        f"{one['bytes_exchanged'] / one['requests']:.0f}" if one["bytes_exchanged"] else "",
+        f"{figures['bytes_exchanged'] / figures['requests']:.0f}" if figures["bytes_exchanged"] else "",
     ]
 
 
@@ -230,8 +228,8 @@ def _without_empty(headers: list[str], rows: list[list[str]]) -> tuple[list[str]
 
 
 def _remarks(figures: Sequence[Figures]) -> str:
-    lines = [f"{one['config']}: {count} requests {problem}\n" for one in figures for problem, count in one["problems"].items()]
-    lines += [f"{one['config']}: not simulated: {', '.join(one['not_simulated'])}\n" for one in figures if one["not_simulated"]]
+    lines = [f"{row['config']}: {count} requests {problem}\n" for row in figures for problem, count in row["problems"].items()]
+    lines += [f"{row['config']}: not simulated: {', '.join(row['not_simulated'])}\n" for row in figures if row["not_simulated"]]
     return "\n" + "".join(lines) if lines else ""
 
 
@@ -245,6 +243,6 @@ def _write(file: Path, report: Callable[[], str]) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """End the process: the environment refused."""
+    """Print an error message, and end the process with `ExitCode.FAILED`."""
     click.echo(f"error: {message}", err=True)
     sys.exit(ExitCode.FAILED)

@@ -28,7 +28,7 @@ def command(config: Path, simulated: ScenarioOptions, objective: str, vary: tupl
     plan_or_exit(str(config), as_json=False)
     document = Document(config.read_text(encoding="utf-8"))
     try:
-        dimensions = [*document.weights(), *(document.parameter(one) for one in vary)]
+        dimensions = [*document.weights(), *(document.parameter(text) for text in vary)]
         with explained_failures(simulated.trace), progress_bars(["searching"], trials) as progress:
             tuned = tune(document, dimensions, simulated.scenario(), objective, trials, lambda done: progress(0, done))
     except TuningError as mistake:
