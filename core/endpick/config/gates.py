@@ -19,7 +19,7 @@ def parse_gate(entry: str) -> tuple[str, bool] | None:
 
 
 def parse_gates(text: str) -> tuple[str, ...]:
-    """The entries of `--feature-gates`, a list with commas. Raises ValueError for an unknown gate or setting."""
+    """Split `--feature-gates` at commas; raises ValueError for an unknown gate or setting."""
     entries = tuple(entry.strip() for entry in text.split(",") if entry.strip())
     for entry in entries:
         gate = parse_gate(entry)
@@ -31,6 +31,6 @@ def parse_gates(text: str) -> tuple[str, ...]:
 
 
 def gates_of(entries: Iterable[str]) -> dict[str, bool]:
-    """Every gate; the last entry wins, unknown ones are ignored."""
+    """Return the setting of every gate; the last entry wins, and unknown gates are ignored."""
     parsed = filter(None, map(parse_gate, entries))
     return {**DEFAULT_GATES, **{name: value for name, value in parsed if name in DEFAULT_GATES}}

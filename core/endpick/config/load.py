@@ -39,20 +39,20 @@ class LoadedConfig:
 
     @property
     def has_errors(self) -> bool:
-        """True if there are errors."""
+        """Whether a diagnostic is an error."""
         return has_errors(self.diagnostics)
 
     def is_damaged(self, path: DocumentPath) -> bool:
-        """True if a faulty part at, in or around a path is missing from `config`."""
+        """Return whether a faulty part at, in or around a path is missing from `config`."""
         return any(path[: len(faulty)] == faulty or faulty[: len(path)] == path for faulty in self.faulty)
 
     def without_echoes(self, later: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-        """Diagnostics of later phases, except those about unreadable values."""
+        """Yield the diagnostics of later phases, except those about unreadable values."""
         misread = _misread(self.diagnostics, self.source)
         return (found for found in later if found.span not in misread or found in self.diagnostics)
 
     def may_define(self, name: str) -> bool:
-        """True if a faulty entry of `plugins` may define this name."""
+        """Return whether a faulty entry of `plugins` may define this name."""
         if ("plugins",) in self.faulty:
             return True
         entries = [path for path in self.faulty if len(path) == 2 and path[0] == "plugins"]
@@ -79,7 +79,7 @@ def load_config(
 
 
 def load_bytes(raw: bytes, name: str, gates: tuple[str, ...] = ()) -> LoadedConfig:
-    """Check the content of a file."""
+    """Read and check the content of a file; `name` is its name in diagnostics."""
     source, mistakes = read_source(raw, name)
     if not source.places:
         return LoadedConfig(None, source, mistakes, name)
@@ -113,7 +113,7 @@ def _meant_name(entry: object) -> str | None:
 
 
 def documents_of(text: str) -> list[object]:
-    """All documents of a YAML text as plain data; raises ValueError if it is invalid."""
+    """Return all documents of a YAML text as plain data; raises ValueError if it is invalid."""
     yaml = YAML(typ="safe", pure=True, plug_ins=[])
     try:
         return list(yaml.load_all(text))
@@ -126,7 +126,7 @@ _NAME_FIELDS = frozenset({"name", "type", "pluginRef", "from"})
 
 
 def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Diagnostic, ...]:
-    """Every mistake and warning, unordered."""
+    """Return the mistakes and warnings of a configuration that has the right shape, unordered."""
     parts = tuple(_parts(config))
     return (
         *check_versions(config, parts, source),

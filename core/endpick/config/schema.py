@@ -32,7 +32,7 @@ _GATE = {
 
 
 def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configuration") -> dict[str, object]:
-    """A draft-07 schema of the document.
+    """Return a draft-07 schema of the document.
 
     `types` maps allowed plugin types to schemas of parameters; if empty, all types are allowed and parameters not checked.
     """

@@ -90,7 +90,7 @@ def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ())
 
 
 def survivors(length: int, faulty: Collection[DocumentPath], path: DocumentPath) -> list[int]:
-    """Indices that remain in a list."""
+    """Return the indices of a list with `length` items that are not faulty."""
     return [index for index in range(length) if (*path, index) not in faulty]
 
 
@@ -111,7 +111,7 @@ def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPat
 
 
 def place_parts(part: Part, data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> None:
-    """Set the path of every part."""
+    """Set the path of every part that was read from `data`."""
     part._path = path
     if not isinstance(data, Mapping):
         return
@@ -143,11 +143,11 @@ EXPECTED = {
     "duration_type": A_DURATION,
     "quantity_type": "a quantity",
 }
-"""By pydantic error."""
+"""The expected value in words, by type of pydantic error."""
 
 
 def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
-    """The diagnostic for a pydantic error."""
+    """Build the diagnostic for a pydantic error."""
     kind = detail["type"]
     if kind == "extra_forbidden":
         return _unknown_field(path, source)
@@ -290,7 +290,7 @@ def _wrong_value(detail: ErrorDetails, path: DocumentPath, source: SourceMap) ->
 
 
 def value_at(data: Json, path: DocumentPath) -> Json:
-    """The value at a path, or None."""
+    """Return the value at a path, or None."""
     for segment in path:
         if isinstance(data, Mapping) and isinstance(segment, str):
             data = data.get(segment)
@@ -302,7 +302,7 @@ def value_at(data: Json, path: DocumentPath) -> Json:
 
 
 def part_at(path: DocumentPath) -> type[Part] | None:
-    """The model at a path; None inside plugin parameters and for other values."""
+    """Return the model at a path; None inside plugin parameters and for other values."""
     part: type[Part] | None = EndpointPickerConfig
     for segment in path:
         if part is None:
@@ -315,12 +315,12 @@ def part_at(path: DocumentPath) -> type[Part] | None:
 
 
 def fields_of(part: type[Part]) -> dict[str, FieldInfo]:
-    """Fields by name in the document."""
+    """Return the fields of a model by their names in the document."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
 
 
 def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:
-    """Fields with a value: name in the document, definition, value."""
+    """Yield the name in the document, the definition and the value of each field that is set."""
     for name, field in type(part).model_fields.items():
         if name in part.model_fields_set:
             yield field.alias or name, field, getattr(part, name)
@@ -330,7 +330,7 @@ MAX_SHOWN = 40
 
 
 def describe(value: Json) -> str:
-    """A value in words."""
+    """Describe a value for a message, such as `the number 3` or `a mapping`."""
     match value:
         case None:
             return "no value"
@@ -347,11 +347,11 @@ def describe(value: Json) -> str:
 
 
 def shorten(text: str) -> str:
-    """The first `MAX_SHOWN` characters of a text."""
+    """Cut a text to `MAX_SHOWN` characters, with an ellipsis at the end."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def show_path(path: DocumentPath) -> str:
-    """As in messages: `plugins[0].type`."""
+    """Format a path as in messages: `plugins[0].type`."""
     shown = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path)
     return shown.removeprefix(".") or "the document"

@@ -30,11 +30,11 @@ _COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {MappingNode: frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of one value."""
+    """The place of one value and its key in the text."""
 
     value: Span
     key: Span | None = None
-    via: Label | None = None  # the `<<` or alias that brought it here
+    via: Label | None = None  # the `<<` or alias that includes it
     plain: str | None = None  # unquoted scalar as written
 
 
@@ -51,16 +51,16 @@ class SourceMap:
         return path in self.places
 
     def key_span(self, path: DocumentPath) -> Span:
-        """The key; for an item of a list, the value."""
+        """Return the span of the key at a path; of the value for an item of a list."""
         place = self._place(path)
         return place.key or place.value
 
     def value_span(self, path: DocumentPath) -> Span:
-        """The value at a path."""
+        """Return the span of the value at a path."""
         return self._place(path).value
 
     def labels_for(self, path: DocumentPath) -> tuple[Label, ...]:
-        """The `<<` or alias that brought the value here."""
+        """Return a label at the `<<` or alias that includes the value, if there is one."""
         label = self._place(path).via
         return () if label is None else (label,)
 
@@ -73,7 +73,7 @@ class SourceMap:
         return () if note is None else (note,)
 
     def nearest(self, path: DocumentPath) -> DocumentPath:
-        """The path or its nearest ancestor in the document."""
+        """Return the path, or its nearest ancestor in the document."""
         while path and path not in self.places:
             path = path[:-1]
         return path
@@ -83,7 +83,7 @@ class SourceMap:
 
 
 def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...]]:
-    """The source map and YAML mistakes.
+    """Return the source map and the YAML mistakes of a file.
 
     After a syntax error the map is empty; unreadable values are left out or read as text.
     """
@@ -271,7 +271,7 @@ def _entrance(place: Place) -> Span:
 
 
 class _UnreadableScalarError(ValueError):
-    """Such as `!!int twelve`."""
+    """Raised if a scalar does not fit its tag, such as `!!int twelve`."""
 
 
 class _NumberOutOfRangeError(ValueError):
@@ -282,7 +282,7 @@ MAX_DIGITS = 40
 
 
 def _read_scalar(tag: str, text: str) -> Scalar:
-    """By YAML 1.2; dates stay text."""
+    """Read a scalar by the rules of YAML 1.2; dates stay text."""
     match tag.removeprefix(_CORE):
         case "null":
             return None
@@ -355,7 +355,7 @@ def _reading_note(text: str, value: Scalar) -> str | None:
 
 
 def is_number(text: str) -> bool:
-    """True if the text is a number without quotes."""
+    """Return whether YAML reads the text as a finite number if it is not quoted."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -16,7 +16,7 @@ NameKind = Literal["type", "parameter", "field", "flag", "gate"]
 
 
 class State(StrEnum):
-    """What llm-d's main branch does with a name."""
+    """The state of a name in llm-d's main branch."""
 
     CURRENT = "current"
     FORMER = "former"  # still read, and has a successor
@@ -39,7 +39,7 @@ class UpstreamName:
 
     @property
     def status(self) -> str:
-        """For messages: "llm-d has had it since 2026-09-25"."""
+        """The state in words, for messages: "llm-d has had it since 2026-09-25"."""
         match self.state:
             case State.CURRENT | State.FORMER:
                 return f"llm-d has had it since {self.since}"
@@ -52,7 +52,7 @@ class UpstreamName:
 
     @property
     def advice(self) -> str | None:
-        """The successor as a help line."""
+        """A help line that names the successor; None without one."""
         if not self.successor:
             return None
         is_sentence = self.kind in ("flag", "gate")
@@ -60,13 +60,13 @@ class UpstreamName:
 
     @property
     def is_missing(self) -> bool:
-        """True if a name without a mistake may still be unknown to endpick."""
+        """Whether endpick may not know a name although it is written correctly."""
         return self.state in (State.CURRENT, State.BRANCH, State.TEST)
 
 
 @cache
 def upstream_names() -> tuple[UpstreamName, ...]:
-    """Every row, in the order of the file."""
+    """Return every row, in the order of the file."""
     text = files(__package__).joinpath("upstream.csv").read_text(encoding="utf-8")
     rows = csv.reader(text.splitlines()[1:])
     return tuple(
@@ -76,6 +76,6 @@ def upstream_names() -> tuple[UpstreamName, ...]:
 
 
 def find_name(kind: NameKind, name: str, owner: str = "") -> UpstreamName | None:
-    """The row of a name; a parameter without a row for its type may have one for every type."""
+    """Return the row of a name; for a parameter, that of its type or else of every type."""
     rows = [row for row in upstream_names() if row.kind == kind and row.name == name and row.owner in (owner, "")]
     return max(rows, key=lambda row: row.owner, default=None)

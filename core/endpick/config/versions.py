@@ -27,7 +27,7 @@ _REWRITE = f"`endpick migrate FILE` rewrites it as {LLM_D}"
 
 @cache
 def former_places() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Former places of fields with their successors, which win if both are given."""
+    """Return the former places of fields with their successors, which win if both are given."""
     return tuple(_former_places(EndpointPickerConfig, ()))
 
 
@@ -40,7 +40,7 @@ def _former_places(part: type[Part], path: tuple[str, ...]) -> Iterator[tuple[tu
 
 
 def check_versions(config: EndpointPickerConfig, parts: Sequence[Part], source: SourceMap) -> Iterator[Diagnostic]:
-    """Diagnostics about apiVersion and its fields, unordered."""
+    """Yield diagnostics about apiVersion and its fields, unordered."""
     version = config.api_version
     moved: list[str] = []
     for part in parts:

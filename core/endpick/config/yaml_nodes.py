@@ -45,7 +45,7 @@ class Composition:
 
 
 def compose(text: str, file: str) -> Composition | Diagnostic:
-    """The single document of a text, or its syntax error."""
+    """Parse the single document of a text; returns a diagnostic if that fails."""
     lines = Lines(text)
     if other := _OTHER_VERSION.search(text):
         span = _span(lines, file, other.start(), other.end())
@@ -172,7 +172,7 @@ _COLON = re.compile(r"[ \t]*:")
 
 
 class NodeSpans:
-    """Spans without anchors, tags and trailing space."""
+    """Computes spans of nodes, without anchors, tags and trailing space."""
 
     def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
         self._aliases = composition.aliases
@@ -181,7 +181,7 @@ class NodeSpans:
         self._ends: dict[int, int] = {}
 
     def node(self, node: Node) -> Span:
-        """The span of a node."""
+        """Return the span of a node."""
         start = node.start_mark.index
         if node.anchor is not None or self.tag(node) is not None:
             properties = _PROPERTIES.match(self._lines.text, start)
@@ -189,22 +189,22 @@ class NodeSpans:
         return self._span(start, max(start, self._end_of(node)))
 
     def value(self, key: Node, value: Node) -> Span:
-        """The value of a key; if empty, the position after the colon."""
+        """Return the span of a key's value; if empty, the position after the colon."""
         end = self._end_of_key(key)
         return self._span(end, end) if _is_empty(value) else self.node(value)
 
     def alias(self, parent: Node, position: int) -> Span | None:
-        """An alias in `parent`; `position` is an index or the id of a key."""
+        """Return the span of an alias in `parent`; `position` is an index or the id of a key."""
         alias = self._aliases.get((id(parent), position))
         return None if alias is None else self._span(*alias)
 
     def tag(self, node: Node) -> str | None:
-        """The tag as written."""
+        """Return the tag as written, or None without one."""
         match = _TAG.match(self._lines.text, node.start_mark.index)
         return match[1] if match else None
 
     def tag_span(self, node: Node) -> Span:
-        """The span of a tag."""
+        """Return the span of a node's tag, or of the node if it has none."""
         match = _TAG.match(self._lines.text, node.start_mark.index)
         return self._span(*match.span(1)) if match else self.node(node)
 
@@ -249,7 +249,7 @@ MAX_BYTES = 1 << 18
 
 
 def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
-    """The text without byte order mark, and mistakes that prevent parsing."""
+    """Return the text without byte order mark, and the mistakes that prevent parsing."""
     if len(raw) > MAX_BYTES:
         return "", (_too_large(file),)
     try:

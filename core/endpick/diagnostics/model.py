@@ -38,12 +38,12 @@ class Diagnostic:
 
     @property
     def severity(self) -> Severity:
-        """Severity of its code."""
+        """The severity of the code."""
         return self.code.severity
 
     @property
     def is_error(self) -> bool:
-        """True if it prevents the start."""
+        """Whether the diagnostic prevents the start."""
         return self.severity is Severity.ERROR
 
 
@@ -67,7 +67,7 @@ class Span:
 
     @classmethod
     def start_of(cls, file: str) -> Span:
-        """The start of a file."""
+        """Return the empty span at the start of a file."""
         return cls(file, 1, 1, 1, 1)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PluginReference:
-    """The plugin of a diagnostic."""
+    """Identifies the plugin that a diagnostic is about."""
 
     type: str
     instance: str | None = None
@@ -89,17 +89,17 @@ class PluginReference:
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
-    """True if one is an error."""
+    """Return whether any diagnostic is an error."""
     return any(diagnostic.is_error for diagnostic in diagnostics)
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """In document order without duplicates; those without a span come last."""
+    """Sort diagnostics in document order without duplicates; those without a span come last."""
     return tuple(sorted(dict.fromkeys(diagnostics), key=_place))
 
 
 def exit_code_of(diagnostics: Iterable[Diagnostic]) -> ExitCode:
-    """The smallest exit status of all errors."""
+    """Return the smallest exit status of all errors; OK without errors."""
     return min((diagnostic.code.exit_code for diagnostic in diagnostics if diagnostic.is_error), default=ExitCode.OK)
 
 
@@ -114,7 +114,7 @@ MAX_SHOWN = 50
 
 
 def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tuple[Diagnostic, ...], int]:
-    """At most `limit` in document order, errors preferred, and the number of omitted ones."""
+    """Return at most `limit` diagnostics in document order, preferably errors, and how many are omitted."""
     ordered = sort_diagnostics(diagnostics)
     by_severity = sorted(ordered, key=lambda diagnostic: not diagnostic.is_error)
     kept = set(by_severity[:limit])
@@ -122,7 +122,7 @@ def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tupl
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """The closest candidate, or None."""
+    """Return the candidate closest to a word, or None if none is similar."""
     known = sorted(set(candidates) - {word})
     plain = ascii_look_alike(word)
     if plain in known:
@@ -137,7 +137,7 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
-    """A help line with the closest candidate, or None."""
+    """Return a help line with the closest candidate, or None if none is similar."""
     suggestion = suggest(word, candidates)
     return None if suggestion is None else f"did you mean '{suggestion}'?"
 
@@ -191,11 +191,11 @@ class Lines:
         return len(self._lines)
 
     def line(self, number: int) -> str:
-        """A line without its break; empty if there is none."""
+        """Return a line without its line break; empty beyond the last line."""
         return self._lines[number - 1] if 1 <= number <= len(self._lines) else ""
 
     def position(self, index: int) -> tuple[int, int]:
-        """Line and column of a code point; `index` is clamped to the text."""
+        """Return line and column of a code point; `index` is clamped to the text."""
         index = max(0, min(index, len(self.text)))
         line = bisect_right(self._starts, index)
         return line, index - self._starts[line - 1] + 1

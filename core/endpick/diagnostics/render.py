@@ -21,7 +21,7 @@ _GUTTER = "1;34"
 def render_text(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None, *, colour: bool = False, limit: int = MAX_SHOWN
 ) -> str:
-    """Text in document order; `sources` maps file names to texts, without which no source lines are shown."""
+    """Render text in document order; source lines are shown for files in `sources`, texts by name."""
     shown, omitted = cap(diagnostics, limit)
     texts = {file: Lines(text) for file, text in (sources or {}).items()}
     blocks = ["\n".join(_Block(diagnostic, texts, colour).rows()) for diagnostic in shown]
@@ -106,7 +106,7 @@ def _marks(diagnostic: Diagnostic) -> list[Mark]:
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """True for a terminal, unless `NO_COLOR` or `TERM=dumb` is set."""
+    """Return whether to colour output: on a terminal, unless `NO_COLOR` or `TERM=dumb` is set."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
@@ -134,7 +134,7 @@ class Row:
 
 
 def excerpt(lines: Lines, marks: Sequence[Mark]) -> Iterator[Row]:
-    """Rows for marks in one file; a multi-line mark shows its first line only."""
+    """Yield the rows for marks in one file; a multi-line mark shows its first line only."""
     by_line = {number: list(group) for number, group in groupby(sorted(marks, key=lambda mark: mark.span), key=lambda mark: mark.span.line)}
     previous = None
     for number in sorted(set(by_line) | _context(lines, marks)):
@@ -201,7 +201,7 @@ VERSION = 1
 
 
 def render_json(diagnostics: Iterable[Diagnostic]) -> str:
-    """All diagnostics as one JSON document."""
+    """Render all diagnostics as one JSON document."""
     ordered = sort_diagnostics(diagnostics)
     document = {
         "version": VERSION,
@@ -216,11 +216,11 @@ def shown_json(text: str) -> str:
     """Escape control characters and surrogates in JSON text."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1].replace("\x7f", "\\u007f") for each in text)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1].replace("\x7f", "\\u007f") for char in text)
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """One diagnostic as plain data."""
+    """Convert a diagnostic to plain data, as in the schema."""
     return {
         "code": diagnostic.code.name,
         "severity": diagnostic.severity.value,
@@ -244,7 +244,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """An `::error …::` line for each diagnostic, in document order."""
+    """Render an `::error …::` line for each diagnostic, in document order."""
     return "".join(f"{printable(_command(diagnostic))}\n" for diagnostic in sort_diagnostics(diagnostics))
 
 

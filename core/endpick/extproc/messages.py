@@ -41,7 +41,7 @@ _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def read_headers(header_map: HeaderMap) -> dict[str, str]:
-    """Lower-case names and last values; older gateways use `value`."""
+    """Return the last value of each header by lower-case name; older gateways set `value`."""
     headers = {}
     for header in header_map.headers:
         raw = header.raw_value
@@ -50,16 +50,16 @@ def read_headers(header_map: HeaderMap) -> dict[str, str]:
 
 
 def option(name: str, value: str) -> HeaderValueOption:
-    """Set one header."""
+    """Build the instruction to set or overwrite one header."""
     return HeaderValueOption(header=HeaderValue(key=name, raw_value=value.encode()), append_action=_OVERWRITE)
 
 
 def mutation(own: Mapping[str, str], further: Mapping[str, str], removed: Sequence[str] = ()) -> HeaderMutation:
-    """Set `own` headers and the allowed `further` ones."""
+    """Build the mutation that sets `own` and allowed `further` headers, and removes others."""
     options = [option(name, value) for name, value in own.items()]
     options += [option(name.lower(), value) for name, value in further.items() if _may_change(name.lower())]
-    gone = [name for name in map(str.lower, removed) if name not in further and _may_change(name)] if removed else ()
-    return HeaderMutation(set_headers=options, remove_headers=gone)
+    removals = [name for name in map(str.lower, removed) if name not in further and _may_change(name)] if removed else ()
+    return HeaderMutation(set_headers=options, remove_headers=removals)
 
 
 def _may_change(name: str) -> bool:
@@ -67,7 +67,7 @@ def _may_change(name: str) -> bool:
 
 
 def destination_metadata(destination: str, further: Metadata, scores: Mapping[str, float] | None = None) -> Struct:
-    """Plugins' metadata cannot replace the destination."""
+    """Build dynamic metadata with the destination, which plugins cannot replace."""
     struct = as_struct(further)
     own = struct.fields[DESTINATION_NAMESPACE].struct_value.fields
     own[DESTINATION_HEADER].string_value = destination
@@ -79,7 +79,7 @@ def destination_metadata(destination: str, further: Metadata, scores: Mapping[st
 
 
 def as_struct(metadata: Metadata) -> Struct:
-    """Metadata in protobuf."""
+    """Convert metadata by namespace and key to protobuf."""
     struct = Struct()
     for namespace, entries in metadata.items():
         fields = struct.fields[namespace].struct_value.fields
@@ -100,7 +100,7 @@ _GRPC_MODE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """`subset` None allows all; `served` and `gateway_error` are of a response, see `Exchange.response_headers`."""
+    """The context of a message: `subset` None allows all endpoints; see also `Exchange.response_headers`."""
 
     modes: BodyModes = EVERYTHING_SENT
     subset: tuple[str, ...] | None = None
@@ -117,7 +117,7 @@ _VIA_UPSTREAM: Final = "via_upstream"  # the model server answered
 
 
 def context_of(message: ProcessingRequest) -> MessageContext:
-    """Raises ProtocolError for an unsupported gateway."""
+    """Read the context of a message; raises ProtocolError for an unsupported gateway."""
     modes = body_modes_of(message)
     subset, served = None, None
     if message.HasField("metadata_context"):
@@ -132,7 +132,7 @@ def context_of(message: ProcessingRequest) -> MessageContext:
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
-    """Raises ProtocolError."""
+    """Read the body modes that the gateway announces; raises ProtocolError if unsupported."""
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
@@ -162,7 +162,7 @@ def _mode(value: int, option: str) -> BodyMode:
 
 
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
-    """Allowed endpoints; a string may hold several, separated by commas."""
+    """Return the endpoints that the gateway allows, or None for all; a string may list several."""
     hint = _value(message, SUBSET_NAMESPACE, SUBSET_KEY)
     kind = hint.WhichOneof("kind") if hint is not None else None
     if hint is None or kind not in ("list_value", "string_value"):
@@ -194,7 +194,10 @@ _message_of: Final = ProcessingRequest.FromString
 
 
 def header_message(message: bytes) -> tuple[dict[str, str], bool, MessageContext] | None:
-    """Headers, end of stream and context; None to leave the message to protobuf. Raises DecodeError or ProtocolError."""
+    """Parse headers, end of stream and context; returns None to leave the message to protobuf.
+
+    Raises DecodeError or ProtocolError.
+    """
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
     # Lengths of up to two bytes are read in place; longer ones exceed `_LONGEST`.
@@ -290,7 +293,7 @@ _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
 def body_piece(message: bytes) -> tuple[int, int, bool] | None:
-    """Start and stop of the body, and end of stream; None to leave the message to protobuf."""
+    """Return start and stop of the body, and end of stream; None leaves the message to protobuf."""
     length = len(message)
     if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
         return None
@@ -303,7 +306,7 @@ def body_piece(message: bytes) -> tuple[int, int, bool] | None:
 
 
 def response_piece_head(length: int) -> bytes:
-    """The bytes before the chunk in a message of this length."""
+    """Return the bytes before the chunk in a response message of this length, or `NO_HEAD`."""
     return _heads(RESPONSE_BODY, length)[0]
 
 
@@ -331,7 +334,7 @@ def _announced(total: int) -> int:
 
 
 def varint(number: int) -> bytes:
-    """Encode a number."""
+    """Encode a non-negative number as a protobuf varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Builds serialised replies."""
+"""Builds serialised replies of the ext_proc protocol."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ _END: Final = b"\x10\x01"
 
 
 def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
-    """Answer the request headers."""
+    """Build the answer to request headers, which sets the destination and may change headers."""
     response = CommonResponse(header_mutation=headers, clear_route_cache=True)
     return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
 def destination_only(destination: str) -> bytes:
-    """A destination without further changes."""
+    """Build the answer to request headers that sets the destination and changes nothing else."""
     return _cached_destination(destination) if len(destination) <= _MAX_CACHED else _destination(destination)
 
 
@@ -81,18 +81,18 @@ _cached_destination: Final = lru_cache(maxsize=4096)(_destination)
 
 
 def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
-    """Answer a buffered request body with a destination."""
+    """Build the answer to a buffered request body, which sets the destination."""
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body), clear_route_cache=True)
     return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
 def replaced_request_body(body: bytes) -> bytes:
-    """Replace one request message."""
+    """Build the answer that replaces the body of one request message."""
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
 def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
-    """None removes a header."""
+    """Build the answer to response headers from their changes; the value None removes a header."""
     if not changes:
         return CONTINUE_RESPONSE_HEADERS
     size = sum([len(name) + len(value or "") for name, value in changes])
@@ -109,20 +109,20 @@ _cached_response_headers: Final = lru_cache(maxsize=1024)(_response_headers)
 
 
 def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes:
-    """Replace one response message."""
+    """Build the answer that replaces the body of one response message, and sets headers."""
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body))
     return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
 
 def replacement(body: bytes | None) -> BodyMutation | None:
-    """An empty `body` field would change nothing."""
+    """Build a body mutation, or None for no change; an empty body needs `clear_body`."""
     if body is None:
         return None
     return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
 
 
 def with_metadata(reply: bytes, metadata: Struct) -> bytes:
-    """Append dynamic metadata."""
+    """Append dynamic metadata to a serialised reply, as protobuf merges concatenated messages."""
     return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
 
 
@@ -131,7 +131,7 @@ WITHOUT_BODIES: Final = ProcessingResponse(mode_override=ProcessingMode(response
 
 
 def to_late(tag: int, modes: BodyModes) -> list[bytes]:
-    """Leave a message after the end unchanged. A gateway waits for an answer to all but a full-duplex body."""
+    """Answer a message after the end, unchanged; gateways await no answer to a full-duplex body."""
     if tag == REQUEST_BODY:
         return [] if modes.request_body is _FULL_DUPLEX else [CONTINUE_REQUEST_BODY]
     if tag == RESPONSE_BODY:
@@ -140,7 +140,7 @@ def to_late(tag: int, modes: BodyModes) -> list[bytes]:
 
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
-    """Full-duplex replies for a body or chunk."""
+    """Build the full-duplex replies for a body or chunk, split into `MAX_CHUNK_BYTES`."""
     size = len(body)
     if size <= MAX_CHUNK_BYTES:
         if end:
@@ -151,13 +151,13 @@ def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
 
 
 def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) -> bytes:
-    """One full-duplex reply."""
+    """Build one full-duplex reply for a chunk of at most `MAX_CHUNK_BYTES`."""
     head = streamed_head(direction, len(body), end)
     return b"".join((head, body, _END)) if end else b"".join((head, body))
 
 
 def direct(answer: DirectResponse) -> bytes:
-    """Have the gateway answer with a plugin's response."""
+    """Build the reply that makes the gateway answer with a plugin's response."""
     response = ImmediateResponse(
         status=_status(answer.status), headers=mutation({}, answer.headers), body=answer.body, details="endpick_direct_response"
     )
@@ -169,7 +169,7 @@ def _status(number: int) -> HttpStatus:
 
 
 def immediate(refused: Refused) -> bytes:
-    """Have the gateway answer with an error."""
+    """Build the reply that makes the gateway answer with an error."""
     response = ImmediateResponse(
         status=_status(refused.status),
         body=f"inference error: {refused.code} - {refused.message}".encode(errors="replace"),
@@ -188,7 +188,7 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 @lru_cache(maxsize=4096)
 def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
-    """The bytes before a chunk; token lengths nearly always hit the cache."""
+    """Return the bytes before a chunk in a reply; token lengths nearly always hit the cache."""
     head = b"\x0a" + varint(length)
     size = len(head) + length + (len(_END) if end else 0)
     for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
@@ -199,8 +199,8 @@ def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def passage(length: int) -> tuple[bytes, int, bytes]:
-    """The bytes before a response chunk in a message, their number, and the reply's; empty if not applicable."""
+def piece_heads(length: int) -> tuple[bytes, int, bytes]:
+    """Return the head of a response message, its size, and the head of the reply; empty if unknown."""
     before = response_piece_head(length)
     size = length - len(before)
     if before == NO_HEAD or size > MAX_CHUNK_BYTES:

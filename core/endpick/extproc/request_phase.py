@@ -28,7 +28,7 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class RequestPhase:
-    """`route` answers once `ready`; `pass_body` and `pass_trailers` handle the rest."""
+    """Collects a request until it is `ready`; `route` answers it, and later messages pass unchanged."""
 
     __slots__ = (
         "_buffered",
@@ -66,14 +66,14 @@ class RequestPhase:
         self.unread = False  # the body passes after `route`
 
     def release(self) -> None:
-        """Release the body."""
+        """Release the body and the memory that is reserved for it."""
         self._memory.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._chunks.clear()
         self.body = None
 
     def on_headers(self, headers: dict[str, str], end: bool, wants_body: bool) -> list[bytes]:
-        """Returns replies. Raises ProtocolError, RequestRefused."""
+        """Handle the request headers; returns replies. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _LAST_HEADERS if end else _HEADERS)
         self._refuse_if_short_of_memory()
         self.headers = headers
@@ -87,7 +87,7 @@ class RequestPhase:
         return []
 
     def on_body(self, chunk: bytes, end: bool) -> bool:
-        """Returns `ready`. Raises ProtocolError, RequestRefused."""
+        """Handle a chunk of the body; returns `ready`. Raises ProtocolError, RequestRefused."""
         last = end or self._mode in ONE_MESSAGE_MODES
         part = _LAST_BODY if last else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))
@@ -106,7 +106,7 @@ class RequestPhase:
         return last
 
     def hold(self, size: int) -> None:
-        """Reserve memory. Raises RequestRefused."""
+        """Reserve memory for `size` more bytes; raises RequestRefused beyond a limit."""
         self._held_bytes += size
         if self._held_bytes > self._max_body_bytes:
             limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
@@ -116,14 +116,14 @@ class RequestPhase:
             raise RequestRefused(NO_MEMORY)
 
     def on_trailers(self) -> None:
-        """Trailers end the body. Raises ProtocolError, RequestRefused."""
+        """Handle trailers, which end the body. Raises ProtocolError, RequestRefused."""
         self.state = next_state("request", self.state, _TRAILERS)
         if self._buffered:
             raise RequestRefused(Refused(400, CODE_OF[400], "a request has trailers but no body"))
         self._complete(is_whole=True)
 
     def route(self, routed: Routed) -> list[bytes]:
-        """Answer all messages with the decision."""
+        """Answer all messages so far with the decision, and release the body."""
         body = self.body
         replaced = routed.body if body is not None else None
         destination = ",".join(routed.destinations)
@@ -148,7 +148,7 @@ class RequestPhase:
         return answers
 
     def pass_body(self, chunk: bytes, end: bool) -> list[bytes]:
-        """A chunk after `route`. Raises ProtocolError."""
+        """Answer a chunk that arrives after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _LAST_BODY if end or self._mode in ONE_MESSAGE_MODES else _BODY_PART)
         if self._mode is _FULL_DUPLEX:
             return replies.streamed(Direction.REQUEST, chunk, end)
@@ -157,7 +157,7 @@ class RequestPhase:
         return [replies.CONTINUE_REQUEST_BODY]
 
     def pass_trailers(self) -> list[bytes]:
-        """Trailers after `route`. Raises ProtocolError."""
+        """Answer trailers that arrive after `route`. Raises ProtocolError."""
         self.state = next_state("request", self.state, _TRAILERS)
         return [replies.CONTINUE_REQUEST_TRAILERS]
 

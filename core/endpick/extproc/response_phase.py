@@ -12,12 +12,12 @@ from endpick.extproc.messages import ONE_MESSAGE_MODES, as_struct, mutation
 from endpick.extproc.replies import Direction
 from endpick.extproc.stream import (
     GrpcStatus,
-    LetPass,
     MessagePart,
     MessageState,
     PassingBody,
     ProtocolError,
     SessionCounters,
+    SetPassThrough,
     next_state,
     out_of_order,
 )
@@ -39,48 +39,48 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class ResponsePhase(PassingBody):
-    """Without an exchange, the response passes unchanged."""
+    """Passes a response to its exchange chunk by chunk; without an exchange it stays unchanged."""
 
     __slots__ = (
-        "_asked",
+        "_active",
         "_counters",
         "_has_length",
-        "_let_pass",
         "_mode",
-        "_passes",
+        "_observe_chunk",
+        "_passes_through",
         "_replaced",
         "_rewrites",
-        "_seen_by",
+        "_set_pass_through",
         "exchange",
         "state",
         "streams",
     )
 
-    def __init__(self, mode: BodyMode, counters: SessionCounters, let_pass: LetPass | None) -> None:
+    def __init__(self, mode: BodyMode, counters: SessionCounters, set_pass_through: SetPassThrough | None) -> None:
         self._mode = mode
         self._counters = counters
-        self._let_pass = let_pass
+        self._set_pass_through = set_pass_through
         self.exchange: Exchange | None = None
-        self._asked: Exchange | None = None  # None once it has raised
-        self._seen_by: Callable[[bytes, bool], bytes | None] | None = None  # `Exchange.response_chunk`, if wanted
+        self._active: Exchange | None = None  # None once it has raised
+        self._observe_chunk: Callable[[bytes, bool], bytes | None] | None = None  # `Exchange.response_chunk`, if wanted
         self._rewrites = False
         self._replaced = False
         self._has_length = False
-        self._passes = False
+        self._passes_through = False
         self.state = MessageState.IDLE
         self.streams = False  # chunks may go to `on_streamed`
 
     def on_headers(self, headers: dict[str, str], end: bool, served: str | None, gateway_error: str | None = None) -> list[bytes]:
-        """Raises ProtocolError."""
+        """Handle the response headers; returns replies. Raises ProtocolError."""
         self.state = next_state("response", self.state, _LAST_HEADERS if end else _HEADERS)
-        exchange = self._asked = self.exchange
+        exchange = self._active = self.exchange
         answer = replies.CONTINUE_RESPONSE_HEADERS
         if exchange is not None:
             self._has_length = "content-length" in headers
             try:
                 added = exchange.response_headers(headers, served, gateway_error)
                 if exchange.wants_chunks:
-                    self._seen_by = exchange.response_chunk
+                    self._observe_chunk = exchange.response_chunk
                 self._rewrites = exchange.rewrites
                 if added:
                     answer = replies.response_headers(tuple(added.items()))
@@ -88,70 +88,70 @@ class ResponsePhase(PassingBody):
                 self._fault("response_headers", error)
         if end:
             if self._rewrites:
-                self._instead_of(b"", end=True)
-            return [self._ended(answer)]
+                self._replacement_for(b"", end=True)
+            return [self._end_with(answer)]
         if self._mode is _FULL_DUPLEX:
             self.streams = True
-            if self._let_pass is not None and (self._seen_by is None or not self._rewrites):
-                self._passes = True
-                self._let_pass(self)
+            if self._set_pass_through is not None and (self._observe_chunk is None or not self._rewrites):
+                self._passes_through = True
+                self._set_pass_through(self)
         return [answer]
 
     def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
-        """`head + chunk` is the reply that leaves it unchanged. Raises ProtocolError."""
-        instead = None
-        if self._seen_by is not None:
+        """Handle a chunk; `head + chunk` is the reply that leaves it unchanged. Raises ProtocolError."""
+        replacement = None
+        if self._observe_chunk is not None:
             try:
-                instead = self._seen_by(chunk, False)
+                replacement = self._observe_chunk(chunk, False)
             except Exception as error:
                 self._chunk_fault(error)
-        if instead is None:
+        if replacement is None:
             return (head + chunk,)
         self._replaced = True
-        return replies.streamed(_TO_CLIENT, instead, end=False)
+        return replies.streamed(_TO_CLIENT, replacement, end=False)
 
     def let_pass(self, piece: bytes) -> None:
         """See `PassingBody`."""
-        if self._seen_by is not None:
+        if self._observe_chunk is not None:
             try:
-                self._seen_by(piece, False)
+                self._observe_chunk(piece, False)
             except Exception as error:
                 self._fault("response_chunk", error)
 
     def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
-        """Raises ProtocolError."""
+        """Handle a chunk of the body in any mode; returns replies. Raises ProtocolError."""
         end = end or self._mode in ONE_MESSAGE_MODES
         if end or self.state is not _BODY:  # nearly every chunk leaves the state as it is
             self.state = next_state("response", self.state, _LAST_BODY if end else _BODY_PART)
             self.streams = False
         if self._mode is _NONE:
             raise out_of_order("a response body came although response_body_mode is NONE")
-        instead = self._instead_of(chunk, end) if chunk or self._rewrites else None
+        replacement = self._replacement_for(chunk, end) if chunk or self._rewrites else None
         if self._mode is _FULL_DUPLEX:
-            answers = replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)
-        elif instead is None:
+            answers = replies.streamed(_TO_CLIENT, chunk if replacement is None else replacement, end)
+        elif replacement is None:
             answers = [replies.CONTINUE_RESPONSE_BODY]
         else:
-            answers = [replies.replaced_response_body(instead, self._length_of(instead))]
+            answers = [replies.replaced_response_body(replacement, self._length_of(replacement))]
         if end:
-            answers[-1] = self._ended(answers[-1])
+            answers[-1] = self._end_with(answers[-1])
         return answers
 
     def on_trailers(self) -> list[bytes]:
-        """Trailers end the body. Raises ProtocolError."""
+        """Handle trailers, which end the body; returns replies. Raises ProtocolError."""
         before = self.state
         self.state = next_state("response", before, _TRAILERS)
         self.streams = False
         if before is _DONE:
             return [replies.CONTINUE_RESPONSE_TRAILERS]
-        held_back = (self._instead_of(b"", end=True) if self._rewrites else None) or b""
+        held_back = (self._replacement_for(b"", end=True) if self._rewrites else None) or b""
         if held_back and self._mode is not _FULL_DUPLEX:
             raise ProtocolError(GrpcStatus.INTERNAL, "the end of a response was held back until there was no place for it")
         answers = replies.streamed(_TO_CLIENT, held_back, end=False)
-        return [*answers, self._ended(replies.CONTINUE_RESPONSE_TRAILERS)]
+        return [*answers, self._end_with(replies.CONTINUE_RESPONSE_TRAILERS)]
 
     def finish(self, cause: CloseCause) -> None:
-        """Finish the exchange; idempotent."""
+        """Finish the exchange with the cause of the end, and log its errors; idempotent."""
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
@@ -161,17 +161,17 @@ class ResponsePhase(PassingBody):
             self._counters.exchange_faults += 1
             logger.exception("finish of the exchange failed")
 
-    def _instead_of(self, chunk: bytes, end: bool) -> bytes | None:
-        unseen = self._mode is _NONE or not (end or self._seen_by is not None)
-        if unseen or self._asked is None:
+    def _replacement_for(self, chunk: bytes, end: bool) -> bytes | None:
+        unseen = self._mode is _NONE or not (end or self._observe_chunk is not None)
+        if unseen or self._active is None:
             return None
         try:
-            instead = self._asked.response_chunk(chunk, end)
+            replacement = self._active.response_chunk(chunk, end)
         except Exception as error:
             self._chunk_fault(error)
             return None
-        self._replaced = self._replaced or instead is not None
-        return instead
+        self._replaced = self._replaced or replacement is not None
+        return replacement
 
     def _length_of(self, body: bytes) -> HeaderMutation | None:
         """Gateways reject a buffered body with a wrong content-length."""
@@ -179,15 +179,15 @@ class ResponsePhase(PassingBody):
             return mutation({"content-length": str(len(body))}, {})
         return None
 
-    def _ended(self, reply: bytes) -> bytes:
+    def _end_with(self, reply: bytes) -> bytes:
         self.streams = False
-        if self._passes and self._let_pass is not None:
-            self._passes = False
-            self._let_pass(None)
-        asked = self._asked
-        if asked is not None and asked.adds_metadata and self._mode is not _NONE:
+        if self._passes_through and self._set_pass_through is not None:
+            self._passes_through = False
+            self._set_pass_through(None)
+        active = self._active
+        if active is not None and active.adds_metadata and self._mode is not _NONE:
             try:
-                metadata = asked.response_metadata()
+                metadata = active.response_metadata()
                 if metadata:
                     reply = replies.with_metadata(reply, as_struct(metadata))
             except Exception as error:
@@ -203,4 +203,4 @@ class ResponsePhase(PassingBody):
     def _fault(self, method: str, error: Exception) -> None:
         self._counters.exchange_faults += 1
         logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=error)
-        self._asked = self._seen_by = None
+        self._active = self._observe_chunk = None

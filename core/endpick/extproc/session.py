@@ -24,19 +24,19 @@ from endpick.extproc.messages import (
     header_message,
     read_headers,
 )
-from endpick.extproc.replies import passage
+from endpick.extproc.replies import piece_heads
 from endpick.extproc.request_phase import RequestPhase
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import (
     SESSION_TRANSITIONS,
     GrpcStatus,
     LateMessage,
-    LetPass,
     MessageState,
     ProtocolError,
     SessionCounters,
     SessionFactory,
     SessionState,
+    SetPassThrough,
 )
 from endpick.host.telemetry import Throttle
 from endpick.requests.memory import NO_MEMORY, Memory
@@ -61,7 +61,7 @@ _message_of: Final = ProcessingRequest.FromString
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Larger bodies get 413; `respects_subset` lets the gateway restrict the candidates."""
+    """Limits of a session: larger bodies get 413; `respects_subset` lets the gateway restrict candidates."""
 
     max_request_body_bytes: int = 32 * 1024 * 1024
     respects_subset: bool = True
@@ -91,12 +91,12 @@ class Session:
         "_counters",
         "_director",
         "_interrupt",
-        "_let_pass",
         "_memory",
         "_queue",
         "_received_at",
         "_request",
         "_response",
+        "_set_pass_through",
         "_settings",
         "_streaming",
         "_subset",
@@ -126,7 +126,7 @@ class Session:
         self._complaints = Throttle(clock, COMPLAINT_INTERVAL_SECONDS) if complaints is None else complaints
         self._memory = Memory() if memory is None else memory
         self._interrupt: Callable[[object], None] | None = None
-        self._let_pass: LetPass | None = None
+        self._set_pass_through: SetPassThrough | None = None
         self._queue: list[bytes] = []
         self._subset: tuple[str, ...] | None = None
         self._traceparent = ""
@@ -138,10 +138,10 @@ class Session:
         self.waiting: Awaitable[object] | None = None
         self.finished = False
 
-    def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None, traceparent: str = "") -> None:
+    def connect(self, interrupt: Callable[[object], None], set_pass_through: SetPassThrough | None = None, traceparent: str = "") -> None:
         """`interrupt` makes the transport call `resume` while nothing is awaited; `traceparent` names the gateway's span."""
         self._interrupt = interrupt
-        self._let_pass = let_pass
+        self._set_pass_through = set_pass_through
         self._traceparent = traceparent
 
     def receive(self, message: bytes) -> Sequence[bytes]:
@@ -151,12 +151,12 @@ class Session:
         streaming = self._streaming
         try:
             if streaming is not None and streaming.streams:  # nearly all messages
-                before, size, instead = passage(len(message))
-                if instead and message.startswith(before):
-                    return streaming.on_streamed(message[size:], instead)
+                message_head, size, reply_head = piece_heads(len(message))
+                if reply_head and message.startswith(message_head):
+                    return streaming.on_streamed(message[size:], reply_head)
             state = self.state
             if state is _DECIDING:
-                return self._keep(message)
+                return self._enqueue(message)
             tag = message[0] if message else 0
             if tag == REQUEST_BODY:
                 piece = body_piece(message) if state <= _ROUTED and self.body_modes is not None else None
@@ -191,15 +191,15 @@ class Session:
         if self._close_cause is not None:
             if isinstance(result, Routed):
                 self._response.exchange = result.exchange
-                self._response.finish(self._meaning_of(self._close_cause))
+                self._response.finish(self._effective_cause(self._close_cause))
             return ()
         if self.state is _ROUTED:
             return self._evicted(result)
         if not isinstance(result, (Routed, Refused, DirectResponse)):
             return self.fail(TypeError(f"a decision is Routed, Refused or DirectResponse, not {type(result).__name__}"))
         answers = [*self._answer(result)]
-        kept, self._queue = self._queue, []
-        for message in kept:
+        queued, self._queue = self._queue, []
+        for message in queued:
             answers += self.receive(message)
         return answers
 
@@ -219,11 +219,11 @@ class Session:
         if self.body_modes is not None:
             self._request.release()
             if self._response.exchange is not None:
-                self._response.finish(self._meaning_of(cause))
+                self._response.finish(self._effective_cause(cause))
 
     def _begin(self, modes: BodyModes) -> None:
         self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
-        self._response = ResponsePhase(modes.response_body, self._counters, self._let_pass)
+        self._response = ResponsePhase(modes.response_body, self._counters, self._set_pass_through)
         self.body_modes = modes
 
     def _accept(self, message: ProcessingRequest) -> Sequence[bytes]:
@@ -343,7 +343,7 @@ class Session:
         self.state = state
         self.finished = state >= SessionState.ANSWERED
 
-    def _keep(self, message: bytes) -> Sequence[bytes]:
+    def _enqueue(self, message: bytes) -> Sequence[bytes]:
         _message_of(message)  # raises if invalid
         if self._request.unread:
             self._request.hold(len(message) + _QUEUED_BYTES)
@@ -352,7 +352,7 @@ class Session:
         self._queue.append(message)
         return ()
 
-    def _meaning_of(self, cause: CloseCause) -> CloseCause:
+    def _effective_cause(self, cause: CloseCause) -> CloseCause:
         """A gateway ends a stream if the client left, or after the response. Upgrades have no other end."""
         if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.body_modes is None:
             return cause
@@ -378,7 +378,7 @@ class Session:
 def session_factory(
     director: Decider, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None, memory: Memory | None = None
 ) -> SessionFactory:
-    """Sessions share counters and memory."""
+    """Return a factory of sessions, which share counters, memory and the throttle of log messages."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
     return partial(Session, director, settings, shared, complaints=complaints, memory=Memory() if memory is None else memory)

@@ -26,7 +26,7 @@ class GrpcStatus(IntEnum):
 
 
 class ProtocolError(Exception):
-    """Ends the stream with `status` and `message`."""
+    """Raised to end the stream with a gRPC `status` and `message`."""
 
     def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
@@ -44,10 +44,10 @@ class PassingBody:
     __slots__ = ()
 
     def let_pass(self, piece: bytes) -> None:
-        """A chunk passes."""
+        """Observe a chunk that the transport has answered unchanged."""
 
 
-LetPass = Callable[[PassingBody | None], None]  # None stops it
+SetPassThrough = Callable[[PassingBody | None], None]  # None ends it
 
 
 class StreamSession(Protocol):
@@ -55,14 +55,14 @@ class StreamSession(Protocol):
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """Awaited; then call `resume` or `fail`."""
+        """A decision, which the transport awaits before it calls `resume` or `fail`; None for none."""
 
     @property
     def finished(self) -> bool:
-        """True if the stream should be closed with OK."""
+        """Whether the transport should close the stream with OK."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """Returns the replies. Raises ProtocolError."""
+        """Handle a message; returns the replies. Raises ProtocolError."""
 
     def resume(self, result: object) -> Sequence[bytes]:
         """Continue with the result of `waiting`. Raises ProtocolError."""
@@ -71,7 +71,7 @@ class StreamSession(Protocol):
         """Continue with the exception of `waiting`."""
 
     def close(self, cause: CloseCause) -> None:
-        """End the stream; idempotent."""
+        """Release the resources of the stream, when the transport has ended it; idempotent."""
 
 
 SessionFactory = Callable[[], StreamSession]
@@ -95,7 +95,7 @@ class SessionCounters:
     protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))
 
     def snapshot(self) -> dict[str, int]:
-        """By name."""
+        """Return all counts by name, with protocol errors by status."""
         counts = asdict(self)
         del counts["protocol_errors"]
         return counts | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}
@@ -134,7 +134,7 @@ class MessageState(IntEnum):
 
 
 class MessagePart(IntEnum):
-    """LAST_… ends the body."""
+    """The parts of a request or response; no body follows those named LAST_."""
 
     HEADERS = 0
     LAST_HEADERS = 1
@@ -157,7 +157,7 @@ _PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "hea
 
 
 def next_state(message: str, state: MessageState, part: MessagePart) -> MessageState:
-    """Raises ProtocolError."""
+    """Return the state after a part; raises ProtocolError if the part does not fit."""
     following = MESSAGE_TRANSITIONS.get((state, part))
     if following is None:
         raise misplaced(message, state, part)
@@ -165,7 +165,7 @@ def next_state(message: str, state: MessageState, part: MessagePart) -> MessageS
 
 
 def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
-    """The error for a part in a wrong state."""
+    """Build the error for a part that does not fit the state."""
     subject = f"{message} {_PLURAL[part]}" if part in _PLURAL else f"a {message} body"
     if part <= MessagePart.LAST_HEADERS:
         return out_of_order(f"{subject} came twice")
@@ -175,5 +175,5 @@ def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolE
 
 
 def out_of_order(problem: str) -> ProtocolError:
-    """The error for a misplaced message."""
+    """Build the error for a message in the wrong order."""
     return ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"{problem}; the messages of a stream must follow one HTTP request")

@@ -32,7 +32,7 @@ _LARGEST = 2**31 - 2  # grpcio aborts above it
 
 
 class GrpcioServer(grpc.GenericRpcHandler):
-    """A `Server` on grpc.aio."""
+    """Implements `Server` with grpc.aio, for the flag `--transport grpcio`."""
 
     def __init__(self, settings: ListenSettings, methods: Methods) -> None:
         self.counters = TransportCounters()
@@ -48,7 +48,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
 
     @property
     def connections(self) -> int:
-        """1 while running; grpc.aio does not expose them."""
+        """1 while the server runs, else 0: grpc.aio does not expose its connections."""
         return int(self._server is not None)
 
     async def start(self) -> int:
@@ -81,7 +81,7 @@ class GrpcioServer(grpc.GenericRpcHandler):
         await self._stop(None)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Called by grpc.aio."""
+        """Return the handler of a method, or None if it is unknown; called by grpc.aio for each stream."""
         handler = self._handlers.get(handler_call_details.method)
         self.counters.unknown_methods += handler is None
         return handler
@@ -120,10 +120,10 @@ class GrpcioServer(grpc.GenericRpcHandler):
         counters = self.counters
         counters.streams_opened += 1
         session = method.open_session()
-        conversation = _Conversation(session, context, counters)
+        stream = _SessionStream(session, context, counters)
         cause = CloseCause.ERROR
         try:
-            await conversation.run()
+            await stream.run()
             cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
@@ -141,10 +141,10 @@ class GrpcioServer(grpc.GenericRpcHandler):
         finally:
             counters.streams_closed += 1
             session.close(cause)
-            conversation.drop_decision()
+            stream.drop_decision()
 
 
-class _Conversation:
+class _SessionStream:
     def __init__(self, session: StreamSession, context: _Context, counters: TransportCounters) -> None:
         self._session = session
         self._context = context
@@ -171,7 +171,7 @@ class _Conversation:
             await self._send(self._next_replies())
 
     def drop_decision(self) -> None:
-        """Cancel it, or tell the closed session what was decided."""
+        """Cancel the pending decision, or pass it to the closed session if it has been made."""
         decision = self._decision
         if decision is not None and not decision.cancel() and not decision.cancelled() and decision.exception() is None:
             self._session.resume(decision.result())

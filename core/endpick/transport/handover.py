@@ -14,7 +14,7 @@ _MOST_SOCKETS: Final = 1
 
 
 class Port(Enum):
-    """The port on which a connection was accepted; the value goes with it."""
+    """The port on which a connection was accepted; its value is sent with the connection."""
 
     EXT_PROC = b"e"
     HEALTH = b"h"
@@ -37,18 +37,18 @@ class Handover:
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._receive)
 
     async def accept(self, port: Port) -> socket.socket:
-        """The next connection."""
+        """Wait for the next connection that the supervisor hands over for a port."""
         return await self._accepted[port].get()
 
     def ready(self, metrics_port: int) -> None:
         """Report readiness to the supervisor."""
-        self._tell(b"r%d" % metrics_port)
+        self._send(b"r%d" % metrics_port)
 
     def closed(self) -> None:
         """Report the end of an ext_proc connection to the supervisor."""
-        self._tell(b"-")
+        self._send(b"-")
 
-    def _tell(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         try:
             self._control.send(message)
         except OSError:
@@ -72,7 +72,7 @@ class Handover:
 
 
 def hand_over(control: socket.socket, port: Port, connection: socket.socket) -> bool:
-    """The supervisor's end: give a connection to a worker, and close it here. False if the worker does not take it."""
+    """Pass a connection to a worker, and close it here; returns False if the worker does not take it."""
     try:
         socket.send_fds(control, [port.value], [connection.fileno()])
     except OSError:
@@ -82,7 +82,7 @@ def hand_over(control: socket.socket, port: Port, connection: socket.socket) -> 
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:
-    """The ends of the supervisor and the worker."""
+    """Return the supervisor's end and the worker's inheritable end of a control socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     os.set_inheritable(theirs.fileno(), True)

@@ -12,7 +12,7 @@ class Limits:
     max_connections: int = 1024
     """TLS handshakes included; more are closed at once."""
     max_concurrent_streams: int = 4096
-    """Per connection."""
+    """Streams that one connection may have open at a time; further ones are refused."""
     max_message_bytes: int = 64 * 1024 * 1024
     """Twice the largest request body, so that a body that is too large can be answered with 413."""
     max_header_bytes: int = 16 * 1024
@@ -79,14 +79,14 @@ class TransportCounters:
 
     @property
     def connections_active(self) -> int:
-        """Connections open now."""
+        """Number of connections that are open now."""
         return self.connections_opened - self.connections_closed
 
     @property
     def streams_active(self) -> int:
-        """Streams open now."""
+        """Number of streams that are open now."""
         return self.streams_opened - self.streams_closed
 
     def snapshot(self) -> dict[str, int]:
-        """Every count by name."""
+        """Return all counts by field name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -17,7 +17,7 @@ from endpick.transport.tls import CertificateWatch, TlsSettings
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """One listening port."""
+    """Address, TLS and limits of one listening port."""
 
     host: str = ""  # IPv4 or IPv6 address; empty: all interfaces
     port: int = 9002  # 0: any free port
@@ -45,13 +45,13 @@ _OTHER_ADVICE = "choose another address or port"
 
 
 class ListenError(Exception):
-    """The address cannot be bound."""
+    """Raised if an address cannot be bound; `advice` is a remedy for the operator."""
 
     advice = _OTHER_ADVICE
 
     @classmethod
     def at(cls, host: str, port: int, error: OSError) -> Self:
-        """The error for an address."""
+        """Build the error for an address from the system's error."""
         made = cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
         made.advice = _advice(error)
         return made
@@ -73,7 +73,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listening_socket(settings: ListenSettings) -> socket.socket:
-    """Raises `ListenError`."""
+    """Bind a non-blocking socket, and listen on it; raises `ListenError`."""
     host = settings.host or "::"
     try:
         return _bound(settings, host, both_families=not settings.host)
@@ -105,46 +105,46 @@ def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socke
     return bound
 
 
-class Accepting(Protocol):
-    """A source of connections."""
+class ConnectionSource(Protocol):
+    """A source of connections: a port of this process, or of its supervisor."""
 
     @property
     def port(self) -> int:
-        """The port that clients know."""
+        """The port number that clients connect to."""
 
     async def accept(self) -> socket.socket:
-        """The next connection. Raises OSError."""
+        """Wait for the next connection; raises OSError."""
 
     def closed(self) -> None:
-        """A connection has ended."""
+        """Release the place of an accepted connection that has ended."""
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
 
 
 class BoundPort:
-    """A port of this process."""
+    """A port that this process has bound."""
 
     def __init__(self, settings: ListenSettings) -> None:
-        """Raises `ListenError`."""
+        """Bind the port; raises `ListenError`."""
         self._socket = listening_socket(settings)
         self.port: int = self._socket.getsockname()[1]
 
     async def accept(self) -> socket.socket:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
         accepted, _ = await asyncio.get_running_loop().sock_accept(self._socket)
         return accepted
 
     def closed(self) -> None:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
 
     def close(self) -> None:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
         self._socket.close()
 
 
 class HandedPort:
-    """A port of the supervisor."""
+    """A port of the supervisor, which hands its connections over."""
 
     def __init__(self, handover: Handover, port: Port) -> None:
         self._handover = handover
@@ -152,20 +152,20 @@ class HandedPort:
         self.port = handover.port_numbers[port]
 
     async def accept(self) -> socket.socket:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
         return await self._handover.accept(self._port)
 
     def closed(self) -> None:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
         if self._port is Port.EXT_PROC:
             self._handover.closed()
 
     def close(self) -> None:
-        """See `Accepting`."""
+        """See `ConnectionSource`."""
 
 
-def accepting(settings: ListenSettings) -> BoundPort | HandedPort:
-    """The source of a port's connections. Raises `ListenError`."""
+def connection_source(settings: ListenSettings) -> BoundPort | HandedPort:
+    """Open the source of a port's connections; raises `ListenError`."""
     if settings.handover is None:
         return BoundPort(settings)
     return HandedPort(settings.handover, settings.role)
@@ -175,7 +175,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class AcceptCounters(Protocol):
-    """Events of a listener."""
+    """The counters that a listener increments."""
 
     connections_accepted: int
     connections_refused: int
@@ -188,14 +188,14 @@ class Listener:
 
     def __init__(
         self,
-        accepting: Accepting,
+        source: ConnectionSource,
         max_connections: int,
         handshake_seconds: float,
         counters: AcceptCounters,
         new_protocol: Callable[[], Any],
         certificate: CertificateWatch | None = None,
     ) -> None:
-        self._source = accepting
+        self._source = source
         self._max_connections = max_connections
         self._handshake_seconds = handshake_seconds
         self._counters = counters
@@ -206,7 +206,7 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start accepting."""
+        """Start accepting connections on the running event loop."""
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class Listener:
         self._source.close()
 
     def connection_closed(self) -> None:
-        """Call when a connection has ended."""
+        """Release the place of a connection; the server calls this when it has ended."""
         self._connections -= 1
         self._source.closed()
 

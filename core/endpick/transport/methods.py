@@ -14,7 +14,7 @@ EXT_PROC_PATH = f"/{EXT_PROC_SERVICE}/Process"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One gRPC method."""
+    """One gRPC method, which opens a session for each of its streams."""
 
     open_session: SessionFactory
     holds_drain: bool = True  # False for endless streams, such as a health watch; a drain ends them at once
@@ -24,17 +24,17 @@ Methods = Mapping[str, Method]  # gRPC methods by path, `/package.Service/Method
 
 
 def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
-    """The ext_proc service."""
+    """Return the method of Envoy's ext_proc service, by path."""
     return {EXT_PROC_PATH: Method(open_session)}
 
 
 class ReplySession:
-    """Answers each message at once."""
+    """Answers each message at once; a unary method ends after the first."""
 
     waiting: Awaitable[object] | None = None
 
     def __init__(self, reply: Callable[[bytes], bytes], *, unary: bool) -> None:
-        """`reply` may raise `ProtocolError`."""
+        """`reply` computes the answer to a message, and may raise `ProtocolError`."""
         self._reply = reply
         self._unary = unary
         self.finished = False
@@ -45,11 +45,11 @@ class ReplySession:
         return (self._reply(message),)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """Never called."""
+        """See `StreamSession`; never called, because nothing is awaited."""
         return ()
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """Never called."""
+        """See `StreamSession`; never called, because nothing is awaited."""
         return ()
 
     def close(self, cause: CloseCause) -> None:

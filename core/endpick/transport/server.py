@@ -20,7 +20,7 @@ class Server(Protocol):
 
     @property
     def connections(self) -> int:
-        """Connected clients."""
+        """Number of clients that are connected now."""
 
     async def start(self) -> int:
         """Bind and serve; returns the port. Raises `ListenError` or `TlsError`."""
@@ -29,11 +29,11 @@ class Server(Protocol):
         """Refuse new streams, wait for open ones, then close everything."""
 
     async def stop(self) -> None:
-        """Close everything now; idempotent."""
+        """End all streams and close all connections now; idempotent."""
 
 
 def open_server(transport: TransportName, settings: ListenSettings, methods: Methods) -> Server:
-    """A server of the named transport, not started."""
+    """Create a server of the named transport, which the caller starts."""
     if transport == "grpcio":
         from endpick.transport.grpcio import GrpcioServer  # noqa: PLC0415 - takes 0.1 s
 

@@ -26,7 +26,7 @@ _ServingStatus = health_pb2.HealthCheckResponse.ServingStatus
 
 
 def health_methods(board: HealthBoard) -> dict[str, Method]:
-    """The health service."""
+    """Return the methods of the gRPC health service, by path."""
     return {
         f"/{HEALTH_SERVICE}/Check": Method(lambda: ReplySession(lambda message: _check(board, message), unary=True)),
         f"/{HEALTH_SERVICE}/List": Method(lambda: ReplySession(lambda message: _list(board, message), unary=True)),
@@ -35,7 +35,7 @@ def health_methods(board: HealthBoard) -> dict[str, Method]:
 
 
 class HealthStatus(IntEnum):
-    """Statuses of grpc.health.v1."""
+    """Serving statuses of the gRPC health protocol."""
 
     UNKNOWN = 0
     SERVING = 1
@@ -52,7 +52,7 @@ class HealthBoard:
         self._watchers: set[Callable[[], None]] = set()
 
     def __call__(self, service: str) -> HealthStatus:
-        """The status of a name."""
+        """Return the status of a service name, also if it is unknown."""
         return self._statuses[self.name_for(service)]
 
     def name_for(self, service: str) -> str:
@@ -61,22 +61,22 @@ class HealthBoard:
 
     @property
     def statuses(self) -> dict[str, HealthStatus]:
-        """A copy, by name."""
+        """The statuses by service name, as a copy."""
         return dict(self._statuses)
 
     @property
     def watched(self) -> bool:
-        """True while a client watches."""
+        """Whether a client watches a status."""
         return bool(self._watchers)
 
     def set(self, service: str, status: HealthStatus) -> None:
-        """Set one status."""
+        """Set the status of one service name, and notify watchers if it changes."""
         if self._statuses.get(service) is not status:
             self._statuses[service] = status
             self._notify()
 
     def set_ready(self, ready: bool) -> None:
-        """Change every name but `liveness`."""
+        """Set the status of every name but `liveness`, and notify watchers."""
         status = HealthStatus.SERVING if ready else HealthStatus.NOT_SERVING
         for service in self._statuses:
             if service != LIVENESS:
@@ -119,7 +119,7 @@ class WatchSession:
         return self.resume(None)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """The status, if changed."""
+        """Return the status if it differs from the last one sent, and await the next change."""
         self._changed = asyncio.get_running_loop().create_future()
         status = self._board(self._service)
         if status is self._sent:
@@ -128,11 +128,11 @@ class WatchSession:
         return (_response(status),)
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """Never called."""
+        """See `StreamSession`; never called, because `waiting` does not raise."""
         return ()
 
     def close(self, cause: CloseCause) -> None:
-        """End the watch."""
+        """Stop watching; idempotent."""
         if self._end_watch is not None:
             self._end_watch()
         if self._changed is not None:
@@ -181,7 +181,7 @@ _REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.
 
 
 def reflection_methods(methods: Methods) -> dict[str, Method]:
-    """The reflection service."""
+    """Return the methods of the gRPC reflection service, which lists `methods` and itself."""
     services = tuple(sorted({path.split("/")[1] for path in methods} | set(_REFLECTION_SERVICES)))
     method = Method(lambda: ReplySession(lambda message: _answer(services, message), unary=False), holds_drain=False)
     return {f"/{service}/ServerReflectionInfo": method for service in _REFLECTION_SERVICES}

@@ -35,7 +35,7 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The certificate's files; none for a self-signed one."""
+    """Files and options of TLS; without files the certificate is self-signed."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
@@ -51,7 +51,7 @@ class TlsSettings:
 
 
 class CertificateCounters(Protocol):
-    """Events of a watch."""
+    """The counters that a `CertificateWatch` increments."""
 
     certificate_reloads: int
     certificate_reload_failures: int
@@ -59,7 +59,7 @@ class CertificateCounters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """PEM contents."""
+    """The contents of the certificate, key and client CA files, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -73,17 +73,17 @@ class CertificateWatch:
     """A TLS context that follows its files; unusable files are reported, and the last good ones stay."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Raises `TlsError`."""
+        """Read the files of `settings`; raises `TlsError`."""
         self._settings = settings
         self._paths = [path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None]
-        self._stamp = self._look()
+        self._stamp = self._file_stamp()
         self._refused: tuple[_Stamp, str] | None = None
         self.files = read_certificate(settings)
         self.context = server_context(self.files, settings)  # renewed in place, except for a new client CA: trust cannot be revoked
 
     def refresh(self, counters: CertificateCounters) -> bool:
         """Reload changed files; True if new ones are in use. Called about once a second."""
-        stamp = self._look() if self._settings.reload else self._stamp
+        stamp = self._file_stamp() if self._settings.reload else self._stamp
         if stamp == self._stamp:
             return False
         try:
@@ -107,7 +107,7 @@ class CertificateWatch:
         logger.info("the TLS certificate was reloaded")
         return True
 
-    def _look(self) -> _Stamp:
+    def _file_stamp(self) -> _Stamp:
         stamps = []
         for path in self._paths:
             try:
@@ -120,7 +120,7 @@ class CertificateWatch:
 
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
-    """Files, or a self-signed certificate. Raises `TlsError`."""
+    """Read the files, or make a self-signed certificate; raises `TlsError`."""
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
         certificate, key = make_self_signed()
@@ -136,7 +136,7 @@ def _read(path: Path) -> bytes:
 
 
 def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:
-    """Raises `TlsError`."""
+    """Create the TLS context of a server; raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.modern_only else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -151,7 +151,7 @@ def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLCon
 
 
 def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Raises `TlsError`."""
+    """Load certificate, key and client CA into a context; raises `TlsError`."""
     try:
         with _temporary_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
             context.load_cert_chain(pair, password="")  # otherwise OpenSSL prompts for an encrypted key's password
@@ -209,7 +209,7 @@ def cipher_list(given: Sequence[str]) -> str:
 
 
 def make_self_signed(valid_days: int = 3650) -> tuple[bytes, bytes]:
-    """Certificate and key, PEM; they encrypt, but do not authenticate."""
+    """Return a certificate and key in PEM, which encrypt but do not authenticate."""
     from cryptography import x509  # noqa: PLC0415 - most servers have a certificate or no TLS
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""A gateway of its own: Envoy as a child process in front of the picker."""
+"""A standalone gateway: the picker with Envoy as a child process."""

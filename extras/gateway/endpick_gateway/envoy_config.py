@@ -24,7 +24,7 @@ _RETRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """What differs between gateways."""
+    """The parts of Envoy's configuration that differ between gateways."""
 
     picker_port: int  # of ext_proc on the loopback interface, in plain text
     eds_file: Path  # see `EdsFile`; exists when Envoy starts
@@ -36,7 +36,7 @@ class EnvoySettings:
 
 
 def bootstrap(settings: EnvoySettings) -> dict[str, object]:
-    """Envoy's configuration, for `--config-path` as JSON."""
+    """Return Envoy's configuration, which `--config-path` reads as JSON."""
     return {
         "node": {"id": PICKER, "cluster": PICKER},  # EDS requires them
         "admin": {"address": _address("127.0.0.1", 0)},
@@ -49,7 +49,7 @@ def bootstrap(settings: EnvoySettings) -> dict[str, object]:
 
 
 def adapted(own: Mapping[str, Any], settings: EnvoySettings) -> dict[str, object]:
-    """The operator's configuration with the addresses of this run. Raises ValueError."""
+    """Return the operator's configuration with the addresses of this run; raises ValueError."""
     clusters = {cluster.get("name"): cluster for cluster in own.get("static_resources", {}).get("clusters", [])}
     ours = {
         PICKER: {"load_assignment": _picker_cluster(settings.picker_port)["load_assignment"]},
@@ -181,7 +181,7 @@ def _picker_cluster(port: int) -> dict[str, object]:
 
 
 def _model_servers(eds_file: Path) -> dict[str, object]:
-    """The picker's destinations in order; Envoy chooses only if one has just left."""
+    """Envoy tries the picker's destinations in order, and chooses itself only if they have just left."""
     fallback = _policy("least_request", "LeastRequest")
     override = _policy(
         "override_host",

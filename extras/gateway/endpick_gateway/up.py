@@ -1,4 +1,4 @@
-"""Runs the picker with an Envoy of its own in front: one process to start, to watch and to stop."""
+"""Runs the picker and its Envoy as one process to start, to watch and to stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from endpick_gateway.envoy_config import EnvoySettings, adapted, bootstrap
 
 @dataclass(frozen=True, slots=True)
 class UpSettings:
-    """The gateway's side of `endpick up`."""
+    """Settings of the Envoy that `endpick up` runs."""
 
     envoy: Path  # the binary
     folder: Path  # for files of this run
@@ -30,7 +30,7 @@ class UpSettings:
     own_config: Mapping[str, object] | None = None  # the operator's; its listeners stay as they are
 
     def envoy_settings(self, picker_port: int, eds_file: Path, *, logs_scores: bool) -> EnvoySettings:
-        """Settings of the generated configuration."""
+        """Return the settings of Envoy's configuration, which listens on all interfaces by default."""
         host = self.host or "::"
         return EnvoySettings(picker_port, eds_file, host, self.port, self.certificate, logs_access=True, logs_scores=logs_scores)
 

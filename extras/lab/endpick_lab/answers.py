@@ -15,13 +15,13 @@ _FIRST: Final = b'data: {"choices":[{"text":"a","index":0}]}\n\n'
 
 
 def begin_stream(exchange: Exchange, address: str) -> None:
-    """The headers of a streamed answer, and its first token."""
+    """Send the headers of a streamed answer and its first token to an exchange."""
     exchange.response_headers(_STREAM, address, "")
     exchange.response_chunk(_FIRST, False)
 
 
 def finish(exchange: Exchange, address: str, streams: bool, tokens: tuple[int, int, int | None]) -> None:
-    """The end of an answer: tokens of the prompt, of the answer; and cached tokens, if known."""
+    """Send the end of an answer; `tokens` are those of prompt and answer, and the cached ones if known."""
     prompt, completion, cached = tokens
     usage: dict[str, object] = {"prompt_tokens": prompt, "completion_tokens": completion}
     if cached is not None:
@@ -36,7 +36,7 @@ def finish(exchange: Exchange, address: str, streams: bool, tokens: tuple[int, i
 
 
 def fail(exchange: Exchange, headers: Mapping[str, str], address: str, gateway_error: str) -> None:
-    """An error in place of an answer."""
+    """Send an error instead of an answer to an exchange."""
     exchange.response_headers(headers, address, gateway_error)
     exchange.response_chunk(b"{}", True)
     _end(exchange)

@@ -11,10 +11,10 @@ class BlockWatcher(Protocol):
     """Receives changes of a prefix index."""
 
     def stored(self, chained: int) -> None:
-        """A block became shareable."""
+        """Called when a block has been added to the prefix index."""
 
     def removed(self, chained: int) -> None:
-        """A block was evicted."""
+        """Called when a block has been evicted from the prefix index."""
 
 
 class BlockPool:
@@ -49,7 +49,7 @@ class BlockPool:
         return len(self._index)
 
     def match(self, hashes: Sequence[int]) -> list[int]:
-        """The longest cached prefix, without holding its blocks."""
+        """Return the blocks of the longest cached prefix, without holding them."""
         found: list[int] = []
         for chained in hashes:
             block = self._index.get(chained)
@@ -115,7 +115,7 @@ class AdapterSlots:
         return tuple(sorted(self._users))
 
     def has_room_for(self, adapter: str) -> bool:
-        """True if a sequence with this adapter could run."""
+        """Return whether a sequence with this adapter could run."""
         return adapter in self._users or len(self._users) < self.slots
 
     def acquire(self, adapter: str) -> bool:

@@ -41,7 +41,7 @@ _HASH_SEED = "PYTHONHASHSEED"
 _SPAWN = multiprocessing.get_context("spawn")
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of a run and how many of its requests have arrived."""
+"""Called with the number of a run and the number of its requests that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Scenario:
     """A trace and the servers for it.
 
     Attributes:
-        kv_blocks: Of each server, of the trace's block size.
+        kv_blocks: KV blocks of each server, of the trace's block size.
         until_seconds: Requests that arrive later are left out, after scaling.
-        part: Of these requests, from which share to which.
+        part: The first and last share of these requests to simulate.
     """
 
     trace: Path
@@ -67,7 +67,7 @@ class Scenario:
     fleet: FleetSettings = ONE_PICKER
 
     def load(self) -> tuple[list[TraceRequest], PoolSettings]:
-        """The requests and the pool. Raises OSError, TraceError."""
+        """Read the requests and make the pool's settings; raises OSError, TraceError."""
         pool = PoolSettings(self.servers, EngineSettings())
         if self.trace.suffix in {".yaml", ".yml"}:
             workload = read_workload(self.trace.read_text(encoding="utf-8"))
@@ -102,12 +102,12 @@ class Compared:
 
 
 def path_of(config: str) -> str:
-    """The file of a configuration, which may be one of `BUILT_IN`."""
+    """Return the file of a configuration, which may be one of `BUILT_IN`."""
     return str(files("endpick.config").joinpath(f"{config}.yaml")) if config in BUILT_IN else config
 
 
 def plan_of(config: str) -> Plan | None:
-    """The plan of a configuration that was checked before; None for the oracle."""
+    """Return the plan of a configuration that was checked before; None for the oracle."""
     if config == ORACLE:
         return None
     plan = make_plan(load_config(path_of(config)), discover()).plan
@@ -124,7 +124,7 @@ def simulate(config: str, scenario: Scenario, progress: Callable[[int], None] | 
 
 
 def compare(configs: Sequence[str], scenario: Scenario, progress: Progress, record: Path | None = None) -> list[Compared]:
-    """The outcome of each configuration, in order; uses all cores. `record` is for the decisions of the first.
+    """Run the configurations on all cores; returns results in order, and records decisions of the first.
 
     Raises as `simulate`.
     """
@@ -144,25 +144,25 @@ def compare(configs: Sequence[str], scenario: Scenario, progress: Progress, reco
 
 
 def with_regret(compared: Sequence[Compared]) -> list[Compared]:
-    """With the regret of each row, if one of them is the oracle."""
-    best = next((one.figures["ttft_seconds"] for one in compared if one.figures["config"] == ORACLE), None)
+    """Add the regret of each configuration, if one of them is the oracle."""
+    best = next((result.figures["ttft_seconds"] for result in compared if result.figures["config"] == ORACLE), None)
     if best is None:
         return list(compared)
     rows = []
-    for one in compared:
-        times = one.figures["ttft_seconds"]
+    for result in compared:
+        times = result.figures["ttft_seconds"]
         regret = None if times is None else round(times["mean"] / best["mean"] - 1, 6)
-        rows.append(Compared({**one.figures, "regret": regret}, one.samples))
+        rows.append(Compared({**result.figures, "regret": regret}, result.samples))
     return rows
 
 
 @contextmanager
 def worker_pool(workers: int | None = None, reports: Queue[tuple[int, int]] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Processes for simulations, one for each core by default; they end with the block, also if it raises."""
+    """Start processes for simulations, one for each core by default; they end with the block."""
     before = os.environ.get(_HASH_SEED)
     os.environ[_HASH_SEED] = "0"  # plugins may iterate over sets of names
     try:
-        with ProcessPoolExecutor(workers, _SPAWN, _begin_worker, (reports,)) as pool:
+        with ProcessPoolExecutor(workers, _SPAWN, _init_worker, (reports,)) as pool:
             try:
                 yield pool
             except BaseException:
@@ -179,7 +179,7 @@ def worker_pool(workers: int | None = None, reports: Queue[tuple[int, int]] | No
 _reports: Queue[tuple[int, int]] | None = None
 
 
-def _begin_worker(reports: Queue[tuple[int, int]] | None) -> None:
+def _init_worker(reports: Queue[tuple[int, int]] | None) -> None:
     global _reports  # noqa: PLW0603 - of the worker process
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
@@ -201,14 +201,14 @@ def _run_job(number: int, config: str, scenario: Scenario, record: Path | None) 
 
 
 def _samples(result: RunResult) -> NDArray[np.float64]:
-    served = [one for one in result.observed if one.finished_at is not None]
+    served = [observed for observed in result.observed if observed.finished_at is not None]
     rows = [
         (
-            one.arrived_at,
-            ttft(one),
-            tpot(one) if one.request.output_tokens > 1 else np.nan,
-            (one.finished_at or 0.0) - one.arrived_at,
+            observed.arrived_at,
+            ttft(observed),
+            tpot(observed) if observed.request.output_tokens > 1 else np.nan,
+            (observed.finished_at or 0.0) - observed.arrived_at,
         )
-        for one in served
+        for observed in served
     ]
     return np.array(rows, float).reshape(-1, 4)

@@ -26,7 +26,7 @@ _Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 
 
 class DecisionsError(TraceError):
-    """The file cannot be used; `diagnostic` has the place and the reason."""
+    """Raised if a file of decisions cannot be used; `diagnostic` has the place and the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.message)
@@ -80,7 +80,7 @@ class RecordedDecision(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A record in its file."""
+    """The time of a record, and its place in the file."""
 
     at: float  # Unix seconds
     line: int
@@ -96,48 +96,49 @@ class Decisions:
     warnings: tuple[Diagnostic, ...]
 
     def lines(self) -> Iterator[tuple[Place, bytes]]:
-        """One record after the other: a night does not fit into memory. Raises OSError."""
+        """Yield one record after the other, as a night's records do not fit into memory. Raises OSError."""
         with self.path.open("rb") as file:
             for place in self.places:
                 file.seek(place.offset)
                 yield place, file.readline()
 
     def trace(self) -> list[TraceRequest]:
-        """The requests. Raises OSError."""
+        """Return the requests of the records, in order of time; raises OSError."""
         records = [RecordedDecision.model_validate_json(line) for _, line in self.lines()]
-        shapes = [one.request for one in records if one.request is not None]
-        sizes = Counter(one.block_tokens for one in shapes if one.block_tokens)
+        shapes = [record.request for record in records if record.request is not None]
+        sizes = Counter(shape.block_tokens for shape in shapes if shape.block_tokens)
         size = sizes.most_common(1)[0][0] if sizes else MOONCAKE_BLOCK_TOKENS
-        outputs = [one.outcome.completion_tokens for one in records if one.outcome is not None and one.outcome.completion_tokens]
+        outcomes = [record.outcome for record in records if record.outcome is not None]
+        outputs = [outcome.completion_tokens for outcome in outcomes if outcome.completion_tokens]
         usual = round(median(outputs)) if outputs else 1
         adapters = _adapters(records)
         start = self.places[0].at
         return [
-            _request(place.at - start, number, one, shape, size, usual, adapters)
-            for number, (place, one, shape) in enumerate(zip(self.places, records, shapes, strict=True))
+            _request(place.at - start, number, record, shape, size, usual, adapters)
+            for number, (place, record, shape) in enumerate(zip(self.places, records, shapes, strict=True))
         ]
 
 
 def _request(
-    at: float, number: int, one: RecordedDecision, shape: RecordedShape, size: int, usual: int, adapters: frozenset[str]
+    at: float, number: int, record: RecordedDecision, shape: RecordedShape, size: int, usual: int, adapters: frozenset[str]
 ) -> TraceRequest:
     prompt = max(shape.prompt_tokens, 1)
     wanted = -(-prompt // size)
     known = shape.chained()[:wanted] if shape.block_tokens == size else ()
-    fresh = range(-number * 2**20, -number * 2**20 + wanted - len(known))  # nobody else has these blocks
-    output = one.outcome.completion_tokens if one.outcome is not None else None
-    headers = {"x-llm-d-inference-fairness-id": one.fairness_id}
+    fresh = range(-number * 2**20, -number * 2**20 + wanted - len(known))  # no other request has these blocks
+    output = record.outcome.completion_tokens if record.outcome is not None else None
+    headers = {"x-llm-d-inference-fairness-id": record.fairness_id}
     if shape.objective:
         headers["x-llm-d-inference-objective"] = shape.objective
-    adapter = one.model if one.model in adapters else None
+    adapter = record.model if record.model in adapters else None
     return TraceRequest(at, prompt, output or usual, (*known, *fresh), size, adapter, shape.streaming, headers)
 
 
 def _adapters(records: Sequence[RecordedDecision]) -> frozenset[str]:
     """The names of adapters that some server had loaded."""
     found: set[str] = set()
-    for one in records:
-        for endpoint in one.endpoints:
+    for record in records:
+        for endpoint in record.endpoints:
             loaded = endpoint.values.get("lora-adapters")
             if isinstance(loaded, dict):
                 found.update(loaded.get("running", ()), loaded.get("waiting", ()))
@@ -145,15 +146,18 @@ def _adapters(records: Sequence[RecordedDecision]) -> frozenset[str]:
 
 
 def holds_decisions(path: Path) -> bool:
-    """True for a file of records, by its first line. Raises OSError."""
+    """Return whether a file holds records, by its first line; raises OSError."""
     with path.open("rb") as file:
         return _MARK in file.readline()
 
 
 def read_decisions(path: Path) -> Decisions:
-    """Check every record. They are written when requests end, so they are sorted by time. Raises OSError, DecisionsError."""
+    """Check all records, and sort them by time, as they are written when requests end.
+
+    Raises OSError, DecisionsError.
+    """
     places: list[Place] = []
-    without = 0
+    unusable = 0
     torn = False
     with path.open("rb") as file:
         offset = 0
@@ -162,24 +166,24 @@ def read_decisions(path: Path) -> Decisions:
             if not line.strip():
                 continue
             try:
-                one = RecordedDecision.model_validate_json(line)
+                record = RecordedDecision.model_validate_json(line)
             except ValidationError as error:
                 torn = not line.endswith(b"\n") and bool(places) and error.errors()[0]["type"] == "json_invalid"
                 if torn:
                     break  # the process was writing it when it was stopped, or still is
                 raise DecisionsError(mistake(path, number, error)) from error
-            if one.request is None or one.why is Why.ERROR:
-                without += 1
-            elif not _has_whole_blocks(one.request):
+            if record.request is None or record.why is Why.ERROR:
+                unusable += 1
+            elif not _has_whole_blocks(record.request):
                 raise DecisionsError(_refusal(path, number, "request.blocks: it is not base64 of 8 bytes for each block"))
             else:
-                places.append(Place(one.time.timestamp(), number, place))
+                places.append(Place(record.time.timestamp(), number, place))
     if not places:
-        what = f"none of the {without} records says what its request was" if without else "it has no records"
-        raise DecisionsError(_refusal(path, 1, what))
+        problem = f"none of the {unusable} records says what its request was" if unusable else "it has no records"
+        raise DecisionsError(_refusal(path, 1, problem))
     warnings = []
-    if without:
-        message = f"{without} requests that were refused before scheduling, or recorded for their errors only, are left out"
+    if unusable:
+        message = f"{unusable} requests that were refused before scheduling, or recorded for their errors only, are left out"
         warnings.append(Diagnostic(Code.W0801, message, Span.start_of(str(path))))
     if torn:
         span = Span(str(path), number, 1, number, 1)
@@ -195,7 +199,7 @@ def _has_whole_blocks(shape: RecordedShape) -> bool:
 
 
 def mistake(path: Path, line: int, error: ValidationError) -> Diagnostic:
-    """The diagnostic of an invalid record."""
+    """Build the diagnostic of an invalid record."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "the record"
     if first["loc"] == ("version",):
@@ -203,10 +207,10 @@ def mistake(path: Path, line: int, error: ValidationError) -> Diagnostic:
     return _refusal(path, line, f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}")
 
 
-def _refusal(path: Path, line: int, what: str) -> Diagnostic:
+def _refusal(path: Path, line: int, problem: str) -> Diagnostic:
     return Diagnostic(
         Code.E0810,
-        f"the recorded decisions cannot be used: {what}",
+        f"the recorded decisions cannot be used: {problem}",
         Span(str(path), line, 1, line, 1),
         help="record them with `endpick serve --decision-sampling 1 --decision-log FILE` of this version",
     )

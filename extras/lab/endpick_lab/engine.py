@@ -116,12 +116,12 @@ class Engine:
         self._cut_step(now)
 
     def next_event_time(self) -> float | None:
-        """The next event's time, not in the past; None while idle."""
+        """Return the time of the next event, not in the past; None while idle."""
         due = self._due()
         return None if due is None else max(due, self._now)
 
     def advance(self, now: float) -> list[Event]:
-        """The events up to and including `now`, in order."""
+        """Return the events up to and including `now`, in order."""
         self._move_clock(now)
         events: list[Event] = []
         while (time := self._due()) is not None and time <= now:
@@ -148,11 +148,11 @@ class Engine:
 
     @property
     def load(self) -> tuple[int, int, float]:
-        """Requests that wait and that run, and the share of the KV cache in use, as of the last `advance`."""
+        """Waiting requests, running requests, and KV cache usage from 0 to 1, as of the last `advance`."""
         return len(self._waiting), len(self._running), self._pool.in_use / self._pool.capacity
 
     def metrics(self, now: float) -> EngineMetrics:
-        """State and totals as of the last `advance`."""
+        """Return the state and totals as of the last `advance`."""
         self._move_clock(now)
         return EngineMetrics(
             running=len(self._running),
@@ -170,7 +170,7 @@ class Engine:
         )
 
     def expected_first_token_seconds(self, request: GenerationRequest) -> float:
-        """Prefill of all that is ahead of the request, and its own; at the prefill speed of an empty batch."""
+        """Estimate the seconds to the first token: the prefill of all requests ahead, and its own."""
         tokens = sum(sequence.pending for sequence in self._running if sequence.pending > 1)
         tokens += sum(self._missing_tokens(sequence.request) for sequence in self._waiting) + self._missing_tokens(request)
         steps = -(-tokens // self.settings.max_num_batched_tokens)
@@ -247,7 +247,7 @@ class Engine:
     def _admit_waiting(self, now: float, chunks: list[tuple[Sequence, int]]) -> int:
         """Returns the number of loaded adapters.
 
-        Others pass a sequence that lacks an adapter slot, but not one that lacks KV blocks: long prompts would starve.
+        Sequences overtake those that lack an adapter slot, but not those that lack KV blocks, or long prompts would starve.
         """
         budget = self.settings.max_num_batched_tokens - sum(tokens for _, tokens in chunks)
         loads = 0
@@ -363,7 +363,7 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request's progress and KV blocks."""
+    """The progress and the KV blocks of one request."""
 
     request: GenerationRequest
     arrival: float

@@ -66,15 +66,15 @@ class SimulateOutput(BaseModel):
 
 def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Figures:
     """Summarise a run. Objectives are in seconds."""
-    served = [one for one in result.observed if one.finished_at is not None]
+    served = [observed for observed in result.observed if observed.finished_at is not None]
     problems: dict[str, int] = {}
-    for one in result.observed:
-        if one.problem:
-            problems[one.problem] = problems.get(one.problem, 0) + 1
+    for observed in result.observed:
+        if observed.problem:
+            problems[observed.problem] = problems.get(observed.problem, 0) + 1
     saturated = _is_saturated(result)
     seconds = max(result.seconds, 1e-9)
     tokens = np.array(result.tokens_by_server, float)
-    within = [one for one in served if _is_within(one, slo_ttft, slo_tpot)]
+    within = [observed for observed in served if _is_within(observed, slo_ttft, slo_tpot)]
     has_objective = slo_ttft is not None or slo_tpot is not None
     return Figures(
         config=config,
@@ -82,11 +82,11 @@ def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, sl
         failed=len(result.observed) - len(served),
         problems=dict(sorted(problems.items())),
         saturated=saturated,
-        ttft_seconds=None if saturated else percentiles([ttft(one) for one in served]),
-        tpot_seconds=None if saturated else percentiles([tpot(one) for one in served if one.request.output_tokens > 1]),
-        e2e_seconds=None if saturated else percentiles([(one.finished_at or 0.0) - one.arrived_at for one in served]),
+        ttft_seconds=None if saturated else percentiles([ttft(observed) for observed in served]),
+        tpot_seconds=None if saturated else percentiles([tpot(observed) for observed in served if observed.request.output_tokens > 1]),
+        e2e_seconds=None if saturated else percentiles([(observed.finished_at or 0.0) - observed.arrived_at for observed in served]),
         requests_per_second=round(len(served) / seconds, _DIGITS),
-        output_tokens_per_second=round(sum(one.request.output_tokens for one in served) / seconds, _DIGITS),
+        output_tokens_per_second=round(sum(observed.request.output_tokens for observed in served) / seconds, _DIGITS),
         hit_rate=round(result.hit_tokens / max(result.queried_tokens, 1), _DIGITS),
         imbalance=round(float(tokens.max() / max(tokens.mean(), 1.0)), _DIGITS),
         preemptions=result.preemptions,
@@ -97,18 +97,18 @@ def figures_of(config: str, result: RunResult, slo_ttft: float | None = None, sl
     )
 
 
-def ttft(one: Observed) -> float:
+def ttft(observed: Observed) -> float:
     """Seconds to the first token of a served request."""
-    return (one.first_token_at or 0.0) - one.arrived_at
+    return (observed.first_token_at or 0.0) - observed.arrived_at
 
 
-def tpot(one: Observed) -> float:
+def tpot(observed: Observed) -> float:
     """Seconds per further token of a served request with at least two."""
-    return ((one.finished_at or 0.0) - (one.first_token_at or 0.0)) / (one.request.output_tokens - 1)
+    return ((observed.finished_at or 0.0) - (observed.first_token_at or 0.0)) / (observed.request.output_tokens - 1)
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """None without values."""
+    """Summarise times in seconds; returns None without values."""
     if not values:
         return None
     p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
@@ -122,10 +122,11 @@ def _is_saturated(result: RunResult) -> bool:
     At the last arrival a quarter of all requests, and several for each server, had no first token, and it took a minute to catch up.
     """
     last_arrival = result.observed[-1].arrived_at if result.observed else 0.0
-    last_token = max((one.first_token_at or 0.0 for one in result.observed), default=0.0)
-    many = max(_SATURATED_SHARE * len(result.observed), _SATURATED_PER_SERVER * len(result.tokens_by_server))
-    return result.unserved_at_end > many and last_token - last_arrival > _SATURATED_SECONDS
+    last_token = max((observed.first_token_at or 0.0 for observed in result.observed), default=0.0)
+    threshold = max(_SATURATED_SHARE * len(result.observed), _SATURATED_PER_SERVER * len(result.tokens_by_server))
+    return result.unserved_at_end > threshold and last_token - last_arrival > _SATURATED_SECONDS
 
 
-def _is_within(one: Observed, slo_ttft: float | None, slo_tpot: float | None) -> bool:
-    return (slo_ttft is None or ttft(one) <= slo_ttft) and (slo_tpot is None or one.request.output_tokens < 2 or tpot(one) <= slo_tpot)
+def _is_within(observed: Observed, slo_ttft: float | None, slo_tpot: float | None) -> bool:
+    has_tpot = observed.request.output_tokens > 1
+    return (slo_ttft is None or ttft(observed) <= slo_ttft) and (slo_tpot is None or not has_tpot or tpot(observed) <= slo_tpot)

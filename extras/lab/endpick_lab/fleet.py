@@ -41,7 +41,7 @@ class SimulatedFleet:
         settings: FleetSettings,
         decisions: DecisionLog | None = None,
     ) -> None:
-        """Build a plan. Raises StartRefused."""
+        """Build the pickers of a plan; raises StartRefused."""
         self._loop = loop
         self._settings = settings
         self._draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
@@ -57,9 +57,9 @@ class SimulatedFleet:
         """The data sources that do not run."""
         return self._pickers[0].not_simulated
 
-    async def start(self, goes_on: Callable[[], bool]) -> None:
-        """Start the pickers; they read metrics and exchange deltas while `goes_on` is true. Raises StartRefused."""
-        self._goes_on = goes_on
+    async def start(self, is_running: Callable[[], bool]) -> None:
+        """Start the pickers, which read metrics and exchange deltas while `is_running`. Raises StartRefused."""
+        self._is_running = is_running
         for picker in self._pickers:
             await picker.start()
         for exchange, picker in zip(self._exchanges, self._pickers, strict=False):
@@ -70,7 +70,7 @@ class SimulatedFleet:
             self._loop.at(begin, partial(self._sync, number))
 
     async def stop(self) -> None:
-        """Stop the pickers."""
+        """Stop all pickers and their plugins."""
         for picker in self._pickers:
             await picker.stop()
 
@@ -88,18 +88,18 @@ class SimulatedFleet:
     def _scrape(self) -> None:
         for picker in self._pickers:
             picker.scrape()
-        if self._goes_on():
+        if self._is_running():
             self._loop.at(self._loop.time() + SCRAPE_SECONDS, self._scrape)
 
     def _sync(self, number: int) -> None:
         message = self._exchanges[number].drain()
         if message is not None:
             self.bytes_sent += len(message)
-            others = [each for each in self._exchanges if each is not self._exchanges[number]]
-            reached = [each for each in others if not self._settings.loss or self._draws.random() >= self._settings.loss]
+            others = [exchange for exchange in self._exchanges if exchange is not self._exchanges[number]]
+            reached = [exchange for exchange in others if not self._settings.loss or self._draws.random() >= self._settings.loss]
             self._loop.at(self._loop.time() + _TRANSIT_SECONDS, partial(_deliver, message, reached))
         self._exchanges[number].expire()
-        if self._goes_on():
+        if self._is_running():
             self._loop.at(self._loop.time() + self._interval, partial(self._sync, number))
 
 

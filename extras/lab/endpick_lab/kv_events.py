@@ -84,7 +84,7 @@ class KvEventLog:
         self._events.append({"type": "BlockRemoved", "block_hashes": [chained], "medium": "GPU", "group_idx": 0})
 
     def take(self) -> list[dict[str, object]]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -118,11 +118,11 @@ class KvEventPublisher:
         self.replay_address = None if self._replay is None else self._replay.get_string(zmq.LAST_ENDPOINT)
 
     def sources(self) -> dict[str, dict[str, object]]:
-        """The body of `GET /kv_event_sources`, by rank."""
+        """Return the body of `GET /kv_event_sources`, by rank."""
         return {"0": {"endpoint": self.address, "replay_endpoint": self.replay_address, "topic": self._topic.decode()}}
 
     def flush(self) -> None:
-        """Publish the pending events."""
+        """Publish the events since the last call as one message, and keep it for replay."""
         events = self._log.take()
         if events:
             payload = self._encode([time.time(), events, 0])
@@ -131,7 +131,7 @@ class KvEventPublisher:
             self._number += 1
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets without waiting for unsent messages."""
         if self._replay is not None:
             self._loop.remove_reader(self._descriptor)
         self._context.destroy(linger=0)

@@ -19,7 +19,7 @@ _BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
 
 
 class SimulatedMetricsPage:
-    """One server's metrics."""
+    """Renders one server's metrics with the names of vLLM."""
 
     def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -30,8 +30,8 @@ class SimulatedMetricsPage:
         self.request_seconds = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.")
         labels = (*_LABELS, "finished_reason")
         self._ended = Counter("vllm:request_success", "Requests ended, by reason.", labels, registry=self._registry)
-        told = "Requests to other servers that the sidecar made, by stage: encode, prefill, rank; and outcome: ok, refused, failed."
-        self._stages = Counter("sim:remote_stages", told, ("stage", "outcome"), registry=self._registry)
+        description = "Requests to other servers that the sidecar made, by stage: encode, prefill, rank; and outcome: ok, refused, failed."
+        self._stages = Counter("sim:remote_stages", description, ("stage", "outcome"), registry=self._registry)
 
     def count_end(self, reason: str) -> None:
         """Count an ended request: `stop`, `length` or `abort`."""
@@ -42,7 +42,7 @@ class SimulatedMetricsPage:
         self._stages.labels(stage, outcome).inc()
 
     def render(self) -> bytes:
-        """The page in Prometheus text format."""
+        """Render the page in Prometheus text format."""
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, doc: str) -> Histogram:

@@ -27,7 +27,7 @@ class _Model(BaseModel):
 
 
 class StreamOptions(_Model):
-    """`stream_options` of a request."""
+    """The field `stream_options` of a request."""
 
     include_usage: bool = False
 
@@ -51,7 +51,7 @@ class _Generation(_Model):
 
 
 class ChatRequest(_Generation):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     kind: Literal["chat.completion"] = "chat.completion"
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -60,17 +60,17 @@ class ChatRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """Maximum output tokens."""
+        """The maximum number of output tokens; None without a limit."""
         return self.max_completion_tokens or self.max_tokens
 
     def render(self) -> bytes:
-        """The prompt in whole tokens; a prefix of the chat's next prompt."""
+        """Return the prompt in whole tokens, a prefix of the chat's next prompt."""
         parts = [b"".join((_role_header(message.role), padded(_text_of(message)), _END)) for message in self.messages]
         return b"".join((*parts, _role_header("assistant")))
 
 
 class CompletionRequest(_Generation):
-    """POST /v1/completions, with one prompt."""
+    """The body of POST /v1/completions, with one prompt."""
 
     kind: Literal["text_completion"] = "text_completion"
     prompt: str | list[int] | Annotated[list[str], Field(min_length=1, max_length=1)]
@@ -78,18 +78,18 @@ class CompletionRequest(_Generation):
 
     @property
     def token_limit(self) -> int | None:
-        """Maximum output tokens."""
+        """The maximum number of output tokens; None without a limit."""
         return self.max_tokens
 
     def render(self) -> bytes:
-        """The prompt in whole tokens; token ids keep their number."""
+        """Return the prompt in whole tokens; token ids keep their number."""
         if isinstance(self.prompt, str):
             return padded(self.prompt)
         return b"".join(padded(part) if isinstance(part, str) else (part % 2**32).to_bytes(4, "little") for part in self.prompt)
 
 
 class Message(_Model):
-    """A chat message."""
+    """A message of a chat: text, or a list of content parts."""
 
     role: str
     content: str | list[dict[str, JsonValue]] | None = None
@@ -163,7 +163,7 @@ def _answer_limit(request: AnyRequest, prompt_tokens: int, max_model_len: int) -
 
 
 class ResponseFormat:
-    """Formats one answer."""
+    """Formats the answer to one request, as a whole or as a stream of events."""
 
     def __init__(self, kind: Kind, request_id: str, model: str) -> None:
         self._chat = kind == "chat.completion"
@@ -171,22 +171,22 @@ class ResponseFormat:
         self._object = kind
 
     def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage, transfer: dict[str, object] | None = None) -> bytes:
-        """The answer as one JSON body; `transfer` locates its KV blocks for another engine."""
+        """Return the answer as one JSON body; `transfer` locates its KV blocks for another engine."""
         content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choices = [self._choice(content, finish_reason)]
         offered = {} if transfer is None else {"kv_transfer_params": transfer}
         return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage), **offered})
 
     def opening(self) -> bytes:
-        """The first event of a chat; empty for completions."""
+        """Return the first event of a chat; empty for completions."""
         return self._event([self._choice({"delta": {"role": "assistant", "content": ""}}, None)]) if self._chat else b""
 
     def token(self, text: str, finish_reason: FinishReason | None) -> bytes:
-        """One token's event; only the last has a finish reason."""
+        """Return the event of one token; only the last has a finish reason."""
         return self._event([self._choice({"delta": {"content": text}} if self._chat else {"text": text}, finish_reason)])
 
     def closing(self, usage: TokenUsage | None) -> bytes:
-        """The optional usage event and the end marker."""
+        """Return the optional usage event, and the end marker."""
         return (self._event([], usage) if usage else b"") + b"data: [DONE]\n\n"
 
     def _choice(self, content: dict[str, object], finish_reason: FinishReason | None) -> dict[str, object]:
@@ -200,7 +200,7 @@ class ResponseFormat:
 
 
 def usage_body(usage: TokenUsage) -> dict[str, object]:
-    """The `usage` object."""
+    """Build the object `usage` of a response."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -219,12 +219,12 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """`{"error": {message, type, param, code}}`, as in vLLM."""
+        """Return the body `{"error": {message, type, param, code}}`, as in vLLM."""
         return orjson.dumps({"error": {"message": str(self), "type": self.type, "param": self.param, "code": self.status}})
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """An error with status 400."""
+    """Build an error with status 400."""
     return ApiError(400, "BadRequestError", message, param)
 
 
@@ -232,7 +232,7 @@ BYTES_PER_TOKEN = 4
 
 
 def padded(text: str) -> bytes:
-    """Text padded to whole tokens."""
+    """Encode a text, padded to whole tokens."""
     encoded = text.encode()
     return encoded + b" " * (-len(encoded) % BYTES_PER_TOKEN)
 
@@ -256,7 +256,7 @@ def _text_of_part(part: dict[str, JsonValue]) -> str:
 
 
 def count_tokens(content: bytes) -> int:
-    """Tokens of padded bytes."""
+    """Return the number of tokens in padded bytes."""
     return len(content) // BYTES_PER_TOKEN
 
 
@@ -265,24 +265,24 @@ _WORDS = ("the", "sun", "and", "sea", "are", "old", "but", "one", "can", "see", 
 
 
 def answer_text(seed: int, tokens: int) -> str:
-    """An answer of `tokens` tokens, determined by `seed`."""
+    """Return an answer of `tokens` tokens, determined by `seed`."""
     return " ".join(Random(seed).choices(_WORDS, k=tokens)) + " " if tokens else ""  # noqa: S311 - repeatable by design
 
 
 def split_tokens(text: str) -> list[str]:
-    """The tokens of an `answer_text`."""
+    """Split an `answer_text` into its tokens."""
     return [text[start : start + BYTES_PER_TOKEN] for start in range(0, len(text), BYTES_PER_TOKEN)]
 
 
 def chained_hashes(content: bytes, block_size: int, salt: str = "") -> tuple[int, ...]:
-    """Hash of each full block and all before it; `salt` separates adapters."""
+    """Hash each full block together with all before it; `salt` separates adapters."""
     width = block_size * BYTES_PER_TOKEN
     blocks = (content[start : start + width] for start in range(0, len(content) - width + 1, width))
     return tuple(_chain(blocks, xxhash.xxh3_64_intdigest(salt.encode())))
 
 
 def block_contents(job: Job, block_size: int) -> list[BlockContent]:
-    """The content of each hashed block."""
+    """Return the content of each hashed block of a job."""
     width, hashes = block_size * BYTES_PER_TOKEN, job.generation.block_hashes
     parents = (None, *hashes)
     tokens = [struct.unpack(f"<{block_size}I", job.content[number * width : (number + 1) * width]) for number in range(len(hashes))]

@@ -40,7 +40,7 @@ _READ_DIRECTLY: Final = frozenset({"core-metrics-extractor", "endpoint-health"})
 
 
 class SimulatedPicker:
-    """Decides about requests as `endpick serve` would, with what it read from the servers at the last scrape."""
+    """Decides about requests as `endpick serve` would, from the servers' metrics at the last scrape."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SimulatedPicker:
 
     @property
     def instances(self) -> list[Instance]:
-        """The instances that run."""
+        """The instances that run: all except those that ask other servers."""
         return [instance for instance in self.picker.instances() if not asks_others(instance)]
 
     @property
@@ -97,7 +97,7 @@ class SimulatedPicker:
         self.scrape()
 
     async def stop(self) -> None:
-        """Stop the plugins."""
+        """Wait until every request is decided, and stop the plugins."""
         await self.picker.gate.shut_down()
         await asyncio.gather(*self._waiting)
         await self.picker.stop()

@@ -15,7 +15,7 @@ from endpick_lab.virtual_time import VirtualLoop
 
 
 class Trouble(StrEnum):
-    """What is wrong with a server for a while."""
+    """The kind of a temporary failure of a server."""
 
     DOWN = "down"  # refuses connections, and has no metrics page
     ERRORS = "errors"  # answers 503 at once, with a healthy page
@@ -24,7 +24,7 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One server's trouble."""
+    """A failure of one server, with its start and duration in virtual seconds."""
 
     server: int
     kind: Trouble
@@ -33,17 +33,17 @@ class Failure:
 
 
 class Followed:
-    """Follows one request at a server."""
+    """Receives the events of one request at a server."""
 
     def first_token(self, now: float) -> None:
-        """The first token appeared."""
+        """Called when the first token appears, at `now` in virtual seconds."""
 
     def finished(self, now: float, usage: TokenUsage) -> None:
-        """The last token appeared."""
+        """Called when the last token appears, at `now` in virtual seconds."""
 
 
 class PooledServer:
-    """One server: an engine that tells of first tokens and ends, at their virtual time."""
+    """One server: an engine that reports first tokens and ends at their virtual time."""
 
     def __init__(self, number: int, settings: EngineSettings, loop: VirtualLoop, seed: int) -> None:
         self.endpoint = Endpoint(f"default/server-{number}", f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", 8000)
@@ -57,7 +57,7 @@ class PooledServer:
         self._stalled_seconds = 0.0
 
     def fail(self, failure: Failure) -> None:
-        """Schedule a trouble and its end."""
+        """Schedule the start and the end of a failure."""
 
         def begin() -> None:
             self._advance()
@@ -80,17 +80,17 @@ class PooledServer:
         self._run_at(self.engine.next_event_time())
 
     def metrics(self) -> EngineMetrics:
-        """State and totals now."""
+        """Return the state and totals of the engine at the current virtual time."""
         return self.engine.metrics(self._advance())
 
     def _advance(self) -> float:
         if self.trouble is not Trouble.STALL:
             self._now = max(self._now, self._loop.time() - self._stalled_seconds)
             for event in self.engine.advance(self._now):
-                self._tell(event)
+                self._notify(event)
         return self._now
 
-    def _tell(self, event: Token | Finished) -> None:
+    def _notify(self, event: Token | Finished) -> None:
         at = event.time + self._stalled_seconds
         if isinstance(event, Token):
             self._followed[event.request_id].first_token(at)
@@ -102,9 +102,9 @@ class PooledServer:
             self._due = None
         elif self._due is None or due < self._due:
             self._due = due
-            self._loop.at(due + self._stalled_seconds, lambda: self._ring(due))
+            self._loop.at(due + self._stalled_seconds, lambda: self._on_due(due))
 
-    def _ring(self, due: float) -> None:
+    def _on_due(self, due: float) -> None:
         if due != self._due:
             return  # another is due earlier
         self._due = None
@@ -115,7 +115,7 @@ class PooledServer:
 
 
 def generation_of(request: TraceRequest, request_id: str) -> GenerationRequest:
-    """What the engine computes; an adapter's blocks are its own."""
+    """Convert a request of a trace for the engine; adapters share no blocks."""
     full = request.blocks[: request.prompt_tokens // request.block_tokens]
     hashes = full if request.adapter is None else tuple([hash((block, request.adapter)) for block in full])
     return GenerationRequest(request_id, request.prompt_tokens, request.output_tokens, hashes, request.adapter)
@@ -132,7 +132,7 @@ class PoolSettings:
 
 
 def make_servers(settings: PoolSettings, loop: VirtualLoop, seed: int) -> list[PooledServer]:
-    """The servers, with their failures scheduled."""
+    """Create the servers, and schedule their failures."""
     servers = []
     for number in range(settings.servers):
         speed = settings.speeds[number] if number < len(settings.speeds) else 1.0
@@ -144,5 +144,5 @@ def make_servers(settings: PoolSettings, loop: VirtualLoop, seed: int) -> list[P
 
 
 def oracle(request: GenerationRequest, servers: Sequence[PooledServer]) -> PooledServer:
-    """The server with the shortest time to first token, as its engine would tell: greedy, so no bound."""
+    """Return the server that expects the earliest first token; greedy, so not optimal over time."""
     return min(servers, key=lambda server: server.engine.expected_first_token_seconds(request))

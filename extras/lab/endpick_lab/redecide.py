@@ -43,7 +43,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Redecided:
-    """One request: the recorded and the new pick; empty if there was none.
+    """One request with its recorded and its new pick, None if there was none.
 
     Attributes:
         reason: Why the pick moved, in the words of `endpick why`.
@@ -61,60 +61,60 @@ class Redecided:
 
     @property
     def moved(self) -> bool:
-        """True if another endpoint is picked."""
+        """Whether another endpoint is picked."""
         return self.was is not self.now
 
 
 class Redecider:
-    """A host with overruled pickers: each request goes where it went, so plugins learn from it."""
+    """A host whose pickers are overruled: requests go to the recorded endpoints, so plugins learn from them."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
-        """Raises HostRefused."""
+        """Build the host of a plan; raises HostRefused."""
         self.host = Host(plan, seed=seed, adapt=self._adapted)
         self.left_out: tuple[str, ...]
         self._recorded: DecisionOutput
-        self._own: dict[str, tuple[str, ...]] = {}  # picks of each profile
+        self._new_picks: dict[str, tuple[str, ...]] = {}  # by profile
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._values = _Values(self.host.keys)
 
     def decide(self, decisions: Decisions) -> Iterator[Redecided]:
-        """Each request in order of time. Raises OSError, DecisionsError."""
+        """Decide all requests in order of time; raises OSError, DecisionsError."""
         first = decisions.places[0].at
         for request, (place, line) in zip(decisions.trace(), decisions.lines(), strict=True):
             now = START_OF_TIME + place.at - first
             while self._due and self._due[0][0] <= now:
-                self.host.clock.now, _, happens = heappop(self._due)
-                happens()
+                self.host.clock.now, _, callback = heappop(self._due)
+                callback()
             self.host.clock.now = now
             try:
-                yield self._one(DecisionOutput.model_validate_json(line), request)
+                yield self._redecide(DecisionOutput.model_validate_json(line), request)
             except ValidationError as error:
                 raise DecisionsError(mistake(decisions.path, place.line, error)) from error
 
     def warnings(self) -> tuple[str, ...]:
-        """Data that the records lack, after the first decision."""
+        """Return warnings about data that the records lack, after the first decision."""
         return missing_data(self.host)
 
-    def _one(self, recorded: DecisionOutput, request: TraceRequest) -> Redecided:
+    def _redecide(self, recorded: DecisionOutput, request: TraceRequest) -> Redecided:
         self._recorded = recorded
-        self._own.clear()
-        self._arrange()
+        self._new_picks.clear()
+        self._restore_endpoints()
         headers = {"x-request-id": recorded.id, **request.headers}
         body = body_of(replace(request, adapter=recorded.model or None), "unnamed")
         explanation, exchange = self.host.begin(body, headers=headers, path=_PATH)
         decided = DecisionOutput.model_validate(document_of(explanation.record, values=False))
         primary = _primary(decided, recorded.endpoints)
         if primary is not None:
-            primary.picked = list(self._own[primary.profile])
+            primary.picked = list(self._new_picks[primary.profile])
         if exchange is not None:
-            self._let_end(exchange, request)
+            self._schedule_end(exchange, request)
         return _compared(recorded, decided, primary)
 
-    def _arrange(self) -> None:
+    def _restore_endpoints(self) -> None:
         table, now = self.host.table, self.host.clock.now
-        known = {each.name: each for each in table.generation.endpoints}
-        table.replace_all(_endpoint(each, known.get(each.name)) for each in self._recorded.endpoints)
+        known = {endpoint.name: endpoint for endpoint in table.generation.endpoints}
+        table.replace_all(_endpoint(row, known.get(row.name)) for row in self._recorded.endpoints)
         for row in self._recorded.endpoints:
             endpoint = table.find(row.name)
             for name, written in row.values.items():
@@ -125,13 +125,13 @@ class Redecider:
         self.host.clock.now = now
 
     def _adapted(self, pipeline: Pipeline) -> Pipeline:
-        """Recorded values of the request after its producers; pickers that obey the record."""
+        """Put recorded values after the producers, and overrule the pickers."""
         scheduler = pipeline.scheduler
         profiles = {name: self._overruled(profile) for name, profile in scheduler.profiles.items()}
         self.left_out = tuple(producer.step.instance.name for producer in pipeline.producers_later if producer.awaits)
         picker = next(iter(profiles.values())).picker
         put = Step(self._put_recorded, picker.instance, PRODUCE, picker.telemetry)
-        producers = [each for each in pipeline.producers if not each.awaits]
+        producers = [producer for producer in pipeline.producers if not producer.awaits]
         return replace(
             pipeline,
             producers_at_once=(*producers, CompiledProducer(put, awaits=False, timeout_seconds=0.0)),
@@ -147,9 +147,9 @@ class Redecider:
             chosen = choose(request, scored, state)
             if not isinstance(chosen, Endpoints):
                 return chosen
-            self._own[profile.name] = names_of(chosen)
-            went = _picked(self._recorded, profile.name)
-            position = scored.endpoints.position(went)
+            self._new_picks[profile.name] = names_of(chosen)
+            recorded_pick = _picked(self._recorded, profile.name)
+            position = scored.endpoints.position(recorded_pick)
             return chosen if position is None else scored.take([position])
 
         picker = step.calling(pick)
@@ -157,23 +157,23 @@ class Redecider:
 
     def _put_recorded(self, _request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         recorded = self._recorded
-        everywhere = self.host.table.view()
-        names = {name for each in recorded.endpoints for name in each.values if name not in each.ages}
+        view = self.host.table.view()
+        names = {name for row in recorded.endpoints for name in row.values if name not in row.ages}
         for name in names:
-            column = [each.values.get(name) for each in recorded.endpoints]
+            column = [row.values.get(name) for row in recorded.endpoints]
             numbers = np.array([value if isinstance(value, int | float) else math.nan for value in column], np.float64)
-            state._columns[name] = everywhere, numbers
+            state._columns[name] = view, numbers
         shape = recorded.request
         if shape is not None and shape.block_tokens and PREFIX_MATCH_BLOCKS.name in names:
             blocks = -(-shape.prompt_tokens // shape.block_tokens)
             state._values[PREFIX_BLOCKS.name] = PrefixBlocks(blocks, shape.block_tokens)
 
-    def _let_end(self, exchange: Exchange, request: TraceRequest) -> None:
+    def _schedule_end(self, exchange: Exchange, request: TraceRequest) -> None:
         ended, now = self._recorded.outcome, self.host.clock.now
         if ended is None:
             exchange.finish(CloseCause.RESET)
             return
-        address = next((each.address for each in self._recorded.endpoints if each.name == ended.served_by), self._recorded.destinations[0])
+        address = next((row.address for row in self._recorded.endpoints if row.name == ended.served_by), self._recorded.destinations[0])
         if ended.status >= _FIRST_ERROR or not ended.status:
             headers = {":status": str(ended.status or 503)}
             self._at(now + ended.duration_seconds, lambda: fail(exchange, headers, address, ended.gateway_error))
@@ -186,28 +186,28 @@ class Redecider:
             streams = request.stream and ended.ttft_seconds is not None
             self._at(now + ended.duration_seconds, lambda: finish(exchange, address, streams, tokens))
 
-    def _at(self, when: float, happens: Callable[[], None]) -> None:
-        heappush(self._due, (when, next(self._numbers), happens))
+    def _at(self, when: float, callback: Callable[[], None]) -> None:
+        heappush(self._due, (when, next(self._numbers), callback))
 
 
 def _primary(decided: DecisionOutput, endpoints: Sequence[EndpointValues]) -> ProfileRun | None:
     """The run that picked the destination."""
-    addresses = {each.name: each.address for each in endpoints}
+    addresses = {endpoint.name: endpoint.address for endpoint in endpoints}
     picked = [run for run in decided.runs if run.picked]
     return next((run for run in picked if addresses.get(run.picked[0]) in decided.destinations[:1]), None)
 
 
 def _compared(recorded: DecisionOutput, decided: DecisionOutput, primary: ProfileRun | None) -> Redecided:
-    named = {each.name: each for each in recorded.endpoints}
-    went, goes = _picked(recorded, ""), "" if primary is None else primary.picked[0]
+    named = {endpoint.name: endpoint for endpoint in recorded.endpoints}
+    old, new = _picked(recorded, ""), "" if primary is None else primary.picked[0]
     reason, totals = "", None
-    if went != goes:
-        reason = decided.refusal if primary is None else loss_of(went, decided, primary) if went else "it was refused"
-    if primary is not None and went in primary.candidates:
-        totals = primary.totals[primary.candidates.index(went)], primary.totals[primary.candidates.index(goes)]
+    if old != new:
+        reason = decided.refusal if primary is None else loss_of(old, decided, primary) if old else "it was refused"
+    if primary is not None and old in primary.candidates:
+        totals = primary.totals[primary.candidates.index(old)], primary.totals[primary.candidates.index(new)]
     shape = recorded.request
     assert shape is not None
-    was, now = named.get(went), named.get(goes)
+    was, now = named.get(old), named.get(new)
     return Redecided(recorded.id, recorded.time, was, now, reason, totals, shape.prompt_tokens, shape.block_tokens)
 
 
@@ -218,7 +218,7 @@ def _picked(recorded: DecisionOutput, profile: str) -> str:
             return run.picked[0]
     if not recorded.destinations:
         return ""
-    return next((each.name for each in recorded.endpoints if each.address == recorded.destinations[0]), "")
+    return next((endpoint.name for endpoint in recorded.endpoints if endpoint.address == recorded.destinations[0]), "")
 
 
 def _endpoint(recorded: EndpointValues, known: Endpoint | None) -> Endpoint:
@@ -250,14 +250,14 @@ def _snake(name: str) -> str:
 
 
 def changes_of(decided: Sequence[Redecided], key: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A recorded value at the recorded picks and at the new ones, for requests that have both."""
-    pairs = [(_value(one, one.was, key), _value(one, one.now, key)) for one in decided]
+    """Return a value at the recorded picks and at the new ones, for requests that have both."""
+    pairs = [(_value(decision, decision.was, key), _value(decision, decision.now, key)) for decision in decided]
     known = np.array([pair for pair in pairs if None not in pair], float).reshape(-1, 2)
     return known[:, 0], known[:, 1]
 
 
-def _value(one: Redecided, endpoint: EndpointValues | None, key: str) -> float | None:
+def _value(decision: Redecided, endpoint: EndpointValues | None, key: str) -> float | None:
     value = None if endpoint is None else endpoint.values.get(key)
     if not isinstance(value, int | float):
         return None
-    return min(value * one.block_tokens, one.prompt_tokens) if key == PREFIX_MATCH_BLOCKS.name else float(value)
+    return min(value * decision.block_tokens, decision.prompt_tokens) if key == PREFIX_MATCH_BLOCKS.name else float(value)

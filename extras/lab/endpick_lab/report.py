@@ -26,15 +26,15 @@ _SIZE = (9.0, 4.0)
 
 
 class NoPlotsError(Exception):
-    """matplotlib is not installed."""
+    """Raised if matplotlib is not installed."""
 
 
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # headers and rows
 
 
 def html_report(title: str, tables: Sequence[Table], compared: Sequence[Compared]) -> str:
-    """A page with the tables and three plots. Raises NoPlotsError."""
-    drawn = [one for one in compared if len(one.samples)]
+    """Return a page with the tables and three plots; raises NoPlotsError."""
+    drawn = [result for result in compared if len(result.samples)]
     plots = "".join(
         f"<h2>{escape(heading)}</h2>{_plot(draw, drawn, across, up)}"
         for heading, across, up, draw in (
@@ -66,8 +66,8 @@ def _plot(draw: Callable[[Axes, Compared], None], compared: Sequence[Compared], 
     with mpl.rc_context({"svg.hashsalt": "endpick", "svg.fonttype": "none"}):
         figure = Figure(_SIZE, layout="constrained")
         axes = figure.subplots()
-        for one in compared:
-            draw(axes, one)
+        for result in compared:
+            draw(axes, result)
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.grid(visible=True, alpha=0.3)
@@ -78,23 +78,23 @@ def _plot(draw: Callable[[Axes, Compared], None], compared: Sequence[Compared], 
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def _first_tokens(axes: Axes, one: Compared) -> None:
-    _distribution(axes, one, 1)
+def _first_tokens(axes: Axes, result: Compared) -> None:
+    _distribution(axes, result, 1)
 
 
-def _whole_answers(axes: Axes, one: Compared) -> None:
-    _distribution(axes, one, 3)
+def _whole_answers(axes: Axes, result: Compared) -> None:
+    _distribution(axes, result, 3)
 
 
-def _distribution(axes: Axes, one: Compared, column: int) -> None:
-    values = np.quantile(one.samples[:, column], np.linspace(0, 1, 401))
-    axes.plot(np.maximum(values, 1e-3), np.linspace(0, 1, 401), label=one.figures["config"])
+def _distribution(axes: Axes, result: Compared, column: int) -> None:
+    values = np.quantile(result.samples[:, column], np.linspace(0, 1, 401))
+    axes.plot(np.maximum(values, 1e-3), np.linspace(0, 1, 401), label=result.figures["config"])
     axes.set_xscale("log")
 
 
-def _over_time(axes: Axes, one: Compared) -> None:
-    arrived, first = one.samples[:, 0], one.samples[:, 1]
+def _over_time(axes: Axes, result: Compared) -> None:
+    arrived, first = result.samples[:, 0], result.samples[:, 1]
     edges = np.linspace(0, max(float(arrived.max()), 1e-9), 61)
     place = np.clip(np.digitize(arrived, edges) - 1, 0, 59)
     medians = [float(np.median(first[place == number])) if (place == number).any() else np.nan for number in range(60)]
-    axes.plot((edges[:-1] + edges[1:]) / 120, medians, label=one.figures["config"])
+    axes.plot((edges[:-1] + edges[1:]) / 120, medians, label=result.figures["config"])

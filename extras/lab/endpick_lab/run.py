@@ -28,7 +28,7 @@ _PROGRESS_EVERY = 500
 
 @dataclass(slots=True)
 class Observed:
-    """The outcome of one request; times in virtual seconds, None if it never came to that."""
+    """The outcome of one request; times in virtual seconds, None for events that did not happen."""
 
     arrived_at: float
     request: TraceRequest
@@ -41,7 +41,7 @@ class Observed:
 
 @dataclass(slots=True)
 class RunResult:
-    """One run: every request, and each server's totals."""
+    """The outcome of a run: every request, and the totals of the servers."""
 
     observed: list[Observed] = field(default_factory=list)
     unserved_at_end: int = 0  # requests without a first token when the last one arrived
@@ -101,14 +101,14 @@ class _Run:
     async def result(self) -> RunResult:
         picker, result = self._picker, self._result
         if picker is not None:
-            await picker.start(self._goes_on)
+            await picker.start(self._is_running)
             result.not_simulated = picker.not_simulated
         self._loop.at(self._requests[0].at, self._arrive)
         await self._loop.run_events()
         if picker is not None:
             await picker.stop()
             result.bytes_exchanged = picker.bytes_sent
-        result.seconds = max((one.finished_at or one.arrived_at for one in result.observed), default=0.0)
+        result.seconds = max((observed.finished_at or observed.arrived_at for observed in result.observed), default=0.0)
         for server in self._servers:
             metrics = server.metrics()
             result.hit_tokens += metrics.prefix_cache_hit_tokens
@@ -117,56 +117,56 @@ class _Run:
             result.tokens_by_server.append(metrics.prompt_tokens + metrics.generated_tokens - metrics.prefix_cache_hit_tokens)
         return result
 
-    def _goes_on(self) -> bool:
+    def _is_running(self) -> bool:
         return bool(self._open) or len(self._result.observed) < len(self._requests)
 
     def _arrive(self) -> None:
-        observed = self._result.observed
-        number = len(observed)
+        arrived = self._result.observed
+        number = len(arrived)
         request = self._requests[number]
-        one = Observed(self._loop.time(), request)
-        observed.append(one)
+        observed = Observed(self._loop.time(), request)
+        arrived.append(observed)
         self._open += 1
         if number % _PROGRESS_EVERY == 0:
             self._progress(number)
         if number + 1 < len(self._requests):
             self._loop.at(max(self._requests[number + 1].at, self._loop.time()), self._arrive)
         else:
-            self._result.unserved_at_end = sum(each.first_token_at is None and not each.problem for each in observed)
+            self._result.unserved_at_end = sum(earlier.first_token_at is None and not earlier.problem for earlier in arrived)
         request_id = f"request-{number}"
         if self._picker is None:
             generation = generation_of(request, request_id)
-            server = oracle(generation, [each for each in self._servers if each.trouble is None] or self._servers)
-            self._submit(_Journey(self, one, None), request_id, self._servers.index(server))
+            server = oracle(generation, [server for server in self._servers if server.trouble is None] or self._servers)
+            self._submit(_TrackedRequest(self, observed, None), request_id, self._servers.index(server))
             return
         headers = {":path": _PATH, ":method": "POST", "content-type": "application/json", "x-request-id": request_id, **request.headers}
         incoming = IncomingRequest(headers, body_of(request, MODEL), None, self._loop.time())
-        self._picker.decide(incoming, lambda decision: self._decided(one, request_id, decision))
+        self._picker.decide(incoming, lambda decision: self._decided(observed, request_id, decision))
 
-    def _decided(self, one: Observed, request_id: str, decision: Decision) -> None:
+    def _decided(self, observed: Observed, request_id: str, decision: Decision) -> None:
         if not isinstance(decision, Routed):
-            one.problem = f"refused with {decision.status}"
+            observed.problem = f"refused with {decision.status}"
             self._open -= 1
             return
-        journey = _Journey(self, one, decision.exchange)
+        tracked = _TrackedRequest(self, observed, decision.exchange)
         for destination in decision.destinations:
             number = self._by_address[destination]
             if self._servers[number].trouble is Trouble.DOWN:
                 continue  # the gateway tries the next
             if self._servers[number].trouble is Trouble.ERRORS:
-                journey.failed("answered 503", _ERROR, destination, "")
+                tracked.failed("answered 503", _ERROR, destination, "")
             else:
-                self._submit(journey, request_id, number)
+                self._submit(tracked, request_id, number)
             return
-        journey.failed("refused the connection", _REFUSED, decision.destinations[-1], _REFUSED_CAUSE)
+        tracked.failed("refused the connection", _REFUSED, decision.destinations[-1], _REFUSED_CAUSE)
 
-    def _submit(self, journey: _Journey, request_id: str, number: int) -> None:
+    def _submit(self, tracked: _TrackedRequest, request_id: str, number: int) -> None:
         server = self._servers[number]
-        journey.observed.server = number
+        tracked.observed.server = number
         try:
-            server.submit(generation_of(journey.observed.request, request_id), journey)
+            server.submit(generation_of(tracked.observed.request, request_id), tracked)
         except ValueError:
-            journey.failed("longer than the server's cache", _TOO_LONG, server.endpoint.address, "")
+            tracked.failed("longer than the server's cache", _TOO_LONG, server.endpoint.address, "")
 
     def ended(self) -> None:
         self._open -= 1
@@ -175,7 +175,7 @@ class _Run:
         return self._servers[number].endpoint.address
 
 
-class _Journey(Followed):
+class _TrackedRequest(Followed):
     __slots__ = ("_exchange", "_run", "observed")
 
     def __init__(self, run: _Run, observed: Observed, exchange: Exchange | None) -> None:
@@ -189,11 +189,11 @@ class _Journey(Followed):
             begin_stream(self._exchange, self._address)
 
     def finished(self, now: float, usage: TokenUsage) -> None:
-        one = self.observed
-        one.finished_at, one.cached_tokens = now, usage.cached_tokens
+        observed = self.observed
+        observed.finished_at, observed.cached_tokens = now, usage.cached_tokens
         if self._exchange is not None:
             tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-            finish(self._exchange, self._address, one.request.stream, tokens)
+            finish(self._exchange, self._address, observed.request.stream, tokens)
         self._run.ended()
 
     def failed(self, problem: str, headers: dict[str, str], address: str, cause: str) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-_DONE_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("done_elsewhere")  # response headers of earlier stages, for the current request
+_STAGE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("stage_headers")  # response headers of earlier stages, for the current request
 
 
 async def serve(settings: ServerSettings) -> SimulatedServer:
@@ -68,7 +68,7 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
 
 
 class SimulatedServer:
-    """A listening server."""
+    """A server that listens until it is closed."""
 
     def __init__(self, settings: ServerSettings, live: LiveEngine, runner: web.AppRunner) -> None:
         self.settings = settings
@@ -77,12 +77,12 @@ class SimulatedServer:
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """The port that the server is bound to."""
         return int(self._runner.addresses[0][1])
 
     @property
     def address(self) -> str:
-        """`host:port`."""
+        """The address of the server, as `host:port`."""
         return f"{self.settings.host}:{self.port}"
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class _Routes:
     @web.middleware
     async def _identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Adds identifying headers and formats errors as in OpenAI."""
-        _DONE_ELSEWHERE.set({})  # one task answers all requests of a connection
+        _STAGE_HEADERS.set({})  # one task answers all requests of a connection
         try:
             response = await handler(request)
         except ApiError as error:
@@ -149,7 +149,7 @@ class _Routes:
 
     def _identity(self, request: web.Request) -> dict[str, str]:
         own = {"x-served-by": self._settings.name, "x-request-id": request.headers.get("x-request-id") or uuid4().hex}
-        return own | dict(_DONE_ELSEWHERE.get())
+        return own | dict(_STAGE_HEADERS.get())
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
@@ -181,10 +181,10 @@ class _Routes:
         if self._sidecar is not None:
             prepared = await self._sidecar.prepare(http.path, http.headers, body, f"{self._settings.host}:{self.port}")
             if isinstance(prepared, Relayed):
-                _DONE_ELSEWHERE.set({"x-served-by": prepared.served_by})
+                _STAGE_HEADERS.set({"x-served-by": prepared.served_by})
                 return web.Response(status=prepared.status, body=prepared.body, content_type=prepared.content_type)
             body = prepared.body
-            _DONE_ELSEWHERE.set(prepared.headers)
+            _STAGE_HEADERS.set(prepared.headers)
         return await self._answer(http, parse_request(request_type, body))
 
     async def _close_sidecar(self, app: web.Application) -> None:
@@ -279,7 +279,7 @@ class LiveEngine:
             self._set_alarm()
 
     def metrics(self) -> EngineMetrics:
-        """State and totals now."""
+        """Return the current state and totals of the engine."""
         return self.engine.metrics(self._advance())
 
     def close(self) -> None:
@@ -301,9 +301,9 @@ class LiveEngine:
         due = self.engine.next_event_time()
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = None if due is None else self._loop.call_at(due, self._ring)
+        self._alarm = None if due is None else self._loop.call_at(due, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._advance()
         self._set_alarm()
 

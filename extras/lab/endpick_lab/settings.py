@@ -25,7 +25,7 @@ class Timing:
             raise ValueError("jitter must be at least 0 and less than 1")
 
     def step_seconds(self, *, prefill_tokens: int, sequences: int, adapter_loads: int) -> float:
-        """Duration of a step before jitter."""
+        """Return the duration of a step in seconds, before jitter."""
         batch = self.decode_seconds * (1 + self.decode_slowdown_per_sequence * max(sequences - 1, 0))
         return batch + self.prefill_seconds_per_token * prefill_tokens + self.adapter_load_seconds * adapter_loads
 
@@ -55,7 +55,7 @@ class EngineSettings:
             )
 
     def slowed(self, speed: float) -> EngineSettings:
-        """The same engine at `speed` times the speed."""
+        """Return the settings of an engine that is `speed` times as fast."""
         timing = self.timing
         return replace(
             self,
@@ -91,7 +91,7 @@ class KvEventSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of one server."""
+    """Settings of one simulated server."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0 for any free port
@@ -111,5 +111,5 @@ class ServerSettings:
 
     @property
     def has_sidecar(self) -> bool:
-        """True for servers that decode, as in llm-d."""
+        """Whether the server has a routing sidecar: those that decode, as in llm-d."""
         return "decode" in self.role.split("-")

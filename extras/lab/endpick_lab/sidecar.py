@@ -25,7 +25,7 @@ _UNREACHABLE = (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, Value
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """Another server's response."""
+    """The response of another server, to be passed to the client."""
 
     status: int
     body: bytes
@@ -50,7 +50,7 @@ class Sidecar:
         self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to other servers."""
         await self._client.close()
 
     async def prepare(self, path: str, headers: Mapping[str, str], body: bytes, own_address: str) -> Prepared | Relayed:
@@ -64,21 +64,21 @@ class Sidecar:
             return Prepared(body, {})
         if not isinstance(document, dict):
             return Prepared(body, {})
-        told = {}
-        encoders = [each.strip() for each in headers.get(ENCODE_HEADER, "").split(",") if each.strip()]
+        stage_headers = {}
+        encoders = [encoder.strip() for encoder in headers.get(ENCODE_HEADER, "").split(",") if encoder.strip()]
         encoded_by = await self._encode(encoders, document)
         if encoded_by:
-            told["x-encoded-by"] = ",".join(encoded_by)
+            stage_headers["x-encoded-by"] = ",".join(encoded_by)
         prefiller = headers.get(PREFILL_HEADER, "").partition(",")[0].strip()
         if not prefiller:
-            return Prepared(body, told)
+            return Prepared(body, stage_headers)
         reply = await self._prefill(prefiller, path, document)
         if isinstance(reply, Relayed):
             return reply
         if reply is None:
-            return Prepared(body, told)
-        transfer, told["x-prefilled-by"] = reply
-        return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), told)
+            return Prepared(body, stage_headers)
+        transfer, stage_headers["x-prefilled-by"] = reply
+        return Prepared(orjson.dumps({**document, "kv_transfer_params": transfer}), stage_headers)
 
     async def _encode(self, encoders: list[str], document: dict[str, object]) -> list[str]:
         items = media_of(document) if encoders else []
@@ -127,7 +127,7 @@ class Sidecar:
 
 
 def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
-    """A chat's distinct media, in order."""
+    """Return the distinct media of a chat, in order."""
     messages = document.get("messages")
     found: dict[bytes, dict[str, object]] = {}
     for message in messages if isinstance(messages, list) else ():
@@ -139,7 +139,7 @@ def media_of(document: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
-    """One output token, and KV blocks kept for another engine."""
+    """Build the prefill request: one output token, and KV blocks kept for another engine."""
     transfer = {
         "do_remote_decode": True,
         "do_remote_prefill": False,
@@ -154,7 +154,7 @@ def prefill_request(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def transfer_offer(asked: Mapping[str, object] | None, name: str, host: str, port: int, blocks: int) -> dict[str, object] | None:
-    """Transfer parameters of a prefill server; None if not asked for."""
+    """Return the transfer parameters of a prefill server, or None if not requested."""
     if not asked or asked.get("do_remote_decode") is not True:
         return None
     return {

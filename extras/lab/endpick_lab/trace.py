@@ -21,7 +21,7 @@ BYTES_PER_TOKEN = 4  # as endpick estimates without a tokenizer
 
 
 class TraceError(ValueError):
-    """The file is no trace; the message says where and why."""
+    """Raised if a file is not a trace; the message has the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class TraceRequest:
 
     Attributes:
         at: Seconds after the start.
-        blocks: What the prompt consists of: a number for each block of `block_tokens` tokens, the last may be partial. Equal numbers are
-            equal blocks with equal predecessors.
+        blocks: The prompt as a number for each block of `block_tokens` tokens, the last may be partial. Equal numbers are equal
+            blocks with equal predecessors.
     """
 
     at: float
@@ -44,7 +44,7 @@ class TraceRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The prompt as text: four characters for each token, equal for equal blocks."""
+        """Return the prompt as text: four characters for each token, equal for equal blocks."""
         characters = self.block_tokens * BYTES_PER_TOKEN
         text = "".join([f"{block & 0xFFFF_FFFF_FFFF_FFFF:016x}" * (characters // 16) for block in self.blocks])
         return text[: self.prompt_tokens * BYTES_PER_TOKEN]
@@ -58,7 +58,7 @@ class _MooncakeLine(BaseModel):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """Mooncake's JSON lines, or Azure's CSV, in order of time. Raises OSError, TraceError."""
+    """Read Mooncake's JSON lines or Azure's CSV, in order of time; raises OSError, TraceError."""
     with path.open(encoding="utf-8", newline="") as file:
         try:
             first = file.readline()
@@ -88,7 +88,7 @@ def _mooncake(lines: Iterable[str]) -> Iterator[TraceRequest]:
         before = read.timestamp
         prompt, output = max(read.input_length, 1), max(read.output_length, 1)
         missing = -(-prompt // MOONCAKE_BLOCK_TOKENS) - len(read.hash_ids)
-        fresh = tuple(range(-number * 2**20, -number * 2**20 + max(missing, 0)))  # nobody else has these blocks
+        fresh = tuple(range(-number * 2**20, -number * 2**20 + max(missing, 0)))  # no other request has these blocks
         yield TraceRequest(read.timestamp / 1000, prompt, output, (*read.hash_ids, *fresh), MOONCAKE_BLOCK_TOKENS)
 
 
@@ -112,9 +112,9 @@ def _azure(lines: Iterable[str]) -> Iterator[TraceRequest]:
 
 
 def spread(requests: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
-    """Requests with the same time, evenly distributed at random up to the next time.
+    """Spread requests with equal times at random, evenly up to the next time.
 
-    Public traces are rounded, Mooncake's to 3 s, and real requests do not come by the dozen at one instant.
+    Public traces are rounded, Mooncake's to 3 s, and real requests do not arrive by the dozen at the same instant.
     """
     random = Random(seed)  # noqa: S311 - repeatable by design
     times = sorted({request.at for request in requests})
@@ -129,7 +129,7 @@ def spread(requests: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
 
 
 def body_of(request: TraceRequest, model: str) -> bytes:
-    """The completion request that a client would send."""
+    """Return the body of the completion request that a client would send."""
     body: dict[str, object] = {"model": request.adapter or model, "prompt": request.text(), "stream": request.stream}
     if request.stream:
         body["stream_options"] = {"include_usage": True}

@@ -37,7 +37,7 @@ _DIGITS: Final = 3
 
 
 class TuningError(ValueError):
-    """The configuration cannot be tuned; the message says why."""
+    """Raised if a configuration cannot be tuned; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The outcome.
+    """The outcome of a search.
 
     Attributes:
         text: The document with the best values; other lines are as they were.
@@ -81,10 +81,10 @@ class Document:
         self._yaml.indent(mapping=indent if indent and offset is None else 2, sequence=(offset or 0) + 2, offset=offset or 0)
 
     def weights(self) -> Iterator[Dimension]:
-        """The weight of each scorer of a profile that has several."""
+        """Yield the weight of each scorer in profiles that have several."""
         plan = make_plan(load_config(text=self._text), discover()).plan
         assert plan is not None
-        scorers = {profile.name: [one.instance for one in profile.scorers] for profile in plan.profiles}
+        scorers = {profile.name: [scorer.instance for scorer in profile.scorers] for profile in plan.profiles}
         for number, profile in enumerate(self._data.get("schedulingProfiles") or ()):
             named = scorers.get(profile["name"], [])
             for position, plugin in enumerate(profile.get("plugins") or () if len(named) > 1 else ()):
@@ -93,7 +93,7 @@ class Document:
                     yield Dimension(f"{profile['name']}/{plugin['pluginRef']}", 0.0, _MOST_WEIGHT, path)
 
     def parameter(self, text: str) -> Dimension:
-        """From `PLUGIN.PARAMETER=LOW..HIGH`. Raises TuningError."""
+        """Parse `PLUGIN.PARAMETER=LOW..HIGH`; raises TuningError."""
         match = _RANGE.fullmatch(text)
         if match is None:
             raise TuningError(f"'{text}' is not PLUGIN.PARAMETER=LOW..HIGH, such as load-aware-scorer.threshold=1..256")
@@ -107,7 +107,7 @@ class Document:
         raise TuningError(f"the document has no plugin '{match[1]}'")
 
     def with_values(self, values: Mapping[Dimension, float]) -> str:
-        """The text with other numbers."""
+        """Return the text with these numbers replaced."""
         document = Document(self._text)
         for dimension, value in values.items():
             *parents, last = dimension.path
@@ -141,7 +141,7 @@ def tune(
         study.enqueue_trial({name: value for name, value in known.items() if value is not None})
         for start in range(0, trials, _BATCH):
             asked = [study.ask() for _ in range(min(_BATCH, trials - start))]
-            texts = [document.with_values({one: _suggest(trial, one) for one in dimensions}) for trial in asked]
+            texts = [document.with_values({dimension: _suggest(trial, dimension) for dimension in dimensions}) for trial in asked]
             found = _costs(pool, [(text, replace(scenario, part=_SEARCHED)) for text in texts], objective)
             for trial, cost in zip(asked, found, strict=True):
                 study.tell(trial, cost if math.isfinite(cost) else before * _FAILURE_COST)
@@ -149,7 +149,7 @@ def tune(
         best = {dimension: float(study.best_params[dimension.name]) for dimension in dimensions}
         text = document.with_values(best)
         held_out = [replace(scenario, part=_HELD_OUT, seed=scenario.seed + 1 + number) for number in range(HELD_OUT_SEEDS)]
-        costs = _costs(pool, [(one, each) for each in held_out for one in (old, text)], objective)
+        costs = _costs(pool, [(candidate, part) for part in held_out for candidate in (old, text)], objective)
     logs = [math.log(new / former) for former, new in zip(costs[::2], costs[1::2], strict=True)]
     error = _T_95 * stdev(logs) / math.sqrt(len(logs))
     mean = fmean(logs)
@@ -191,7 +191,7 @@ def _cost(text: str, scenario: Scenario, objective: str) -> float:
 
 
 def cost_of(figures: Figures, objective: str) -> float:
-    """The objective, raised for failed requests."""
+    """Return the objective, raised for failed requests; infinite if the load cannot be served."""
     group, statistic = OBJECTIVES[objective]
     times = figures[group]  # type: ignore[literal-required]
     return math.inf if times is None else float(times[statistic]) * (1 + _FAILURE_COST * figures["failed"] / figures["requests"])

@@ -1,4 +1,4 @@
-"""An event loop in virtual time: it never sleeps, its clock jumps to what is due next."""
+"""An event loop in virtual time: it never sleeps, its clock jumps to the next event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REAL_WAIT_SECONDS = 5.0
 Arguments = TypeVarTuple("Arguments")
 
 
-class _Leap(selectors.BaseSelector):
+class _VirtualSelector(selectors.BaseSelector):
     """Moves the clock instead of waiting, unless nothing is due."""
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs the tasks and timers of plugins, and between them the events of a simulation, which cost a tenth of a timer."""
 
     def __init__(self) -> None:
-        self._leap = _Leap()
-        super().__init__(self._leap)
+        self._clock = _VirtualSelector()
+        super().__init__(self._clock)
         self._soon = 0  # calls of `call_soon` so far
         self._timers: list[float] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
-        return self._leap.now
+        return self._clock.now
 
     def call_soon(
         self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def run_events(self) -> None:
         """Run the events in order, with the timers and tasks that are due in between, until none is left."""
-        leap, events, timers = self._leap, self._events, self._timers
+        clock, events, timers = self._clock, self._events, self._timers
         quiet = -1
         while events:
             if self._soon != quiet:  # tasks can run: let them, and look again
@@ -85,12 +85,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 await asyncio.sleep(0)
                 continue
             due = events[0][0]
-            while timers and timers[0] <= leap.now:
+            while timers and timers[0] <= clock.now:
                 heappop(timers)
             if timers and timers[0] < due:
-                await asyncio.sleep(due - leap.now)
+                await asyncio.sleep(due - clock.now)
                 quiet = -1
                 continue
-            if due > leap.now:
-                leap.now = due
+            if due > clock.now:
+                clock.now = due
             heappop(events)[2]()

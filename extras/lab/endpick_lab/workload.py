@@ -1,4 +1,4 @@
-"""Workloads in YAML: traffic that is drawn at random, and what happens to the servers meanwhile."""
+"""Workloads in YAML: traffic that is drawn at random, and failures of the servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Traffic(_Closed):
 
 
 class FailureSpec(_Closed):
-    """Trouble of one server."""
+    """A failure of one server: its kind, start and duration."""
 
     server: Annotated[int, Field(ge=0)]
     kind: Trouble
@@ -69,20 +69,20 @@ class Workload(_Closed):
 
     @model_validator(mode="after")
     def _is_feasible(self) -> Self:
-        requests = sum(each.rate * each.turns for each in self.traffic) * self.duration
+        requests = sum(traffic.rate * traffic.turns for traffic in self.traffic) * self.duration
         if requests > MOST_REQUESTS:
             raise ValueError(f"{requests:,.0f} requests are too many to simulate; lower the duration or a rate")
         return self
 
     def failure_list(self, servers: int) -> tuple[Failure, ...]:
-        """The failures. Raises TraceError for a server that does not exist."""
-        for one in self.failures:
-            if one.server >= servers:
-                raise TraceError(f"failures: there is no server {one.server} among {servers}; the first is 0")
-        return tuple(Failure(one.server, one.kind, one.at, one.lasting) for one in self.failures)
+        """Return the failures; raises TraceError for a server that does not exist."""
+        for failure in self.failures:
+            if failure.server >= servers:
+                raise TraceError(f"failures: there is no server {failure.server} among {servers}; the first is 0")
+        return tuple(Failure(failure.server, failure.kind, failure.at, failure.lasting) for failure in self.failures)
 
     def requests(self, seed: int) -> list[TraceRequest]:
-        """The requests, in order of time; the same for the same seed."""
+        """Draw the requests, in order of time; the same for the same seed."""
         numbers = count()
         parts = []
         for position, traffic in enumerate(self.traffic):
@@ -90,7 +90,7 @@ class Workload(_Closed):
             made = (
                 request for start in _starts(traffic, self.duration, random) for request in self._turns(traffic, start, random, numbers)
             )
-            parts.append(sorted((each for each in made if each.at < self.duration), key=lambda request: request.at))
+            parts.append(sorted((request for request in made if request.at < self.duration), key=lambda request: request.at))
         return list(merge(*parts, key=lambda request: request.at))
 
     def _turns(self, traffic: Traffic, start: float, random: Random, numbers: count[int]) -> Iterator[TraceRequest]:
@@ -99,7 +99,7 @@ class Workload(_Closed):
         adapter = random.choice(traffic.adapters) if traffic.adapters else None
         prefix = traffic.prefix_tokens // size
         own = next(numbers)
-        # The prefix has numbers of the tenant; what follows has numbers that nobody else uses.
+        # Blocks of the prefix are numbered by tenant; later blocks have numbers that no other conversation uses.
         known = [-(tenant * MOST_TOKENS + block) - 1 for block in range(prefix)]
         tokens, at = traffic.prefix_tokens, start
         for _ in range(traffic.turns):
@@ -135,11 +135,11 @@ def _draw(mean: int, variation: float, random: Random) -> int:
 
 
 def read_workload(text: str) -> Workload:
-    """Read YAML. Raises TraceError."""
+    """Parse a workload from YAML; raises TraceError."""
     try:
         return Workload.model_validate(next(iter(documents_of(text)), None))
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in error.errors(include_url=False)]
+        found = [f"{'.'.join(map(str, item['loc'])) or 'the document'}: {item['msg']}" for item in error.errors(include_url=False)]
         raise TraceError("\n".join(found)) from error
     except ValueError as error:
         raise TraceError(f"it is not YAML: {error}") from error

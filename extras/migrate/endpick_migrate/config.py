@@ -17,7 +17,10 @@ Path = tuple[str, ...]
 
 
 def rewrite(text: str) -> tuple[str, tuple[str, ...]]:
-    """The text with fields where `llm-d.ai/v1` has them, and a line for each change; `text` is a configuration without errors."""
+    """Move fields to their places in `llm-d.ai/v1`; returns the new text and a line for each change.
+
+    `text` is a configuration without errors.
+    """
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = _WIDE

@@ -1,4 +1,4 @@
-"""Reads how llm-d's endpoint picker is started, and keeps account of everything in the input that is not carried over."""
+"""Reads the start of llm-d's endpoint picker, and records every part of the input that is not carried over."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _REASONS = (
 
 
 class MigrationError(ValueError):
-    """An input of an unexpected shape, with its place."""
+    """Raised for an input of an unexpected shape; the message has the place."""
 
 
 class Input:
-    """A document; remembers what was read of it."""
+    """A document that records the paths that were read."""
 
     def __init__(self, data: object) -> None:
         self.data = data
         self._read: set[Path] = set()
 
     def get(self, *path: str | int) -> object:
-        """The value at a path, or None; counts as read."""
+        """Return the value at a path, or None, and record the path as read."""
         self._read.add(path)
         return at(self.data, *path)
 
     def mapping(self, *path: str | int) -> Mapping[str, object]:
-        """A mapping, or an empty one. Raises MigrationError for anything else."""
+        """Return the mapping at a path, empty if absent; raises MigrationError for another type."""
         return cast("Mapping[str, object]", self._checked(path, Mapping, "a mapping") or {})
 
     def sequence(self, *path: str | int) -> Sequence[object]:
-        """A list, or an empty one. Raises MigrationError for anything else."""
+        """Return the list at a path, empty if absent; raises MigrationError for another type."""
         return cast("Sequence[object]", self._checked(path, list, "a list") or ())
 
     def whole(self, *path: str | int) -> int:
-        """A whole number, or 0. Raises MigrationError for anything else."""
+        """Return the whole number at a path, 0 if absent; raises MigrationError for another type."""
         return cast("int", self._checked(path, int, "a whole number") or 0)
 
     def _checked(self, path: Path, kind: type, words: str) -> object:
@@ -63,7 +63,7 @@ class Input:
         return value
 
     def leftovers(self) -> Iterator[str]:
-        """A line for each part that nothing read, as large as possible."""
+        """Yield a line for each part that nothing read, as large as possible."""
         for path in _unread(self.data, (), self._read):
             shown = dotted(path)
             reason = next((why for pattern, why in _REASONS if re.search(pattern, shown)), "`endpick migrate` does not know it")
@@ -73,7 +73,7 @@ class Input:
 def _unread(data: object, path: Path, read: set[Path]) -> Iterator[Path]:
     if path in read or data in (None, {}, []):
         return
-    if not any(one[: len(path)] == path for one in read):
+    if not any(seen[: len(path)] == path for seen in read):
         yield path
         return
     children = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
@@ -82,7 +82,7 @@ def _unread(data: object, path: Path, read: set[Path]) -> Iterator[Path]:
 
 
 def at(data: object, *path: str | int) -> object:
-    """The value at a path, if any."""
+    """Return the value at a path, or None."""
     for name in path:
         if isinstance(data, Mapping):
             data = data.get(name)
@@ -94,7 +94,7 @@ def at(data: object, *path: str | int) -> object:
 
 
 def dotted(path: Path) -> str:
-    """`spec.containers[0].args`."""
+    """Format a path as `spec.containers[0].args`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
@@ -109,7 +109,7 @@ class Start:
 
 
 def environment_of(source: Input, *path: str | int) -> dict[str, str | None]:
-    """Variables of a list of `name` and `value`, or of a mapping."""
+    """Return the variables of a list of `name` and `value`, or of a mapping; None for references."""
     given = source.get(*path)
     if isinstance(given, Mapping):
         return {str(name): str(value) for name, value in given.items()}
@@ -124,7 +124,7 @@ def environment_of(source: Input, *path: str | int) -> dict[str, str | None]:
 
 
 def flags_of(source: Input, *path: str | int) -> Iterator[str]:
-    """Flags of a mapping, of a list of words, or of a list of `name` and `value`."""
+    """Yield the flags of a mapping, of a list of words, or of a list of `name` and `value`."""
     given = source.get(*path)
     if isinstance(given, Mapping):
         yield from (f"--{flag}={word(value)}" for flag, value in given.items())
@@ -141,21 +141,21 @@ def flags_of(source: Input, *path: str | int) -> Iterator[str]:
 
 
 def word(value: object) -> str:
-    """A value on a command line."""
+    """Format a value as on a command line: booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def containers_of(source: Input, flags: Iterable[str]) -> Iterator[Start]:
-    """The starts in every container with one of llm-d's flags, wherever the document has containers."""
+    """Yield the start in each container with a flag of llm-d, at any depth of the document."""
     known = set(flags)
     for path in _container_paths(source.data, ()):
         given = [*_words(at(source.data, *path, "command")), *_words(at(source.data, *path, "args"))]
-        if {text.lstrip("-").partition("=")[0] for each in given for text in each.split()} & known:
+        if {flag.lstrip("-").partition("=")[0] for text in given for flag in text.split()} & known:
             yield _container(source, path)
 
 
 def _container(source: Input, path: Path) -> Start:
-    command, arguments = ([word(one) for one in source.sequence(*path, part)] for part in ("command", "args"))
+    command, arguments = ([word(item) for item in source.sequence(*path, part)] for part in ("command", "args"))
     source.get(*path, "name")
     environment = environment_of(source, *path, "env")
     if command and command[0].rpartition("/")[2] in ("sh", "bash", "ash"):
@@ -169,7 +169,7 @@ def _filled(text: str, environment: Mapping[str, str | None]) -> str:
 
 
 def _words(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _container_paths(data: object, path: Path) -> Iterator[Path]:
@@ -185,7 +185,7 @@ def _container_paths(data: object, path: Path) -> Iterator[Path]:
 
 
 def config_map(source: Input) -> Start | None:
-    """The configurations in a ConfigMap."""
+    """Return a start with the configurations in a ConfigMap, or None if there are none."""
     if at(source.data, "kind") != "ConfigMap":
         return None
     found = {}
@@ -199,7 +199,7 @@ def config_map(source: Input) -> Start | None:
 
 
 def inference_service(source: Input, flags: Iterable[str]) -> Start | None:
-    """KServe's LLMInferenceService: its scheduler is llm-d's endpoint picker."""
+    """Return the start of KServe's LLMInferenceService, whose scheduler is llm-d's endpoint picker."""
     if at(source.data, "kind") != "LLMInferenceService":
         return None
     scheduler = ("spec", "router", "scheduler")

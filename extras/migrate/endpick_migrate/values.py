@@ -60,7 +60,7 @@ _LAYOUTS = (
 
 
 def starts_of_values(source: Input) -> Iterator[Start]:
-    """The start made by each chart whose values the document has, also under the key of a parent chart."""
+    """Yield the start of each chart whose values the document has, also under keys of parent charts."""
     for parent, layout in _found(source.data, ()):
         yield _start(source, layout.under(parent))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import ProcessingResponse
 from endpick.extproc import replies
-from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, destination_only, passage, response_headers, streamed, streamed_chunk
+from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, destination_only, piece_heads, response_headers, streamed, streamed_chunk
 
 FIELDS = {Direction.REQUEST: "request_body", Direction.RESPONSE: "response_body"}
 
@@ -57,8 +57,8 @@ def test_streamed_chunks_join_to_the_body(size, end):
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 5, 6, 70_000])
-def test_passage_exists_for_possible_lengths_only(length):
-    before, size, instead = passage(length)
+def test_pass_through_exists_for_possible_lengths_only(length):
+    before, size, instead = piece_heads(length)
     assert len(before) == size <= length
     assert bool(instead) == (length in (5, 6)), "a tag and a length, twice, and at least one byte"
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from endpick.requests.model import CloseCause
-from endpick.transport.grpcio import _Conversation
+from endpick.transport.grpcio import _SessionStream
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.h2.frames import ErrorCode
@@ -71,7 +71,7 @@ async def test_h2_session_learns_of_a_decision_that_came_as_it_closed(how):
 async def test_grpcio_session_learns_of_a_decision_that_came_as_it_closed(is_decided):
     session = LateSession()
     session.receive(b"x")
-    conversation = _Conversation(session, SimpleNamespace(read=asyncio.Event().wait), TransportCounters())
+    conversation = _SessionStream(session, SimpleNamespace(read=asyncio.Event().wait), TransportCounters())
     running = asyncio.create_task(conversation.run())
     await asyncio.sleep(0)
     if is_decided:

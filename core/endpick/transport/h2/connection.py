@@ -43,7 +43,10 @@ _STREAM_ERRORS_PER_SECOND: Final = 100
 
 
 class Connection:
-    """The server side. After each call the caller writes `outbox`, and closes if `lifetime.closing`. Client errors do not raise."""
+    """The server side of a connection, without I/O.
+
+    After each call the caller writes `outbox`, and closes the socket if `lifetime.closing`. Errors of the client do not raise.
+    """
 
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, spawn: Spawn, now: float) -> None:
         self._counters = counters
@@ -60,11 +63,11 @@ class Connection:
         self._requests.send_window_update()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Handle client bytes."""
+        """Handle bytes of the client, received at `now` in monotonic seconds; replies go to `outbox`."""
         lifetime = self.lifetime
         if lifetime.closing:
             return
-        lifetime.heard_at = now
+        lifetime.received_at = now
         try:
             if lifetime.state is WAITING_FOR_PREFACE:
                 data = self._take_preface(data)
@@ -80,7 +83,7 @@ class Connection:
                 lifetime.close_after_last_stream()
 
     def tick(self, now: float) -> None:
-        """Called once a second."""
+        """Enforce the timeouts of header blocks, streams and the connection; called once a second."""
         lifetime = self.lifetime
         if lifetime.closing:
             return
@@ -106,7 +109,7 @@ class Connection:
             self.lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
-        """Close with a GOAWAY."""
+        """Send GOAWAY with the code and reason of an error, and close all streams."""
         if not self.lifetime.closing:
             self.lifetime.enter(CLOSING)
             error.count(self._counters)
@@ -114,14 +117,14 @@ class Connection:
             self.streams.close_all()
 
     def set_writable(self, writable: bool) -> None:
-        """Set if the socket accepts writes."""
+        """Hold back messages while the socket accepts no writes, and send them once it does."""
         self.outbox.writable = writable
         if writable:
             self.outbox.push_ready()
             self._requests.send_window_update()
 
     def lost(self) -> None:
-        """The socket is closed."""
+        """Close all streams and their sessions, after the socket has closed."""
         self.lifetime.enter(CLOSED)
         self._counters.connections_closed += 1
         self.streams.close_all()
@@ -186,7 +189,7 @@ _now: Final = time.monotonic
 
 
 class ConnectionOwner(Protocol):
-    """The server of a connection."""
+    """The server that owns a connection, and is notified when it opens and closes."""
 
     methods: Methods
     limits: Limits
@@ -253,7 +256,7 @@ class SocketConnection:
             self._owner.closed(self)
 
     def tick(self, now: float) -> None:
-        """Apply timeouts."""
+        """Abort if the client has stopped reading, else apply `Connection.tick`; called once a second."""
         connection = self._connection
         if connection is None or self._closed:
             return
@@ -287,7 +290,7 @@ class SocketConnection:
             return
         connection.outbox.write_to(self._transport)
         if connection.lifetime.closing:
-            self._hang_up()
+            self._half_close()
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
@@ -298,7 +301,7 @@ class SocketConnection:
         self._flush_scheduled = False
         self._flush()
 
-    def _hang_up(self) -> None:
+    def _half_close(self) -> None:
         # Half-close: with unread input, the kernel would discard the last GOAWAY.
         self._closed = True
         self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)

@@ -25,7 +25,7 @@ from endpick.transport.limits import Limits, TransportCounters
 
 
 class ConnectionState(IntEnum):
-    """In order."""
+    """The states of a connection, in the order in which they follow each other."""
 
     WAITING_FOR_PREFACE = 0
     WAITING_FOR_SETTINGS = 1
@@ -62,7 +62,7 @@ MAX_IDLE_SECONDS: Final = 3600.0
 
 
 class Lifetime:
-    """State and timers of one connection."""
+    """Holds the state of a connection, and drains or closes it when a timer expires."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, now: float) -> None:
         self._limits = limits
@@ -71,7 +71,7 @@ class Lifetime:
         self._outbox = streams.outbox
         self.state: ConnectionState = WAITING_FOR_PREFACE
         self.closing = False
-        self.heard_at = now
+        self.received_at = now
         self._began_at = now
         self._busy_at = now
         self._busy_id = 0
@@ -83,14 +83,14 @@ class Lifetime:
         self._drain_ends_at = 0.0
 
     def enter(self, state: ConnectionState) -> None:
-        """Change the state."""
+        """Enter a state; raises `InvalidTransitionError` if it cannot follow the current one."""
         if state not in _TRANSITIONS[self.state]:
             raise InvalidTransitionError(f"{state.name} after {self.state.name}")
         self.state = state
         self.closing = state >= CLOSING
 
     def settings_received(self) -> None:
-        """The first SETTINGS open the connection."""
+        """Open the connection after the client's first SETTINGS; later ones change nothing."""
         if self.state is WAITING_FOR_SETTINGS:
             self.enter(OPEN if self._drain_started_at is None else DRAINING)
 
@@ -107,15 +107,15 @@ class Lifetime:
         self._streams.end_all("the server is draining", endless_only=True)
 
     def ping_answered(self, payload: bytes) -> None:
-        """The answer to the drain PING ends DRAINING."""
+        """Send the last GOAWAY once the client has acknowledged the PING of the drain."""
         if self.state is DRAINING and payload == _DRAIN_PING:
-            self._call_last()
+            self._send_last_goaway()
 
     def end_streams(self) -> None:
         """End every stream with UNAVAILABLE and refuse new ones."""
         self._streams.end_all("the server is stopping")
         if self.state < LAST_CALL:
-            self._call_last()
+            self._send_last_goaway()
 
     def close_after_last_stream(self) -> None:
         """Close if draining and no stream is open."""
@@ -123,11 +123,11 @@ class Lifetime:
             self.enter(CLOSING)
 
     def is_idle(self, stream_id: int) -> bool:
-        """True if never opened; always False after the last GOAWAY."""
+        """Whether the client has not opened a stream yet; always False after the last GOAWAY."""
         return stream_id > self._streams.last_id and self.state < LAST_CALL
 
     def tick(self, now: float) -> None:
-        """Apply the timers."""
+        """Enforce the timeouts; raises `H2ConnectionError` if the handshake or a PING is overdue."""
         if self.state <= WAITING_FOR_SETTINGS and now - self._began_at > self._limits.handshake_seconds:
             raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS received", "handshake_timeouts")
         self._keep_alive(now)
@@ -144,8 +144,8 @@ class Lifetime:
             self.drain(now, 0.0)
 
     def _keep_alive(self, now: float) -> None:
-        if self._pinged_at <= self.heard_at:
-            if now - self.heard_at > self._limits.keepalive_idle_seconds:
+        if self._pinged_at <= self.received_at:
+            if now - self.received_at > self._limits.keepalive_idle_seconds:
                 self._pinged_at = now
                 self._outbox.put(frames.ping(_KEEPALIVE_PING, ack=False))
         elif now - self._pinged_at > self._limits.keepalive_timeout_seconds:
@@ -153,13 +153,13 @@ class Lifetime:
 
     def _continue_drain(self, now: float, started_at: float) -> None:
         if now - started_at > _DRAIN_PING_SECONDS and self.state < LAST_CALL:
-            self._call_last()
+            self._send_last_goaway()
         if now >= self._drain_ends_at:
             self.end_streams()
             if now - self._drain_ends_at > _LAST_REPLIES_SECONDS:
                 self.enter(CLOSING)
 
-    def _call_last(self) -> None:
+    def _send_last_goaway(self) -> None:
         self.enter(LAST_CALL)
         self._outbox.put(frames.goaway(self._streams.last_id, ErrorCode.NO_ERROR))
 
@@ -196,7 +196,7 @@ class ControlFrames:
         )
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Any frame but RST_STREAM; ignores unknown types (RFC 9113 section 4.1)."""
+        """Handle any frame but RST_STREAM; ignores unknown types (RFC 9113 section 4.1)."""
         if self._lifetime.state <= WAITING_FOR_SETTINGS and kind != _SETTINGS:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind == _WINDOW_UPDATE:
@@ -218,7 +218,7 @@ class ControlFrames:
                 raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "clients may not push")
 
     def receive_reset(self, stream_id: int, payload: bytes, now: float) -> None:
-        """Envoy resets nearly every stream."""
+        """Handle RST_STREAM. Envoy ends nearly every stream this way, so only unanswered ones cost budget."""
         if not stream_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
         _require_length(payload, 4, "RST_STREAM")

@@ -10,7 +10,7 @@ from endpick.transport.limits import Limits, TransportCounters
 
 
 class ErrorCode(IntEnum):
-    """RFC 9113 section 7."""
+    """Error codes of GOAWAY and RST_STREAM (RFC 9113 section 7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -29,7 +29,7 @@ class ErrorCode(IntEnum):
 
 
 class H2ConnectionError(Exception):
-    """Answer GOAWAY, then close. `counter` is a field of `TransportCounters`."""
+    """Raised to end the connection with GOAWAY; `counter` names a field of `TransportCounters`."""
 
     def __init__(self, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -38,13 +38,13 @@ class H2ConnectionError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Increment the counters."""
+        """Increment `connection_errors`, and the error's own counter if it has one."""
         counters.connection_errors += 1
         _increment(counters, self.counter)
 
 
 class H2StreamError(Exception):
-    """Answer RST_STREAM."""
+    """Raised to end one stream with RST_STREAM; `counter` is as in `H2ConnectionError`."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str, counter: str | None = None) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class H2StreamError(Exception):
         self.counter = counter
 
     def count(self, counters: TransportCounters) -> None:
-        """Increment the counters."""
+        """Increment `stream_errors`, and the error's own counter if it has one."""
         counters.stream_errors += 1
         _increment(counters, self.counter)
 
@@ -64,7 +64,7 @@ def _increment(counters: TransportCounters, name: str | None) -> None:
 
 
 class InvalidTransitionError(Exception):
-    """A bug in endpick: an event does not fit the state."""
+    """Raised if an event does not fit the state, which is a bug in endpick."""
 
 
 class RateBudget:
@@ -79,7 +79,7 @@ class RateBudget:
         self._filled_at = now
 
     def spend(self, now: float, cost: float = 1.0) -> None:
-        """Take tokens, or raise `H2ConnectionError`."""
+        """Take `cost` tokens; raises `H2ConnectionError` if too few are left."""
         if self._left < cost:
             self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
             self._filled_at = now
@@ -115,7 +115,7 @@ _SETTING: Final = Struct(">HI")
 
 
 class FrameType(IntEnum):
-    """RFC 9113 section 6."""
+    """Types of frames (RFC 9113 section 6)."""
 
     DATA = 0x0
     HEADERS = 0x1
@@ -138,7 +138,7 @@ CONTINUATION: Final = 0x9
 
 
 class PartialFrame:
-    """The beginning of an incomplete frame."""
+    """Buffers the beginning of a frame until the rest arrives."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -147,11 +147,11 @@ class PartialFrame:
         return len(self._bytes)
 
     def start(self, data: bytes, position: int) -> None:
-        """Keep `data[position:]`."""
+        """Buffer `data[position:]`, the beginning of a frame."""
         self._bytes += memoryview(data)[position:]
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """The frame, empty if incomplete, and the position after it."""
+        """Append `data`; returns the frame, empty if still incomplete, and the position after it."""
         partial = self._bytes
         position = max(0, FRAME_HEAD_BYTES - len(partial))
         partial += data[:position]
@@ -168,14 +168,14 @@ class PartialFrame:
 
 
 def checked_length(length: int) -> int:
-    """The payload length of a frame."""
+    """Return the payload length; raises `H2ConnectionError` if it exceeds `MAX_FRAME_BYTES`."""
     if length > MAX_FRAME_BYTES:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the maximum is {MAX_FRAME_BYTES}")
     return length
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Encode a SETTINGS frame from the values by setting."""
     length = _SETTING.size * len(values)
     return FRAME_HEAD.pack(0, length, FrameType.SETTINGS, 0, 0) + b"".join(_SETTING.pack(*item) for item in values.items())
 
@@ -184,34 +184,34 @@ SETTINGS_ACK: Final = FRAME_HEAD.pack(0, 0, FrameType.SETTINGS, ACK, 0)
 
 
 def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:
-    """A HEADERS frame."""
+    """Encode a HEADERS frame that holds a whole header block."""
     flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, flags, stream_id) + block
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """A RST_STREAM frame."""
+    """Encode a RST_STREAM frame; `code` is an `ErrorCode`."""
     return _RST_STREAM.pack(0, 4, RST_STREAM, 0, stream_id, code)
 
 
 def ping(data: bytes, *, ack: bool) -> bytes:
-    """A PING frame; `data` has eight bytes."""
+    """Encode a PING frame; `data` has eight bytes."""
     return FRAME_HEAD.pack(0, 8, FrameType.PING, ACK if ack else 0, 0) + data
 
 
 def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
-    """A GOAWAY frame."""
+    """Encode a GOAWAY frame; the reason is cut to 200 bytes."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + reason.encode()[:200]
     return FRAME_HEAD.pack(0, len(payload), FrameType.GOAWAY, 0, 0) + payload
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame."""
+    """Encode a WINDOW_UPDATE frame; stream 0 stands for the connection."""
     return _WINDOW_UPDATE.pack(0, 4, WINDOW_UPDATE, 0, stream_id, increment)
 
 
 class Setting(IntEnum):
-    """RFC 9113 section 6.5.2."""
+    """Settings of a connection (RFC 9113 section 6.5.2)."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -222,7 +222,7 @@ class Setting(IntEnum):
 
 
 def announced_settings(limits: Limits) -> dict[int, int]:
-    """The settings sent to clients."""
+    """Return the settings that the server sends when a connection opens."""
     return {
         Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
         Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
@@ -232,7 +232,7 @@ def announced_settings(limits: Limits) -> dict[int, int]:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The last value of a repeated setting wins."""
+    """Return settings with their values, the last if repeated; raises `H2ConnectionError`."""
     if len(payload) % _SETTING.size:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     values = list(_SETTING.iter_unpack(payload))

@@ -41,7 +41,7 @@ _code_bits: Final = _CODE_BITS.__getitem__
 
 
 class MalformedBlockError(Exception):
-    """The block breaks a rule that jh2 does not enforce."""
+    """Raised if a header block breaks a rule that jh2 does not enforce."""
 
 
 class HeaderDecoder:
@@ -53,7 +53,7 @@ class HeaderDecoder:
         self.repeated: Fields = []
 
     def decode(self, block: bytes) -> Fields:
-        """Compare with `repeatable` first: gateways repeat one block."""
+        """Decode a block that differs from `repeatable`; raises `H2ConnectionError`."""
         try:
             # jh2 panics on cut literals, and accepts late table resizes and zero padding.
             coded, keeps_table = scan(block)
@@ -71,7 +71,7 @@ class HeaderDecoder:
 
 
 def scan(block: bytes) -> tuple[list[CodedString], bool]:
-    """Huffman-coded strings, and True if the dynamic table stays unchanged."""
+    """Return the Huffman-coded strings of a block, and whether the dynamic table stays unchanged."""
     coded: list[CodedString] = []
     keeps_table = True
     position = field = 0
@@ -141,7 +141,7 @@ def _continued_integer(block: bytes, position: int) -> tuple[int, int]:
 
 
 def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Literals without indexing, valid on every connection."""
+    """Encode fields as literals without indexing, which are valid on every connection."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
 
 
@@ -164,7 +164,7 @@ _BLOCK_SECONDS: Final = 10.0
 
 
 class HeaderBlocks:
-    """Assembles HEADERS and CONTINUATION frames."""
+    """Assembles header blocks from HEADERS and CONTINUATION frames."""
 
     def __init__(self, limits: Limits) -> None:
         self._max_bytes = limits.max_header_bytes
@@ -177,7 +177,7 @@ class HeaderBlocks:
         self._started_at = 0.0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
-        """The fields, once the block is complete; the same list if repeated."""
+        """Add a frame; returns the fields of a complete block, the same list if it repeats, or None."""
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
         if kind == HEADERS:
@@ -230,7 +230,7 @@ def _too_long() -> H2ConnectionError:
 
 
 def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Bounds without the padding."""
+    """Return start and stop of a payload without its padding; raises `H2ConnectionError`."""
     if start == stop:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a pad length")
     padding = buffer[start]
@@ -245,12 +245,12 @@ _CONNECTION_SPECIFIC: Final = frozenset((b"connection", b"keep-alive", b"proxy-c
 
 
 class MalformedError(Exception):
-    """Not a valid request; reset the stream with PROTOCOL_ERROR."""
+    """Raised for an invalid request, whose stream is reset with PROTOCOL_ERROR."""
 
 
 @dataclass(slots=True)
 class RequestHead:
-    """Shared by requests with equal headers."""
+    """The fields of a request that the transport needs; requests with equal headers share them."""
 
     method: bytes = b""
     path: str = ""
@@ -262,7 +262,7 @@ class RequestHead:
 
 
 def read_head(fields: Fields) -> RequestHead:
-    """Raises `MalformedError`."""
+    """Validate the header fields of a request, and read its head; raises `MalformedError`."""
     head = RequestHead()
     pseudo: dict[bytes, bytes] = {}
     regular = False
@@ -305,7 +305,7 @@ def read_head(fields: Fields) -> RequestHead:
 
 
 def check_trailers(fields: Fields) -> None:
-    """Raises `MalformedError`."""
+    """Validate the trailers of a request; raises `MalformedError`."""
     for name, _, _ in fields:
         _check_name(name)
     _check_values(fields)
@@ -352,6 +352,6 @@ _UNIT_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1
 
 
 def parse_timeout(value: bytes) -> float | None:
-    """Seconds; None if malformed."""
+    """Return a `grpc-timeout` in seconds, or None if it is malformed."""
     match = _TIMEOUT.fullmatch(value)
     return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]

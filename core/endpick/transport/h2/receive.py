@@ -37,7 +37,7 @@ _message_head: Final = MESSAGE_HEAD.unpack_from
 
 
 class RequestFrames:
-    """Raises `H2ConnectionError` and `H2StreamError`."""
+    """Handles the frames of requests; raises `H2ConnectionError` and `H2StreamError`."""
 
     def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, control: ControlFrames) -> None:
         self._limits = limits
@@ -55,7 +55,7 @@ class RequestFrames:
         self.blocks = HeaderBlocks(limits)
 
     def receive_data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
-        """The payload is `buffer[start:stop]`."""
+        """Handle DATA with the payload `buffer[start:stop]`, and account for both receive windows."""
         length = stop - start
         self._receive_window -= length
         if self._receive_window <= CONNECTION_WINDOW_BYTES >> 1:
@@ -93,7 +93,7 @@ class RequestFrames:
             self._streams.send_window_update(stream)
 
     def receive_headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Handle HEADERS or CONTINUATION."""
+        """Handle HEADERS or CONTINUATION; a complete block begins a request or ends it as trailers."""
         blocks = self.blocks
         fields = blocks.add(kind, flags, stream_id, payload, now)
         if fields is None:
@@ -113,7 +113,7 @@ class RequestFrames:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
 
     def send_window_update(self) -> None:
-        """Reopen the connection's window if the client reads."""
+        """Refill the connection's receive window, unless the client has stopped reading."""
         increment = CONNECTION_WINDOW_BYTES - self._receive_window
         if increment > 0 and self._outbox.writable:
             self._outbox.put(frames.window_update(0, increment))

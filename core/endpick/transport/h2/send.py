@@ -21,7 +21,7 @@ from endpick.transport.h2.frames import (
     headers,
 )
 from endpick.transport.h2.headers import EMPTY_TABLE
-from endpick.transport.h2.stream import AWAITED, COMPLETE, MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS, STARTED, Stream, passage_of
+from endpick.transport.h2.stream import AWAITED, COMPLETE, MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS, STARTED, Stream, pass_through
 
 MAX_PENDING_BYTES: Final = 32 * 2**20  # per stream
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
@@ -30,7 +30,7 @@ _SHORT_BYTES: Final = 2048  # joined while pending: a memoryview takes 200 bytes
 
 
 class SocketWriter(Protocol):
-    """Part of `asyncio.WriteTransport`."""
+    """The methods of `asyncio.WriteTransport` that `Outbox` calls."""
 
     def write(self, data: bytes) -> None: ...  # noqa: D102
 
@@ -38,7 +38,7 @@ class SocketWriter(Protocol):
 
 
 class Outbox:
-    """Frames for one client. Messages beyond a window wait at their stream for WINDOW_UPDATE, SETTINGS or a writable socket."""
+    """Buffers frames for one client, and queues messages at their stream while a window or the socket is full."""
 
     def __init__(self, on_sent: Callable[[Stream], None]) -> None:
         """`on_sent` is called when a stream has sent everything."""
@@ -53,14 +53,14 @@ class Outbox:
         self.writable = True
 
     def take(self) -> bytes:
-        """All frames so far, joined."""
+        """Return all buffered frames, joined, and empty the buffer."""
         self._has_long = False
         data = b"".join(self._frames)
         self._frames.clear()
         return data
 
     def write_to(self, socket: SocketWriter) -> None:
-        """Write all frames."""
+        """Write all buffered frames to the socket, and empty the buffer."""
         if not self._frames:
             return
         if self._has_long:
@@ -75,7 +75,7 @@ class Outbox:
         self._frames.append(frame)
 
     def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
-        """Send gRPC messages, headers first."""
+        """Send gRPC messages, after the response headers; raises `H2StreamError` for a slow reader."""
         if stream.response is AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
@@ -98,29 +98,29 @@ class Outbox:
                 raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
 
     def pass_on(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Answer a piece of a body; False, without effect, if unsuitable."""
-        passage = passage_of(stop - start)
-        size = passage.size
+        """Answer a body piece unchanged; returns False, without effect, if it has to be parsed."""
+        heads = pass_through(stop - start)
+        size = heads.size
         if not size or stream.assembler is not None or stream.content_left is not None:
             return False
         if size > stream.send_window or size > self.window or size > self.max_frame_bytes or not self.writable or stream.pending:
             return False
-        piece_at = start + passage.before_bytes
-        if buffer[start:piece_at] != passage.before:
+        piece_at = start + heads.head_bytes
+        if buffer[start:piece_at] != heads.head:
             return False
         piece = buffer[piece_at:stop]
         stream.send_window -= size
         self.window -= size
         frames = self._frames
-        frames.append(passage.frame_head)
+        frames.append(heads.frame_head)
         frames.append(stream.wire_id)
-        frames.append(passage.instead)
+        frames.append(heads.reply_head)
         frames.append(piece)
         passing.let_pass(piece)
         return True
 
     def finish(self, stream: Stream, trailers: bytes) -> bool:
-        """Complete the response; False if the trailers have to wait."""
+        """Complete the response; returns False if the trailers wait for pending messages."""
         block = RESPONSE_HEADERS + trailers if stream.response is AWAITED else trailers
         stream.response = COMPLETE
         if stream.pending:
@@ -146,7 +146,7 @@ class Outbox:
         stream.pending.clear()
 
     def apply_settings(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
-        """Apply the client's SETTINGS."""
+        """Apply the client's SETTINGS; raises `H2ConnectionError` if a window overflows."""
         for setting, value in settings:
             if setting == Setting.MAX_FRAME_SIZE:
                 self.max_frame_bytes = value

@@ -9,7 +9,7 @@ from typing import Final
 
 from endpick.transport.h2.connection import SocketConnection
 from endpick.transport.limits import TransportCounters
-from endpick.transport.listener import Listener, ListenSettings, accepting
+from endpick.transport.listener import Listener, ListenSettings, connection_source
 from endpick.transport.methods import Methods
 from endpick.transport.tls import CertificateWatch
 
@@ -23,7 +23,7 @@ _LATE_SECONDS: Final = 2.0  # later ticks are skipped: after a standstill, bytes
 
 
 class H2Server:
-    """A `Server` on asyncio protocols."""
+    """Implements `Server` with asyncio protocols, one for each connection."""
 
     def __init__(self, settings: ListenSettings, methods: Methods) -> None:
         self.methods = methods
@@ -46,7 +46,7 @@ class H2Server:
         """See `Server.start`."""
         if self._settings.tls is not None:
             self._certificate = CertificateWatch(self._settings.tls)
-        source = accepting(self._settings)
+        source = connection_source(self._settings)
         self._listener = Listener(
             source,
             self.limits.max_connections,
@@ -85,12 +85,12 @@ class H2Server:
             self._timer.cancel()
 
     def opened(self, connection: SocketConnection) -> None:
-        """Called by a new connection."""
+        """Register a connection, which calls this once its socket is open."""
         self._connections.add(connection)
         self._empty.clear()
 
     def closed(self, connection: SocketConnection) -> None:
-        """Called when its socket is closed."""
+        """Remove a connection, which calls this once its socket is closed."""
         self._connections.discard(connection)
         if self._listener is not None:
             self._listener.connection_closed()

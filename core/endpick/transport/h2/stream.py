@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
-from endpick.extproc.replies import passage
+from endpick.extproc.replies import piece_heads
 from endpick.extproc.stream import GrpcStatus, PassingBody, StreamSession
 from endpick.transport.h2.frames import DATA, FRAME_HEAD, InvalidTransitionError
 from endpick.transport.h2.headers import encode
@@ -21,11 +21,11 @@ RESPONSE_HEADERS: Final = encode(((b":status", b"200"), (b"content-type", b"appl
 
 
 class MessageTooLargeError(Exception):
-    """A message exceeds the maximum size."""
+    """Raised if a message exceeds the maximum size."""
 
 
 class CompressedMessageError(Exception):
-    """A message is compressed without negotiation."""
+    """Raised for a compressed message, as compression is never negotiated."""
 
 
 class MessageAssembler:
@@ -39,11 +39,11 @@ class MessageAssembler:
 
     @property
     def is_empty(self) -> bool:
-        """True between two messages."""
+        """Whether no incomplete message is buffered."""
         return self._missing < 0 and not self._head
 
     def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """Messages completed by `buffer[start:stop]`. Raises `MessageTooLargeError`, `CompressedMessageError`."""
+        """Return the messages completed by `buffer[start:stop]`; raises for large or compressed ones."""
         messages: list[bytes] = []
         position = start
         while position < stop:
@@ -79,7 +79,7 @@ class MessageAssembler:
 
 
 def trailers(status: int, message: str = "") -> bytes:
-    """Header block with a gRPC status."""
+    """Encode the header block of a gRPC status and its message."""
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
         # The gRPC protocol percent-encodes everything but printable ASCII.
@@ -94,27 +94,27 @@ OK_TRAILERS: Final = trailers(GrpcStatus.OK)
 MAX_PAYLOAD_BYTES: Final = 4096  # longer ones take the usual path
 
 
-class Passage:
+class PassThrough:
     """The fast path of streamed response bodies: the bytes around a piece depend on its length only, so nothing is parsed."""
 
     def __init__(self, payload_bytes: int) -> None:
-        before, before_bytes, instead = passage(payload_bytes - MESSAGE_HEAD_BYTES)
-        message_bytes = len(instead) + payload_bytes - MESSAGE_HEAD_BYTES - before_bytes
-        self.before = MESSAGE_HEAD.pack(0, payload_bytes - MESSAGE_HEAD_BYTES) + before
-        self.before_bytes = len(self.before)
-        self.size = MESSAGE_HEAD_BYTES + message_bytes if instead else 0  # of the reply's payload; 0 if no piece has this length
+        head, head_bytes, reply_head = piece_heads(payload_bytes - MESSAGE_HEAD_BYTES)
+        message_bytes = len(reply_head) + payload_bytes - MESSAGE_HEAD_BYTES - head_bytes
+        self.head = MESSAGE_HEAD.pack(0, payload_bytes - MESSAGE_HEAD_BYTES) + head
+        self.head_bytes = len(self.head)
+        self.size = MESSAGE_HEAD_BYTES + message_bytes if reply_head else 0  # of the reply's payload; 0 if no piece has this length
         self.frame_head = FRAME_HEAD.pack(self.size >> 8, self.size & 0xFF, DATA, 0, 0)[:5]
-        self.instead = MESSAGE_HEAD.pack(0, message_bytes) + instead
+        self.reply_head = MESSAGE_HEAD.pack(0, message_bytes) + reply_head
 
 
-_PASSAGES: Final[list[Passage | None]] = [None] * (MAX_PAYLOAD_BYTES + 1)
+_PASS_THROUGHS: Final[list[PassThrough | None]] = [None] * (MAX_PAYLOAD_BYTES + 1)
 
 
-def passage_of(payload_bytes: int) -> Passage:
-    """At most `MAX_PAYLOAD_BYTES`."""
-    found = _PASSAGES[payload_bytes]
+def pass_through(payload_bytes: int) -> PassThrough:
+    """Return the cached pass-through for a payload of at most `MAX_PAYLOAD_BYTES`."""
+    found = _PASS_THROUGHS[payload_bytes]
     if found is None:
-        found = _PASSAGES[payload_bytes] = Passage(payload_bytes)
+        found = _PASS_THROUGHS[payload_bytes] = PassThrough(payload_bytes)
     return found
 
 
@@ -128,7 +128,7 @@ class StreamState(IntEnum):
 
 
 class StreamEvent(IntEnum):
-    """The events of a stream."""
+    """Events that change the state of a stream."""
 
     RECV_END_STREAM = 1
     SEND_END_STREAM = 2
@@ -166,7 +166,7 @@ _TRANSITIONS: Final = {
 
 
 class ResponseState(IntEnum):
-    """Progress of the response."""
+    """How much of the response has been passed to the outbox."""
 
     AWAITED = 0
     STARTED = 1
@@ -179,7 +179,7 @@ COMPLETE: Final = ResponseState.COMPLETE
 
 
 class Stream:
-    """One stream."""
+    """One HTTP/2 stream with its windows, its session, and replies that wait to be sent."""
 
     def __init__(self, stream_id: int, receive_window: int, send_window: int) -> None:
         self.id = stream_id
@@ -201,7 +201,7 @@ class Stream:
         self.refusal: tuple[bytes, bytes] | None = None  # sent at the end of a request that is not gRPC
 
     def move(self, event: StreamEvent) -> None:
-        """Change the state."""
+        """Apply an event to the state; raises `InvalidTransitionError` if it does not fit."""
         following = _TRANSITIONS.get((self.state, event))
         if following is None:
             raise InvalidTransitionError(f"{event.name} on a stream that is {self.state.name}")

@@ -41,7 +41,7 @@ _FORGOTTEN_AT_ONCE: Final = 256
 
 
 class Streams:
-    """Streams by id."""
+    """Keeps the open streams of a connection by id, and connects them to their sessions."""
 
     def __init__(self, methods: Methods, counters: TransportCounters, spawn: Spawn) -> None:
         self._methods = methods
@@ -100,15 +100,15 @@ class Streams:
                 self._end_or_wait(stream, session)
 
     def resume(self, stream: Stream, result: object) -> None:
-        """Continue with a result."""
+        """Resume the session with the result of its `waiting`, and send the replies."""
         self._continue(stream, lambda session: session.resume(result))
 
     def fail(self, stream: Stream, exception: BaseException) -> None:
-        """Continue with an exception."""
+        """Resume the session with the exception of its `waiting`, and send the replies."""
         self._continue(stream, lambda session: session.fail(exception))
 
     def end_request(self, stream: Stream) -> None:
-        """Handle END_STREAM."""
+        """Handle END_STREAM; raises `H2StreamError` if the body does not match its content-length."""
         if stream.content_left:
             raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "the body does not have the length of content-length")
         stream.move(RECV_END_STREAM)
@@ -121,7 +121,7 @@ class Streams:
             self._all_sent(stream)
 
     def end_all(self, message: str, *, endless_only: bool = False) -> None:
-        """End streams with UNAVAILABLE."""
+        """End all streams with UNAVAILABLE, or only those that do not hold a drain."""
         for stream in list(self.open.values()):
             if stream.response is not COMPLETE and not (endless_only and stream.holds_drain):
                 self.end(stream, CloseCause.DRAIN, GrpcStatus.UNAVAILABLE, message)
@@ -147,7 +147,7 @@ class Streams:
         self._remember_closed(stream.id, by_reset=event is SEND_RST_STREAM)
 
     def close_all(self) -> None:
-        """The connection is closed."""
+        """Close all streams and their sessions, after the connection has closed."""
         for stream in list(self.open.values()):
             self.close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
 

@@ -21,6 +21,7 @@ from endpick.diagnostics import Code, Diagnostic, ExitCode
 
 if TYPE_CHECKING:
     from endpick.config import LoadedConfig
+    from endpick.host.hooks import Hooks
     from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.serve.settings import ServeSettings
     from endpick_gateway.up import UpSettings
@@ -37,12 +38,12 @@ class Server:
 
     @property
     def name(self) -> str:
-        """`host:port`."""
+        """The address of the server, as `host:port`."""
         return f"{self.host}:{self.port}"
 
 
 def server_of(url: str) -> Server:
-    """Raises ValueError for anything but `http://host:port`."""
+    """Parse `http://host:port`; raises ValueError for any other URL."""
     parts = urlsplit(url)
     port = parts.port or 80
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
@@ -59,7 +60,7 @@ def _server(url: str) -> Server:
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The command line."""
+    """The argument and the options of `endpick up`."""
 
     config: str | None = None  # the argument
     servers: Annotated[
@@ -153,13 +154,13 @@ def _run(loaded: LoadedConfig, options: UpOptions, folder: Path, simulated_serve
         endpoints_file = folder / "servers.json"
         endpoints_file.write_bytes(_endpoints(servers))
 
-    def plan_of(document: LoadedConfig) -> PlanOutcome:
-        outcome = make_plan(document, discover(), endpoints_file=endpoints_file)
+    def plan_of(document: LoadedConfig, hooks: Hooks | None = None) -> PlanOutcome:
+        outcome = make_plan(document, discover(), hooks=hooks, endpoints_file=endpoints_file)
         # Envoy follows the list here.
-        return type(outcome)(outcome.plan, tuple(one for one in outcome.diagnostics if one.code is not Code.W0507))
+        return type(outcome)(outcome.plan, tuple(found for found in outcome.diagnostics if found.code is not Code.W0507))
 
     def serve(plan: Plan) -> None:
-        serve_gateway(plan, _serve_settings(options), lambda: plan_of(_load(options.config)), _up_settings(options, folder))
+        serve_gateway(plan, _serve_settings(options), lambda: plan_of(_load(options.config), plan.hooks), _up_settings(options, folder))
 
     return run_plan(loaded, plan_of(loaded), serve)
 
@@ -223,7 +224,7 @@ def _print_envoy(options: UpOptions) -> None:
 def _endpoints(servers: Sequence[Server]) -> bytes:
     import orjson
 
-    entries = [{"name": each.name, "address": _resolve(each), "port": each.port} for each in servers]
+    entries = [{"name": server.name, "address": _resolve(server), "port": server.port} for server in servers]
     return orjson.dumps({"endpoints": entries})
 
 
@@ -234,12 +235,12 @@ def _resolve(server: Server) -> str:
     except OSError as error:
         advice = "give an IP address, or use dns-discovery in CONFIG for names that change"
         _fail(f"the name of --server http://{server.name} cannot be resolved: {error.strerror}", advice)
-    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+    return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
 
 
 @contextmanager
 def simulated(count: int) -> Iterator[tuple[Server, ...]]:
-    """Simulated model servers on free ports."""
+    """Run simulated model servers on free ports until the block ends."""
     from endpick_gateway.envoy import die_with_parent
 
     processes = [

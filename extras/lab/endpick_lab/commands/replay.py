@@ -145,10 +145,10 @@ def _interval(differences: np.ndarray[Any, Any]) -> tuple[float, float]:
     return low, high
 
 
-def _example(one: Redecided) -> ReplayExample:
-    totals = None if one.totals is None else [round(total, _DIGITS) for total in one.totals]
-    was, now = (None if endpoint is None else endpoint.name for endpoint in (one.was, one.now))
-    return ReplayExample(id=one.id, time=one.time, was=was, now=now, reason=one.reason, totals=totals)
+def _example(decision: Redecided) -> ReplayExample:
+    totals = None if decision.totals is None else [round(total, _DIGITS) for total in decision.totals]
+    was, now = (None if endpoint is None else endpoint.name for endpoint in (decision.was, decision.now))
+    return ReplayExample(id=decision.id, time=decision.time, was=was, now=now, reason=decision.reason, totals=totals)
 
 
 def _text(report: ReplayOutput) -> Iterator[str]:

@@ -15,7 +15,7 @@ from endpick_lab.openai import answer_text
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """A load's size, in tokens."""
+    """Rate and size of a load; lengths are in tokens."""
 
     span_seconds: float  # the last request is due before this
     requests_per_second: float = 20.0
@@ -27,7 +27,7 @@ class WorkloadSettings:
 
     @property
     def sessions(self) -> int:
-        """At least one."""
+        """The number of conversations, at least one."""
         return max(1, round(self.span_seconds * self.requests_per_second / self.turns))
 
 
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """One conversation."""
+    """A conversation, whose turns follow each other."""
 
     name: str
     system_prompt: str
@@ -50,7 +50,7 @@ class Chat:
 
 
 def make_workload(settings: WorkloadSettings, seed: int) -> tuple[Chat, ...]:
-    """A load's chats by start time; repeatable."""
+    """Return the chats of a load in order of their start; the same for the same seed."""
     random = Random(seed)  # noqa: S311 - repeatable by design
     prompts = [answer_text(random.getrandbits(64), settings.system_tokens) for _ in range(settings.tenants)]
     starts = sorted(random.uniform(0, settings.span_seconds / 2) for _ in range(settings.sessions))
@@ -70,7 +70,7 @@ def _make_turns(settings: WorkloadSettings, start: float, random: Random) -> tup
 
 @dataclass(frozen=True, slots=True)
 class ChatOutcome:
-    """One request's result."""
+    """The result and the timing of one request."""
 
     chat: str  # name; empty for a question cut off by the end
     served_by: str | None  # `x-served-by`

@@ -56,7 +56,7 @@ class Children:
         return child
 
     def named(self, name: str) -> Child:
-        """The child of this name. Raises KeyError."""
+        """Return the child with a name; raises KeyError."""
         return {child.name: child for child in self._children}[name]
 
     async def watch(self) -> NoReturn:
@@ -108,14 +108,14 @@ class Child:
         return result
 
     def output(self) -> str:
-        """Everything it has printed."""
+        """Return the text that the child has printed so far, errors included."""
         return self.log.read_text(errors="replace")
 
-    def failure(self, what: str) -> ChildFailed:
-        """An error with the end of the log."""
+    def failure(self, event: str) -> ChildFailed:
+        """Build the error for an event, with the end of the log."""
         tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
-        return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
+        return ChildFailed("\n".join((f"{self.name} {event}", *(f"  | {line}" for line in tail))))
 
 
 class ChildFailed(Exception):  # noqa: N818 - names the event
-    """A child ended or did not become ready; the message ends with its log."""
+    """Raised if a child ended or did not become ready; the message ends with its log."""

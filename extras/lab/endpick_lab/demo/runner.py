@@ -30,7 +30,7 @@ _GRACE_SECONDS = 10.0  # for late answers
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """Settings of the demo."""
+    """Settings of `endpick demo` without `--saturated`."""
 
     envoy: Path  # the binary
     duration_seconds: float = 30.0  # both loads, without starting and stopping
@@ -49,7 +49,7 @@ async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
     turns = sum(len(chat.turns) for chat in workload)
     output.write(
         f"{turns} requests of {len(workload)} chats, through Envoy to {settings.servers} simulated model servers,"
-        f" twice: {' and '.join(each.name for each in configurations)}\n\n"
+        f" twice: {' and '.join(config.name for config in configurations)}\n\n"
     )
     results: list[tuple[str, Summary]] = []
     with tempfile.TemporaryDirectory(prefix="endpick-demo-") as folder:
@@ -69,7 +69,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One configuration's results."""
+    """The results of a load under one configuration."""
 
     requests: int
     errors: tuple[tuple[str, int], ...]  # with counts, most frequent first
@@ -84,7 +84,7 @@ class Summary:
 
 
 def summarize(outcomes: Sequence[ChatOutcome]) -> Summary:
-    """A load's results; the time to first token counts even if the request failed later."""
+    """Summarise a load; the time to first token counts even if the request failed later."""
     ttft = [outcome.ttft_seconds for outcome in outcomes if outcome.ttft_seconds is not None]
     prompt_tokens = sum(outcome.prompt_tokens for outcome in outcomes)
     errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
@@ -99,7 +99,7 @@ def summarize(outcomes: Sequence[ChatOutcome]) -> Summary:
 
 
 def render_report(tried: tuple[str, Summary], baseline: tuple[str, Summary]) -> str:
-    """The comparison as text."""
+    """Format the comparison of two configurations as text."""
     return "\n".join((*_ratios(tried, baseline), "", *_figures(tried, baseline), *_errors(tried, baseline), ""))
 
 
@@ -220,12 +220,12 @@ class Configuration:
 
 
 def built_in(name: str) -> Configuration:
-    """A configuration of the demo, by name."""
+    """Return a configuration of the demo by its name."""
     return Configuration(name, (resources.files("endpick_lab.demo") / f"{name}.yaml").read_text())
 
 
 def why_unfit(plan: Plan) -> str | None:
-    """Why a plan cannot find the demo's model servers."""
+    """Return the reason why a plan cannot find the demo's model servers; None if it can."""
     discovery = None if plan.discovery is None else plan.by_name[plan.discovery]
     if discovery is not None and discovery.type == "file-discovery" and getattr(discovery.parameters, "path", "") == ENDPOINTS_FILE:
         return None
@@ -236,7 +236,7 @@ def why_unfit(plan: Plan) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """One server's metrics."""
+    """Figures of one server, read from its metrics page."""
 
     requests: int  # answered
     running: int
@@ -277,7 +277,7 @@ class LiveTable:
 
 
 def table_lines(title: str, elapsed_seconds: float, rows: Rows) -> list[str]:
-    """A title, a header, and a line per endpoint."""
+    """Format a title, a header, and a line per endpoint."""
     width = max((len(name) for name in rows), default=0)
     header = f"  {'endpoint':{max(width, 8)}}{'requests':>10}{'running':>9}{'queue':>7}{'KV use':>8}{'prefix hits':>13}"
     lines = [f"{title}  {elapsed_seconds:.0f} s", header]
@@ -292,7 +292,7 @@ def table_lines(title: str, elapsed_seconds: float, rows: Rows) -> list[str]:
 
 
 def plain_line(title: str, elapsed_seconds: float, rows: Rows) -> str:
-    """The state in one line."""
+    """Format the state of all endpoints in one line."""
     parts = [
         f"{name} down"
         if stats is None
@@ -316,7 +316,7 @@ _WANTED = frozenset(
 
 
 async def read_stats(client: aiohttp.ClientSession, url: str) -> EndpointStats | None:
-    """A server's stats; None if it does not answer."""
+    """Fetch a server's figures; returns None if it does not answer."""
     try:
         async with client.get(f"{url}/metrics") as response:
             return parse_stats(await response.text())
@@ -325,7 +325,7 @@ async def read_stats(client: aiohttp.ClientSession, url: str) -> EndpointStats |
 
 
 def parse_stats(page: str) -> EndpointStats:
-    """Missing metrics are 0."""
+    """Parse the figures on a server's metrics page; missing metrics are 0."""
     lines = (line for line in page.splitlines() if line.partition("{")[0] in _WANTED)
     values = dict.fromkeys(_WANTED, 0.0)
     for family in text_string_to_metric_families("\n".join((*lines, ""))):

@@ -31,7 +31,7 @@ _PICKER = (sys.executable, "-m", "endpick", "serve")
 
 @dataclass(frozen=True, slots=True)
 class SaturatedSettings:
-    """Settings of both runs."""
+    """Settings of `endpick demo --saturated`, the same for both runs."""
 
     envoy: Path
     duration_seconds: float = 30.0  # both loads, without startup and the last answers
@@ -41,13 +41,13 @@ class SaturatedSettings:
 
     @property
     def requests_per_second(self) -> float:
-        """The load's rate."""
+        """The rate of the load: `overload` times the capacity of all servers."""
         return self.overload * self.servers * PLACES / (_TOKENS * _DECODE_MS / 1000.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request."""
+    """A request of the load, due some seconds after the start."""
 
     due_seconds: float
     tenant: str
@@ -56,7 +56,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Its result."""
+    """The status and the duration of the answer to a request; status 0 if there was none."""
 
     ask: Ask
     seconds: float  # from due to answer
@@ -64,7 +64,7 @@ class Answer:
 
 
 def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
-    """The load in order of time; repeatable."""
+    """Return the requests of the load in order of time; the same for the same seed."""
     random = Random(settings.seed)  # noqa: S311 - repeatable by design
     asks, now = [], 0.0
     while (now := now + random.expovariate(settings.requests_per_second)) < settings.duration_seconds / 2:
@@ -74,7 +74,7 @@ def make_asks(settings: SaturatedSettings) -> tuple[Ask, ...]:
 
 
 def without_queues() -> Configuration:
-    """The configuration without the feature gate."""
+    """Return the configuration without the feature gate `flowControl`."""
     text = built_in("flow-control").text.replace("featureGates: [flowControl]\n", "")
     return Configuration("without flow control", text)
 
@@ -128,7 +128,7 @@ async def _ask(client: aiohttp.ClientSession, ask: Ask, start: float) -> Answer:
 
 
 def rows_of(results: dict[str, list[Answer]]) -> list[Bar]:
-    """One bar per priority, tenant and configuration, in this order."""
+    """Return one bar per priority, tenant and configuration, in this order."""
     rows = []
     for priority in PRIORITIES:
         for tenant in TENANTS:
@@ -141,7 +141,7 @@ def rows_of(results: dict[str, list[Answer]]) -> list[Bar]:
 
 
 def render(rows: Sequence[Bar]) -> str:
-    """The bars as text."""
+    """Format the bars as lines of text."""
     return "".join(f"{row.group:16}{row.name:24}{row.value:8.2f} s   {row.note}\n" for row in rows)
 
 
@@ -161,7 +161,7 @@ class Bar:
 
 
 def bars_picture(title: str, bars: Sequence[Bar]) -> str:
-    """An SVG with one row per bar."""
+    """Draw an SVG with one row per bar."""
     longest = max((bar.value for bar in bars), default=0.0) or 1.0
     names = list(dict.fromkeys(bar.name for bar in bars))
     colours = {name: _COLOURS[position % len(_COLOURS)] for position, name in enumerate(names)}

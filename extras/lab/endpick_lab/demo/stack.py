@@ -51,7 +51,7 @@ async def start_stack(
 
 
 def endpoints_file(urls: Mapping[str, str]) -> str:
-    """The servers in the format of `file-discovery`."""
+    """Format the servers for `file-discovery`."""
     lines = []
     for name, url in urls.items():
         address, _, port = url.removeprefix("http://").rpartition(":")

@@ -14,7 +14,7 @@ import click
 from endpick.cli.console import STANDARD_INPUT, print_diagnostics
 from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, known_name, options_of, removed_flags
 from endpick.cli.options import GO_BOOLEAN
-from endpick.diagnostics import Diagnostic, ExitCode, did_you_mean
+from endpick.diagnostics import Diagnostic, ExitCode, did_you_mean, has_errors
 from endpick_migrate.sources import Input, MigrationError, Start, config_map, containers_of, inference_service, word
 from endpick_migrate.values import starts_of_values
 
@@ -78,15 +78,19 @@ def _documents(text: str, source: str) -> list[object]:
         documents = documents_of(text)
     except ValueError as problem:
         raise click.UsageError(f"{source} cannot be read: {problem}") from problem
-    lists = [one["items"] if isinstance(one, Mapping) and isinstance(one.get("items"), list) else [one] for one in documents]
-    return [one for several in lists for one in several if one is not None]
+    return [item for document in documents for item in _items(document) if item is not None]
+
+
+def _items(document: object) -> list[object]:
+    items = document.get("items") if isinstance(document, Mapping) else None
+    return items if isinstance(items, list) else [document]
 
 
 def _rewrite(source: str, text: str, diffs: bool) -> int:
     from endpick_migrate.config import rewrite
 
     found = _check(text, source)
-    if any(one.is_error and one.code.family <= 2 for one in found):
+    if any(mistake.is_error and mistake.code.family <= 2 for mistake in found):
         return ExitCode.CONFIG_INVALID
     new, changes = rewrite(text)
     if diffs:
@@ -98,7 +102,7 @@ def _rewrite(source: str, text: str, diffs: bool) -> int:
         Path(source).write_text(new, encoding="utf-8")
     for change in changes or ("nothing to change",):
         click.echo(f"{source}: {change}", err=True)
-    return ExitCode.CONFIG_INVALID if any(one.is_error for one in found) else ExitCode.OK
+    return ExitCode.CONFIG_INVALID if has_errors(found) else ExitCode.OK
 
 
 def _check(text: str, name: str) -> tuple[Diagnostic, ...]:
@@ -108,7 +112,7 @@ def _check(text: str, name: str) -> tuple[Diagnostic, ...]:
 
     loaded = load_config(text=text, name=name)
     found = judge_plan(loaded, discover())
-    print_diagnostics([one for one in found if one.is_error], [loaded])
+    print_diagnostics([mistake for mistake in found if mistake.is_error], [loaded])
     return found
 
 
@@ -138,7 +142,7 @@ def _convert(documents: Sequence[object], source: str) -> int:
 def _starts(read: Input) -> Iterator[Start]:
     document = read.data
     if isinstance(document, list):
-        yield Start(tuple(word(one) for one in read.sequence()))
+        yield Start(tuple(word(argument) for argument in read.sequence()))
     elif isinstance(document, Mapping) and document.get("kind") == _KIND:
         raise MigrationError(f"an {_KIND} among other documents; put it into a file of its own")
     elif isinstance(document, Mapping):
@@ -161,8 +165,8 @@ def _print_start(start: Start, leftovers: Iterable[str]) -> int:
     for line in wrong:
         click.echo(f"error: {line}", err=True)
     texts = {place: given if isinstance(given, str) else json.dumps(given) for place, given in start.configs.items()}
-    faults = [one for place, text in texts.items() for one in _check(text, place) if one.is_error]
-    return ExitCode.CONFIG_INVALID if wrong or faults else ExitCode.OK
+    checked = [_check(text, place) for place, text in texts.items()]
+    return ExitCode.CONFIG_INVALID if wrong or any(map(has_errors, checked)) else ExitCode.OK
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -187,7 +191,8 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         elif upstream is not None:
             wrong.append(f"endpick does not have --{name}; {upstream.status}")
         else:
-            wrong.append(f"'{given}' is not a flag of llm-d; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
+            advice = did_you_mean(f"--{name}", [f"--{flag}" for flag in _SHOWN]) or "leave it out"
+            wrong.append(f"'{given}' is not a flag of llm-d; {advice}")
     return flags, wrong
 
 
