@@ -58,7 +58,8 @@ def command(
       endpoints:
         - {name: a, address: 10.0.0.1, port: 8000, data: {waiting-queue-size: 3, kv-cache-usage: 0.5}}
 
-    No data source or discovery runs, and plugins have learnt nothing. Exit code 0: a decision was made, even if it refuses the request.
+    No data source or discovery runs, and plugins have learnt nothing. A request that flow control holds back waits for its time limit, with
+    the endpoints as they are. Exit code 0: a decision was made, even if it refuses the request.
     """  # noqa: D301 - click needs the backspace character
     if (endpoints_file is None) == (url is None):
         raise click.UsageError("give the endpoints with --endpoints or --from")
@@ -113,7 +114,9 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _text(explanation: Explanation) -> str:
-    if explanation.status is None:
+    if explanation.waits:
+        verdict = "waits in flow control, and nothing ends its wait while the endpoints stay as they are\n"
+    elif explanation.status is None:
         verdict = f"goes to {shown_destinations(explanation.destinations)}\n"
     else:
         verdict = f"is refused with status {explanation.status}: {explanation.refusal}\n"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from click.testing import CliRunner
 
+from endpick.cli.main import main
+from endpick.testing.host import Host, arrange, read_fixture
 from integration.engine.drivers import Answer, Case, hosted, replayed, served, simulated, tried
 
 DRIVERS = {
@@ -84,3 +87,19 @@ def test_tools_need_no_cluster(tmp_path, monkeypatch, driver):
     monkeypatch.setattr(Case, "text", lambda *_args, **_keywords: CLUSTER)
 
     assert DRIVERS[driver](Case("", OPEN, "e1"), tmp_path) == Answer("e1", "m")
+
+
+def test_a_wait_without_a_time_limit_is_shown(tmp_path):
+    case = Case(GATED.replace("defaultRequestTTL: 1s", "defaultRequestTTL: 0s"), SATURATED, "")
+    with Host(case.plan()) as host:
+        arrange(host, read_fixture(case.pool(8000)))
+        explanation = host.send(case.body)
+
+    assert (explanation.waits, explanation.destinations, explanation.status) == (True, (), None)
+    (tmp_path / "config.yaml").write_text(case.text())
+    (tmp_path / "pool.json").write_bytes(case.pool(8000))
+    (tmp_path / "request.json").write_bytes(case.body)
+    files = ["--request", str(tmp_path / "request.json"), "--endpoints", str(tmp_path / "pool.json")]
+    shown = CliRunner().invoke(main, ["try", str(tmp_path / "config.yaml"), *files])
+
+    assert shown.stdout.startswith("the request waits in flow control, and nothing ends its wait")

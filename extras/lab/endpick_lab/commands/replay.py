@@ -90,7 +90,7 @@ def command(config: str, decisions: Path, seed: int, output: Literal["text", "js
     """Decide recorded requests again with CONFIG: moved picks, reasons, and the expected change.
 
     Each meets the endpoint values of its record, then goes where it went, so that plugins learn what happened. Other data sources or
-    producers do not show, and nobody waits.
+    producers do not show. A request that has to wait meets the recorded values until its time limit.
 
     The change is that of recorded values, from the recorded picks to the new ones, with a 95 % interval (bootstrap).
     """
