@@ -14,17 +14,22 @@ from unittest.mock import patch
 import msgspec
 import orjson
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.api import Endpoint, MetricsPage, Unavailable, metrics
 from endpick.extproc import messages
+from endpick.fleet.exchange import FORMAT, Exchange, Message
 from endpick.host.discovery import request_path
+from endpick.host.telemetry import NullTelemetry
 from endpick.requests.compressed_body import CompressedUsage, Decoder
 from endpick.requests.pipeline import prefers
 from endpick.requests.response_body import FramedUsage, StreamedUsage, UsageReader, WholeUsage
 from endpick.requests.restored_names import ModelNameRestorer
+from endpick.serve.admin_api import admits
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import PREFACE, FrameType, settings
 from endpick.transport.h2.headers import HeaderDecoder, encode, read_head
@@ -358,7 +363,25 @@ def remote_loads(n: int) -> int:
     return steps_of(lambda: [loads.update("other", False, {"1": (1, 1)}) for _ in range(n)])
 
 
+def heard(messages: Sequence[Message]) -> int:
+    """Steps of a picker that hears these messages of others."""
+    exchange = Exchange("a", lambda: 0.0, NullTelemetry())
+    wires = [msgspec.msgpack.encode(message) for message in messages]
+    return steps_of(lambda: [exchange.receive(wire) for wire in wires])
+
+
+def admitted(header: str, query: str) -> int:
+    """Steps of the admin port that meet what a client writes."""
+    request = make_mocked_request("GET", f"/decisions?{query}", headers={"Authorization": header, "Accept": header})
+    return steps_of(lambda: (admits(request, "secret"), choose_encoder(header), [request.query.get(name) for name in ("why", "endpoint")]))
+
+
 LOOPS: dict[str, tuple[int, Callable[[int], int]]] = {
+    "message of a picker with many parts": (N, lambda n: heard([Message(FORMAT, "b", sequence=1, deltas={str(i): b"" for i in range(n)})])),
+    "messages of many pickers": (N, lambda n: heard([Message(FORMAT, f"b{i}", sequence=1) for i in range(n)])),
+    "messages of a picker that repeats itself": (N, lambda n: heard([Message(FORMAT, "b", sequence=1)] * n)),
+    "admin request with a long header": (N, lambda n: admitted("Bearer ,;=" * n, "")),
+    "admin request with a long query": (N, lambda n: admitted("", "why=a&" * n)),
     "page with braces in labels": (N, lambda n: bytes_looked_at(b'a{b="}"} 1\n' * n)),
     "page with a name often in a line": (N, lambda n: bytes_looked_at(b"x" + b"a " * n)),
     "page with a name at ends of lines": (N, lambda n: bytes_looked_at(b"xxxxxx a\n" * n)),
