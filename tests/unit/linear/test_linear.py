@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from unittest.mock import patch
 
 import msgspec
@@ -61,6 +62,7 @@ from unit.linear.steps import Counted, peak_of, steps_of
 
 N = 100
 SLACK = 500
+NUMBERS = count()  # make URLs unlike: they are cached
 ENDLESS = 1 << 30
 
 pytestmark = pytest.mark.skipif(request_path() == "compiled", reason="lines of compiled modules cannot be counted")
@@ -372,7 +374,7 @@ def heard(messages: Sequence[Message]) -> int:
 
 def admitted(header: str, query: str) -> int:
     """Steps of the admin port that meet what a client writes."""
-    request = make_mocked_request("GET", f"/decisions?{query}", headers={"Authorization": header, "Accept": header})
+    request = make_mocked_request("GET", f"/decisions?{query}{next(NUMBERS)}", headers={"Authorization": header, "Accept": header})
     return steps_of(lambda: (admits(request, "secret"), choose_encoder(header), [request.query.get(name) for name in ("why", "endpoint")]))
 
 

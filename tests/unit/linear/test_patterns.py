@@ -28,7 +28,7 @@ READERS = (
 """Packages that read outsiders' bytes."""
 OPERATORS = {
     "endpick.api.plugin.parse_duration": "a duration of the configuration",
-    "endpick.serve.hook_pages._PATH": "paths of installed hooks",
+    "endpick.serve.hook_objects._PATH": "paths of installed hooks",
     "endpick_builtin.collection.engines._LABELS": "metric names of the configuration",
     "endpick_builtin.collection.engines._SPEC": "metric names of the configuration",
     "endpick_builtin.collection.pool_data._INDEX": "steps of a pointer of the configuration",
