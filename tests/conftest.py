@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from forked import FORKED
 from installing import only_one_at_a_time, pip_install, shared_directory
+from offered_hooks import HOOK_OBJECTS
 
 PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
 REPOSITORY = Path(__file__).parents[1]
@@ -143,6 +144,17 @@ def make_distribution(tmp_path: Path) -> Callable[..., Path]:
         return directory
 
     return make
+
+
+@pytest.fixture
+def installed_hooks(fixture_project: Callable[[str], Path], make_distribution: Callable[..., Path]) -> Callable[..., list[Path]]:
+    """`installed_hooks("hooks.first", …)`: directories in which the distribution `watchers` offers these objects of `hook-objects`."""
+
+    def install(*names: str) -> list[Path]:
+        entry_points = {name: HOOK_OBJECTS[name] for name in names}
+        return [make_distribution("watchers", entry_points, group="endpick.hooks.v1", modules={}), fixture_project("hook-objects")]
+
+    return install
 
 
 def _scorer_modules(entry_points: Mapping[str, str]) -> dict[str, str]:

@@ -95,6 +95,16 @@ def test_the_verb_of_an_installed_distribution_runs(example):
     assert "\nacme-cost:\n  costs  List the endpoints of a file, the cheapest first.\n" in project.run("endpick", "--help")
 
 
+def test_the_hook_object_of_an_installed_distribution_is_loaded(example):
+    project = example("acme-carbon")
+
+    examined = project.run("endpick", "doctor")
+
+    assert "acme.carbon  acme-carbon 0.1.0  acme_carbon.hooks:CarbonHooks" in re.sub(r" {3,}", "  ", examined)
+    assert "no problems found" in examined
+    assert '"acme.carbon (acme-carbon 0.1.0)"' in project.run("endpick", "plan", "examples/config.yaml", "--format", "json")
+
+
 @pytest.mark.asyncio
 async def test_requests_prefer_clean_electricity(example, tmp_path):
     project = example("acme-carbon")

@@ -45,7 +45,3 @@ class UnknownKey(EndpickError, KeyError):  # noqa: N818
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-class ReloadRejected(EndpickError):  # noqa: N818
-    """Raised by `endpick_config_reload` to veto a new configuration; the old one keeps serving."""

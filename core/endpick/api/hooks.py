@@ -1,23 +1,28 @@
-"""Host hooks (pluggy): start, reload and stop. Never on the request path.
+"""Host hooks (pluggy): start, reload, decisions and stop. Never on the request path.
 
-A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. Objects named
-under `hooks:` are called in that order, for `endpick_shutdown` in reverse, even if another one fails. A reload creates new objects for its
-plan; the objects from the start keep watching.
+A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. endpick loads
+every installed hook object that `pluginPolicy` and the lock file allow; `pluginPolicy.denyTypes` leaves out objects by name. endpick's own
+features implement the same hooks.
+
+Objects are called by name, after endpick's own, and for `endpick_stopping` in reverse, even if another one fails. `tryfirst`, `trylast` and
+wrappers work as in pluggy. Hooks have no results, so a wrapper needs to return nothing; it does not wait for `async def` implementations,
+which are awaited afterwards, one by one. An implementation may take fewer arguments than its hook has. Objects live as long as the process:
+a reload keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
-from endpick.api.plugin import Parameters, Plugin
+from endpick.api.plugin import Plugin
 from endpick.api.request import JSONValue
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import CollectorRegistry
+    from prometheus_client.registry import Collector, CollectorRegistry
 
 PROJECT_NAME = "endpick"
 
@@ -29,41 +34,25 @@ Document = Mapping[str, JSONValue]
 """A configuration, or a decision record, as plain data."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRecord:
-    """A loaded plugin type, passed to `endpick_plugin_loaded`.
-
-    Attributes:
-        type: Name of the type, as in `type:` of a configuration.
-        kinds: Names of its kinds, such as `scorer`.
-        distribution: Distribution that provides the class.
-        version: Version of the distribution.
-        load_seconds: Time of the import.
-    """
-
-    type: str
-    kinds: tuple[str, ...]
-    distribution: str
-    version: str
-    load_seconds: float
-
-
 @dataclass(slots=True)
 class HostServices:
-    """The services that the host passes to plugins; `endpick_configure` may replace them.
+    """The services of the host; `endpick_configure` may change them.
 
     Attributes:
-        clock: Monotonic seconds.
-        registry: The metrics registry; None without a metrics server.
+        clock: Monotonic seconds, for the host and all plugins.
+        registry: Collectors for `/metrics`; None without a metrics server.
+        metrics_filters: Change the page of `/metrics`. At each scrape, each filter in turn gets a collector of all families, and returns
+            another one. The host leaves out a filter that raises.
     """
 
     clock: Callable[[], float]
     registry: CollectorRegistry | None = None
+    metrics_filters: list[Callable[[Collector], Collector]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The running host, passed to `endpick_startup` and `endpick_shutdown`.
+    """The running host.
 
     Attributes:
         config: The configuration being served.
@@ -71,7 +60,7 @@ class HostView:
     """
 
     config: Document
-    instances: Mapping[str, Plugin[Parameters]]
+    instances: Mapping[str, Plugin[Any]]
 
 
 class ConfigReport(Protocol):
@@ -96,22 +85,35 @@ class ConfigReport(Protocol):
         """Return the line and column of the value at `path`, counted from 1."""
 
 
+class AdminPages(Protocol):
+    """Collects the pages of `endpick_admin_pages`."""
+
+    def add(self, path: str, summary: str, answer: Callable[[], JSONValue]) -> None:
+        """Answer GET requests for `path`, such as `/acme/budget`, with JSON on the metrics port.
+
+        Clients need the same access as for the other pages of the admin API, and find path and summary in `/openapi.json`. The host calls
+        `answer` in a thread, for one client at a time; an exception answers status 500. A path that is taken is reported and ignored.
+        """
+
+
+class DoctorReport(Protocol):
+    """Collects the findings of `endpick_doctor`."""
+
+    def error(self, message: str, help: str | None = None) -> None:  # noqa: A002
+        """Report a fault of the environment, as diagnostic E0811."""
+
+    def warn(self, message: str, help: str | None = None) -> None:  # noqa: A002
+        """Warn about the environment, as diagnostic W0802."""
+
+
 class HookSpecs:
     """All hooks that a hook object may implement."""
 
     @hookspec
-    def endpick_register(self) -> Mapping[str, type[Plugin[Parameters]]]:
-        """Offer plugin types without entry points: a class by type name.
+    def endpick_configure(self, services: HostServices) -> None:
+        """Change the host's services: replace the clock, register metrics, filter the page of `/metrics`.
 
-        The host calls it before each plan. A clash of types is an error. Each class must be importable by name.
-        """
-        raise NotImplementedError
-
-    @hookspec
-    def endpick_plugin_loaded(self, record: PluginRecord) -> None:
-        """Observe a loaded plugin type.
-
-        The host calls it once per type and plan, after the type passed every check. It logs exceptions.
+        The host calls it once per process, before it builds the first instance. An exception ends the start.
         """
 
     @hookspec
@@ -122,38 +124,41 @@ class HookSpecs:
         """
 
     @hookspec
-    def endpick_configure(self, services: HostServices) -> None:
-        """Wrap or replace services for plugins, in place.
+    def endpick_started(self, host: HostView) -> Awaitable[None] | None:
+        """Act once all instances run, before the first request. May be `async def`.
 
-        The host calls it once, before it builds the first instance. An exception ends start-up.
+        An exception ends the start.
         """
 
     @hookspec
-    def endpick_startup(self, host: HostView) -> Awaitable[None] | None:
-        """Act before serving begins. May be `async def`.
+    def endpick_reloaded(self, host: HostView) -> Awaitable[None] | None:
+        """Act once another configuration serves. May be `async def`.
 
-        The host calls it after the instances started. An exception ends start-up.
+        Exceptions are logged and counted.
         """
 
     @hookspec
-    def endpick_shutdown(self, host: HostView) -> Awaitable[None] | None:
-        """Act after serving has ended. May be `async def`.
-
-        The host calls it before the instances stop, hook objects in reverse order. It reports exceptions and goes on.
-        """
-
-    @hookspec
-    def endpick_config_reload(self, old: Document, new: Document) -> Awaitable[None] | None:
-        """Accept a new configuration, or veto it with ReloadRejected. May be `async def`.
-
-        The host calls it after it built the new instances, and before they replace the old ones. Any exception is a veto: the old
-        configuration keeps serving.
-        """
-
-    @hookspec
-    def endpick_decision(self, record: Document) -> None:
+    def endpick_decided(self, record: Document) -> None:
         """Observe a decision, when its request has ended or was refused.
 
-        The host calls it in a separate thread with a sample of the decisions (`--decision-sampling`) and all errors. Up to 256 records
-        wait; more are dropped. `endpick schema decision` describes a record.
+        The host calls it in a thread of its own with a sample of the decisions (`--decision-sampling`) and all errors. Up to 256 records
+        wait; more are dropped. Exceptions are logged and counted. `endpick schema decision` describes a record.
         """
+
+    @hookspec
+    def endpick_stopping(self, host: HostView) -> Awaitable[None] | None:
+        """Act after the last request, before instances stop. May be `async def`.
+
+        The host calls it in reverse order, also if `endpick_started` failed. Exceptions are logged and counted.
+        """
+
+    @hookspec
+    def endpick_admin_pages(self, pages: AdminPages) -> None:
+        """Add pages to the admin API.
+
+        The host calls it once, before it opens the metrics port. Exceptions are logged and counted.
+        """
+
+    @hookspec
+    def endpick_doctor(self, report: DoctorReport) -> None:
+        """Check the environment for `endpick doctor`, and report findings to `report`."""

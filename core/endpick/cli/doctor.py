@@ -5,21 +5,68 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from dataclasses import dataclass
+from typing import Any
 
 import click
+from pydantic import Field
 
 from endpick import __version__
 from endpick.cli.admin_client import AdminClient, AdminError
 from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.doctor_checks import Environment, examine
+from endpick.cli.output import Output
 from endpick.cli.verbs import installed_verbs
 from endpick.config.upstream import AS_OF
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.diagnostics.tables import table
-from endpick.host.discovery import API_MAJOR, Candidate, import_place, request_path
-from endpick.host.environment import Health, examine
+from endpick.host.discovery import API_MAJOR, Candidate, RequestPath, import_place, request_path
 
+_Seconds = dict[Candidate, float]  # of imports
 _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validate` reports those a configuration uses
+
+
+class ExaminedDistribution(Output):
+    """One metadata directory on the import path."""
+
+    name: str
+    version: str
+    metadata_path: str
+    source_path: str
+
+
+class HookObject(Output):
+    """An installed hook object."""
+
+    name: str
+    distribution: str
+    target: str
+
+
+class ServingProcess(Output):
+    """The health of a serving endpick."""
+
+    url: str
+    ready: bool
+    remarks: list[str] = Field(description="Why it is not ready, and which plugins it skips.")
+
+
+class DoctorOutput(Output):
+    """Output of `endpick doctor`."""
+
+    endpick: str
+    api: int = Field(description="Major version of the plugin API of this endpick.")
+    request_path: RequestPath
+    llm_d_router_as_of: str = Field(alias="llmDRouterAsOf", description="The day on which names were compared with llm-d-router.")
+    python: str
+    executable: str
+    distributions: list[ExaminedDistribution]
+    hook_objects: list[HookObject]
+    import_seconds: dict[str, float] = Field(description="With --load, by type and distribution.")
+    serving: ServingProcess | None = Field(description="With --serving.")
+    findings: dict[str, Any] = Field(description="See the schema of diagnostics.")
+
+
+OUTPUTS = {"doctor": DoctorOutput}
 
 
 @click.command("doctor")
@@ -30,45 +77,37 @@ _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})  # `validat
 def command(strict: bool, loads: bool, url: str | None, output: str) -> None:
     """Check the environment: duplicate, stale and broken installations, clashes, unmet requirements.
 
-    Imports plugins only with --load. --serving also shows if that process is ready, and which plugins have an open circuit.
+    Runs the checks of installed hook objects, too. Imports plugins only with --load. --serving also shows if that process is ready, and
+    which plugins have an open circuit.
     """
-    health = examine()
+    environment = Environment.at()
     answer = None if url is None else ask_serving(url)
-    loaded = _load(health) if loads else {}
-    diagnostics = (*health.diagnostics, *installed_verbs().mistakes, *(fault for _, faults in loaded.values() for fault in faults))
+    loaded = _load(environment) if loads else {}
+    diagnostics = (*examine(environment), *installed_verbs().mistakes, *(fault for _, faults in loaded.values() for fault in faults))
     seconds = {candidate: taken for candidate, (taken, _) in loaded.items()}
     render = _json if output == "json" else _text
-    click.echo(render(health, diagnostics, seconds, answer), nl=False)
+    click.echo(render(environment, diagnostics, seconds, answer), nl=False)
     if strict and answer is not None and (not answer.ready or answer.remarks):
         raise SystemExit(ExitCode.FAILED)
     if strict and diagnostics:
         raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
 
 
-@dataclass(frozen=True, slots=True)
-class HealthAnswer:
-    """The answer of `/healthz`; `remarks` lists skipped plugins, or why it is not ready."""
-
-    url: str
-    ready: bool
-    remarks: tuple[str, ...]
-
-
-def ask_serving(url: str) -> HealthAnswer:
+def ask_serving(url: str) -> ServingProcess:
     """Read `/healthz`. Raises UsageError for a `url` that is not HTTP."""
     client = AdminClient(url)
     try:
         lines = client.text("healthz").splitlines()
-        return HealthAnswer(url, ready=True, remarks=tuple(line for line in lines if line != "ok" and not line.endswith(": ok")))
+        return ServingProcess(url=url, ready=True, remarks=[line for line in lines if line != "ok" and not line.endswith(": ok")])
     except AdminError as error:
-        return HealthAnswer(url, ready=False, remarks=tuple(str(error).splitlines()))
+        return ServingProcess(url=url, ready=False, remarks=str(error).splitlines())
 
 
-def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
+def _load(environment: Environment) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 
-    usable = (one for one in health.candidates if one.is_usable)
+    usable = (one for one in environment.candidates if one.is_usable)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
     return {
         candidate: (
@@ -79,14 +118,14 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
     }
 
 
-def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], answer: HealthAnswer | None) -> str:
+def _text(environment: Environment, diagnostics: tuple[Diagnostic, ...], seconds: _Seconds, answer: ServingProcess | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
     parts[0] += f"compatible with llm-d-router as of {AS_OF}\n"
-    rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
+    rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in environment.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
-    if health.hook_objects:
-        parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((one.type, one.origin, one.target) for one in health.hook_objects)))
+    if environment.hook_objects:
+        parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((one.type, one.origin, one.target) for one in environment.hook_objects)))
     if seconds:
         slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
         rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one.module)) for one, taken in slowest)
@@ -105,22 +144,21 @@ def _installation(source_path: str) -> str:
     return f"editable from {source_path}" if source_path else "wheel"
 
 
-def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], answer: HealthAnswer | None) -> str:
-    return json_text(
-        {
-            "endpick": __version__,
-            "api": API_MAJOR,
-            "requestPath": request_path(),
-            "llmDRouterAsOf": AS_OF,
-            "python": platform.python_version(),
-            "executable": sys.executable,
-            "distributions": [
-                {"name": copy.name, "version": copy.version, "metadataPath": copy.path, "sourcePath": copy.source_path}
-                for copy in health.copies
-            ],
-            "hookObjects": [{"name": one.type, "distribution": one.distribution, "target": one.target} for one in health.hook_objects],
-            "importSeconds": {f"{one.type} ({one.distribution})": round(taken, 6) for one, taken in seconds.items()},
-            "serving": None if answer is None else {"url": answer.url, "ready": answer.ready, "remarks": list(answer.remarks)},
-            "findings": json.loads(render_json(diagnostics)),
-        }
+def _json(environment: Environment, diagnostics: tuple[Diagnostic, ...], seconds: _Seconds, answer: ServingProcess | None) -> str:
+    shown = DoctorOutput(
+        endpick=__version__,
+        api=API_MAJOR,
+        request_path=request_path(),
+        llm_d_router_as_of=AS_OF,
+        python=platform.python_version(),
+        executable=sys.executable,
+        distributions=[
+            ExaminedDistribution(name=copy.name, version=copy.version, metadata_path=copy.path, source_path=copy.source_path)
+            for copy in environment.copies
+        ],
+        hook_objects=[HookObject(name=hook.type, distribution=hook.distribution, target=hook.target) for hook in environment.hook_objects],
+        import_seconds={f"{plugin.type} ({plugin.distribution})": round(taken, 6) for plugin, taken in seconds.items()},
+        serving=answer,
+        findings=json.loads(render_json(diagnostics)),
     )
+    return json_text(shown)

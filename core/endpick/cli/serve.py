@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
+    from endpick.host.hooks import Hooks
     from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.host.planning.pool import PoolSettings
     from endpick.serve.eds import EdsFile
@@ -93,7 +94,7 @@ class _Source:
             return load_config(text=self.options.config_text, name="--config-text", gates=gates)
         return read(self.options.path, gates)
 
-    def plan(self, loaded: LoadedConfig) -> PlanOutcome:
+    def plan(self, loaded: LoadedConfig, hooks: Hooks | None = None) -> PlanOutcome:
         from endpick.diagnostics import Diagnostic
         from endpick.host.discovery import discover
         from endpick.host.environment import load_lock
@@ -106,6 +107,7 @@ class _Source:
         return make_plan(
             loaded,
             discover(),
+            hooks=hooks,
             lock=lock,
             endpoints_file=self.options.endpoints_file,
             allow_experimental=self.options.allow_experimental_plugins,
@@ -134,7 +136,7 @@ def _run(source: _Source, settings: ServeSettings, role: WorkerRole | None) -> i
         _warn_of_idle_flags(given, plan)
         watchers = () if options.envoy_endpoints is None else (_eds_file(options.envoy_endpoints),)
         own, handover = (settings, None) if role is None else as_worker(settings, role)
-        run(plan, own, Control(lambda: source.plan(source.read()), handover=handover, pool_watchers=watchers))
+        run(plan, own, Control(lambda: source.plan(source.read(), plan.hooks), handover=handover, pool_watchers=watchers))
 
     def start_workers(plan: Plan) -> None:
         from endpick.serve.workers.supervisor import supervise

@@ -51,7 +51,7 @@ class Part(BaseModel):
 
     @property
     def path(self) -> DocumentPath:
-        """Its path in the document; empty if made by hand."""
+        """The path in the document; empty if the part was not read from one."""
         return self._path
 
     @model_validator(mode="before")
@@ -95,7 +95,7 @@ class PluginSpec(Part):
 
     @property
     def instance(self) -> str:
-        """The name for references."""
+        """The name by which references find the instance: `name`, or `type` without one."""
         return self.name or self.type
 
 
@@ -138,7 +138,7 @@ class DataSourceSpec(Part):
 
     @property
     def collector_refs(self) -> tuple[PluginRef, ...]:
-        """From `collectors` or `extractors`."""
+        """References to the collectors, from `collectors` or llm-d's `extractors`."""
         return self.collectors or self.extractors or ()
 
 
@@ -187,7 +187,7 @@ class DataLayer(Part):
 
     @property
     def discovery_ref(self) -> Place | None:
-        """The endpoint discovery: name and path of the reference."""
+        """The reference to the endpoint discovery: its name and path."""
         section = self.discovery
         if section is None:
             return None
@@ -196,13 +196,13 @@ class DataLayer(Part):
 
     @property
     def peers_ref(self) -> Place | None:
-        """The peer discovery."""
+        """The reference to the discovery of other endpoint pickers: its name and path."""
         peers = None if self.discovery is None else self.discovery.peers
         return _place_of(peers or self.peer_discovery)
 
     @property
     def syncer_ref(self) -> Place | None:
-        """The instance that exchanges state."""
+        """The reference to the instance that exchanges state: its name and path."""
         section, former = self.cross_replica, self.cross_replica_syncer_plugin_ref
         if section is not None and section.syncer_plugin_ref:
             return section.syncer_plugin_ref, (*section.path, "syncerPluginRef")
@@ -273,15 +273,8 @@ class PluginPolicy(Part):
     allow_distributions: Several[Name] | None = Field(
         None, description="Distributions that may be loaded; all if omitted. endpick itself is always allowed."
     )
-    deny_types: Several[Name] = Field((), description="Plugin types that may not be used.")
+    deny_types: Several[Name] = Field((), description="Plugin types that may not be used, and hook objects to leave out.")
     on_unused: Literal["Ignore", "Warn"] = Field("Warn", description="What to do about instances that nothing uses.")
-
-
-class HookSpec(Part):
-    """A hook object to load: host extensions are never loaded unless they are named here."""
-
-    name: Name = Field(description="The name of an entry point in the group `endpick.hooks.v1`.")
-    from_: Name | None = Field(None, alias="from", description="The distribution to take it from, where several offer it.")
 
 
 class ObjectiveSpec(Part):
@@ -329,7 +322,6 @@ class EndpointPickerConfig(Part):
         None, description="What decides whether endpoints are saturated. Deprecated: use flowControl.saturationDetector."
     )
     plugin_policy: Annotated[PluginPolicy | None, EndpickOnly()] = Field(None, description="Which plugins may be loaded.")
-    hooks: Annotated[Several[HookSpec], EndpickOnly()] = Field((), description="Host extensions to load.")
     objectives: Annotated[Several[ObjectiveSpec], EndpickOnly()] = Field(
         (), description="Inference objectives and their priorities; a request without one, or with one that is not listed, has priority 0."
     )
@@ -340,25 +332,25 @@ class EndpointPickerConfig(Part):
 
     @property
     def gates(self) -> dict[str, bool]:
-        """Every feature gate."""
+        """The setting of every feature gate by name, with defaults for those not listed."""
         return gates_of(self.feature_gates)
 
     @property
     def parser_refs(self) -> tuple[PluginRef, ...]:
-        """In order, from `requestHandler.parsers`, else from `parser`."""
+        """References to the parsers in order, from `requestHandler.parsers`, else from `parser`."""
         if self.request_handler is not None and self.request_handler.parsers:
             return self.request_handler.parsers
         return () if self.parser is None else (self.parser,)
 
     @property
     def saturation_detector_ref(self) -> PluginRef | None:
-        """From `flowControl`, else from the deprecated field; None for the default."""
+        """The reference to the saturation detector, in its current or deprecated field; None if omitted."""
         current = self.flow_control.saturation_detector if self.flow_control is not None else None
         return current or self.saturation_detector
 
 
 def part_in(annotation: object) -> type[Part] | None:
-    """The model in an annotation, also if optional or repeated."""
+    """Return the model in an annotation, even if optional or repeated; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, tuple):

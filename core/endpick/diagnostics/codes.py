@@ -108,9 +108,8 @@ class Code(Enum):
     E0702 = "a hook implementation cannot be called as it is written"
     E0703 = "a plugin did not start in time"
     E0704 = "a plugin failed while closing"
-    E0705 = "a hook object is not installed, or cannot be loaded"
+    E0705 = "a hook object cannot be loaded, or fails"
     E0706 = "a plugin failed while starting"
-    E0707 = "a reload was refused"
 
     E0801 = "an address is already in use, or may not be used"
     E0802 = "a certificate or key cannot be used"
@@ -120,6 +119,7 @@ class Code(Enum):
     E0808 = "a file to write cannot be opened"
     E0809 = "the gateway's Envoy is missing, or does not start"
     E0810 = "recorded decisions cannot be used"
+    E0811 = "a hook object finds a fault in the environment"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"
@@ -156,6 +156,7 @@ class Code(Enum):
     W0603 = "nothing produces an optional data key"
 
     W0801 = "some recorded decisions are left out"
+    W0802 = "a hook object objects to the environment"
 
     N0501 = "a missing part was filled in"
     N0502 = "a field of llm-d has hardly any effect"
@@ -168,22 +169,22 @@ class Code(Enum):
 
     @property
     def title(self) -> str:
-        """Title in one line."""
+        """The title of the code, in one line without a full stop."""
         return self.value
 
     @property
     def family(self) -> int:
-        """Two digits: 1 for YAML text, 2 for shape."""
+        """The family of the code as a number: 1 for YAML text, 2 for document shape."""
         return int(self.name[1:3])
 
     @property
     def severity(self) -> Severity:
-        """By the first letter."""
+        """The severity of the code, by its first letter."""
         return _SEVERITY_OF_LETTER[self.name[0]]
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit status for this mistake; OK for warnings and notes."""
+        """The exit status for this mistake; OK for warnings and notes."""
         if self.severity is not Severity.ERROR:
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
@@ -208,7 +209,7 @@ class ExitCode(IntEnum):
     """Exit statuses. If several apply, the smallest wins."""
 
     OK = 0
-    """Success, perhaps with warnings."""
+    """The command succeeded, perhaps with warnings."""
 
     INTERNAL_ERROR = 1
 
@@ -217,7 +218,7 @@ class ExitCode(IntEnum):
     CONFIG_INVALID = 3
 
     PLUGIN_UNUSABLE = 4
-    """Missing, broken, incompatible or not as in the lock file."""
+    """A plugin is missing, broken, incompatible or not as in the lock file."""
 
     FAILED = 5
     """The environment refused: port in use, unreadable file other than the configuration, failed start or stop."""
@@ -226,7 +227,7 @@ class ExitCode(IntEnum):
     """Two configurations do different things."""
 
     INTERRUPTED = 130
-    """By Ctrl-C."""
+    """The command was ended by Ctrl-C."""
 
 
 _EXIT_CODE_OF_FAMILY = {
@@ -245,5 +246,5 @@ _BLAMED_ON_PLUGIN = frozenset({Code.E0404, Code.E0405, Code.E0701, Code.E0702, C
 
 
 def explanation(code: Code) -> str:
-    """The Markdown page of a code, as `endpick explain` prints it: meaning, example and repair."""
+    """Return the Markdown page of a code, as `endpick explain` prints it: meaning, example and repair."""
     return files("endpick.diagnostics").joinpath("explain", f"{code.name}.md").read_text(encoding="utf-8")

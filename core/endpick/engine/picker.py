@@ -1,7 +1,6 @@
 """One picker: a plan, its instances, the endpoint table and the data layer, assembled.
 
-`endpick serve` puts ports around it, the simulation virtual time and simulated servers, the kit its factories. None of them assembles a
-picker of its own, so they all decide alike.
+`endpick serve`, the simulation and the conformance kit all use `Picker`, so their decisions are the same.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class PickerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Started instances in plan order, and their pipeline; `fresh` ones were not carried over."""
+    """Started instances in plan order, and their pipeline; `fresh` instances were not carried over."""
 
     plan: Plan
     instances: Mapping[str, Instance]
@@ -80,13 +79,13 @@ class Deployment:
 
 
 def asks_others(instance: Instance) -> bool:
-    """True for discoveries, and for sources that do nothing but fetch data for collectors."""
+    """Return True for discoveries, and for sources that only fetch data for collectors."""
     kinds = set(instance.kinds)
     return EndpointDiscovery in kinds or (DataSource in kinds and kinds <= _DATA_LAYER)
 
 
 def view_of(deployment: Deployment) -> HostView:
-    """The deployment as hook objects see it."""
+    """Return the view of the deployment for hook objects."""
     data = deployment.plan.config.source.data
     assert isinstance(data, Mapping), "only a mapping has a plan"
     return HostView(data, {name: instance.plugin for name, instance in deployment.instances.items()})
@@ -153,28 +152,28 @@ class Picker:
 
     @property
     def deployment(self) -> Deployment:
-        """The current one; requires `start`."""
+        """The current deployment; `start` must have been called."""
         assert self._deployment is not None
         return self._deployment
 
     @property
     def director(self) -> Director:
-        """Decides about requests; requires `start`."""
+        """The director, which decides about requests; `start` must have been called."""
         assert self._director is not None
         return self._director
 
     def instances(self) -> Iterable[Instance]:
-        """The current instances; none before `start`."""
+        """Return the current instances; none before `start`."""
         return () if self._deployment is None else self._deployment.instances.values()
 
     async def metrics_access(self, token: str) -> MetricsAccess:
-        """Asks the discovery. Raises ConnectionError before there is one."""
+        """Ask the discovery about a client of /metrics. Raises ConnectionError before the start of discovery."""
         if self._discovery is None:
             raise ConnectionError("discovery has not started")
         return await self._discovery.plugin.metrics_access(token)
 
     async def start(self) -> None:
-        """Build and start the instances, discover the endpoints, and collect their data. Raises StartRefused; call `stop` then, too."""
+        """Start instances, discovery and collection. Raises StartRefused; `stop` must be called in that case, too."""
         deployment = await self.prepare(self._plan)
         self._deployment = deployment
         self._director = Director(
@@ -199,11 +198,11 @@ class Picker:
             await self.fleet.start(deployment.plan.fleet, deployment.instances)
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Decide about a request; a decision that has to wait is awaitable."""
+        """Decide about a request; the decision is awaitable if the request has to wait."""
         return self.director.decide(incoming)
 
     async def prepare(self, plan: Plan) -> Deployment:
-        """Build and start a plan; reuses unchanged instances of the current one. Raises StartRefused after stopping new instances."""
+        """Build and start a plan, reusing unchanged instances. Raises StartRefused after stopping new ones."""
         old = self._deployment
         carried = {} if old is None else carry_over(old.plan, old.instances, plan)
         is_shared = plan.fleet is not None if self._is_shared is None else self._is_shared
@@ -239,7 +238,7 @@ class Picker:
             self._begin_to_retire(_left_behind(old, new))
 
     async def discard(self, prepared: Deployment) -> None:
-        """Stop the new instances of a deployment that does not replace the current one; logs failures."""
+        """Stop the new instances of a deployment that is not used; logs failures."""
         await stop_quietly(filter(self._runs, prepared.fresh))
 
     async def stop(self) -> None:
@@ -345,7 +344,6 @@ class Picker:
 
 
 def _left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
-    """The instances that `new` does not use."""
     kept = {id(instance.plugin) for instance in new.instances.values()}
     return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
 

@@ -1,4 +1,4 @@
-"""Reloads: replaces a picker's plan if the new one is valid and does something else."""
+"""Reloads: replaces a picker's plan if the new plan is valid and different."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from endpick.diagnostics import Diagnostic
 from endpick.engine.building import carry_over
 from endpick.engine.instances import StartRefused
-from endpick.engine.picker import Deployment, Picker, document_of
+from endpick.engine.picker import Picker
 from endpick.engine.reload_log import ReloadEntry, ReloadLog, ReloadResult, Trigger
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
-from endpick.host.hooks import HookRegistry
 from endpick.host.planning.changes import changes, plan_hash
 from endpick.host.planning.plan import Plan, PlanOutcome
 
@@ -25,17 +23,16 @@ PLANNING_SECONDS = 60.0
 
 
 class Reloader:
-    """Deploys the configuration again if it is valid and does something else; `log` remembers each reload."""
+    """Replaces the plan of a picker on reload; `log` holds the last reloads."""
 
-    def __init__(self, picker: Picker, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> None:
+    def __init__(self, picker: Picker, replan: Callable[[], PlanOutcome]) -> None:
         """`replan` is called in a thread."""
         self.log = ReloadLog()
         self._picker = picker
-        self._hooks = hooks
         self._replan = replan
 
     async def reload(self, trigger: Trigger) -> ReloadEntry:
-        """If the new configuration is refused, the old one keeps serving, and the reason is logged."""
+        """Plan and deploy the configuration. If it is refused, the old plan keeps serving and the reason is logged."""
         attempt = _Attempt(self._picker.deployment.plan)
         before = self._picker.deployment
         try:
@@ -66,38 +63,25 @@ class Reloader:
             raise StartRefused(*outcome.diagnostics)
         attempt.new, attempt.diagnostics = outcome.plan, outcome.diagnostics
         _log_diagnostics(outcome.diagnostics)
-        told = {"trigger": trigger.value, "old_hash": plan_hash(attempt.old), "new_hash": plan_hash(attempt.new)}
-        if told["old_hash"] == told["new_hash"] and self._carries_everything(attempt.new):
-            _log.info("configuration unchanged", extra=told)
+        fields = {"trigger": trigger.value, "old_hash": plan_hash(attempt.old), "new_hash": plan_hash(attempt.new)}
+        if fields["old_hash"] == fields["new_hash"] and self._carries_everything(attempt.new):
+            _log.info("configuration unchanged", extra=fields)
             return ReloadResult.UNCHANGED
-        new = await self._admitted(attempt.new)
-        if new.plan.hooks.names != self._hooks.names:
-            _log.warning("a change of `hooks:` takes effect at the next start only")
+        new = await self._picker.prepare(attempt.new)
         try:
             await self._picker.replace(new)
         except BaseException:
             if self._picker.deployment is not new:
                 await self._picker.discard(new)
             raise
-        told["changes"] = "; ".join(map(str, changes(attempt.old, attempt.new)))
+        fields["changes"] = "; ".join(map(str, changes(attempt.old, attempt.new)))
         built = {"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)}
-        _log.info("configuration replaced", extra={**told, **built})
+        _log.info("configuration replaced", extra={**fields, **built})
         return ReloadResult.APPLIED
 
     def _carries_everything(self, plan: Plan) -> bool:
         serving = self._picker.deployment
         return len(carry_over(serving.plan, serving.instances, plan)) == len(plan.instances)
-
-    async def _admitted(self, plan: Plan) -> Deployment:
-        """Raises StartRefused, also for a veto of a hook object, after stopping new instances."""
-        new = await self._picker.prepare(plan)
-        async with AsyncExitStack() as unless_admitted:
-            unless_admitted.push_async_callback(self._picker.discard, new)
-            vetoes = await self._hooks.reload(document_of(self._picker.deployment.plan), document_of(plan))
-            if vetoes:
-                raise StartRefused(*vetoes)
-            unless_admitted.pop_all()
-        return new
 
 
 @dataclass(slots=True)

@@ -1,372 +1,350 @@
-"""Loads and calls hook objects; the failure of one does not affect the others."""
+"""Loads hook objects and calls them through pluggy; the failure of one does not affect the others."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import ModuleType
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import CodeType, GeneratorType
 from typing import cast
 
 import pluggy
 
-from endpick.api.errors import ConfigurationError, ReloadRejected
-from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, HostView, PluginRecord
-from endpick.api.plugin import Plugin
-from endpick.api.request import shown
+from endpick import __version__
+from endpick.api.errors import ConfigurationError
+from endpick.api.hooks import PROJECT_NAME, HookSpecs
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean
-from endpick.host.discovery import API_MAJOR, Candidate
+from endpick.host.discovery import API_MAJOR, HOST_DISTRIBUTION, Candidate, discover_hook_objects
 from endpick.host.environment import LockCheck
 from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed, import_target
-from endpick.host.loader import LoadedPlugin
-from endpick.host.resolution import Policy, Reference, check_distribution, from_distribution
+from endpick.host.resolution import Policy, Reference, check_distribution
 
 DEADLINE_SECONDS = 10.0  # for one asynchronous hook implementation
-
-_log = logging.getLogger(__name__)
+HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
+_REVERSED = "endpick_stopping"
+_AWAITED = ("endpick_started", "endpick_reloaded", _REVERSED)
 
 
 @dataclass(frozen=True, slots=True)
-class HookCall:
-    """One hook object's implementation of a hook."""
+class Failure:
+    """A hook implementation raised, or did not finish within `late_seconds`."""
 
     hook: str
-    reference: Reference
     candidate: Candidate
-    implementation: pluggy.HookImpl
+    error: BaseException
+    late_seconds: float | None = None
 
-    def __call__(self, **offered: object) -> object:
-        """Call it with the arguments it asks for."""
-        with attributed(f"{self.reference.type} ({self.candidate.origin})"):
-            return self.implementation.function(*(offered[name] for name in self.implementation.argnames))
+    @property
+    def message(self) -> str:
+        """A sentence; without the class of an exception that is meant for the operator."""
+        if self.late_seconds is not None:
+            predicate = f"did not finish {self.hook} within {self.late_seconds:g} s"
+        else:
+            reason = self.error if isinstance(self.error, ConfigurationError) else describe_error(self.error)
+            predicate = f"failed in {self.hook}: {reason}"
+        return f"{title(self.candidate)} {predicate}"
 
-    def failure(self, code: Code, error: BaseException) -> Diagnostic:
-        """An exception as a diagnostic; without its class if it is meant for the operator."""
-        on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
-        return self.fault(code, f"failed in {self.hook}: {error if on_purpose else describe_error(error)}", error)
-
-    def failure_message(self, error: BaseException) -> str:
-        """The message of `failure`."""
-        return self.failure(Code.E0705, error).message
-
-    def fault(self, code: Code, predicate: str, error: BaseException | None = None) -> Diagnostic:
-        """A diagnostic about the hook object."""
-        name = self.reference.type
-        return self.reference.diagnostic(
-            code,
-            f"the hook object '{name}' from {self.candidate.origin} {predicate}",
-            self.candidate,
-            help=f"report it to the author of {self.candidate.distribution}, or remove '{name}' from `hooks:`",
-            notes=() if error is None else trace_notes(error),
-        )
+    def diagnostic(self, code: Code) -> Diagnostic:
+        """With the frames of the hook object."""
+        return _diagnostic(code, self.message, self.candidate, help=_way_out(self.candidate), notes=trace_notes(self.error))
 
 
-class HookConfigReport:
-    """The `ConfigReport` for one hook object."""
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    hook: str
+    candidate: Candidate
+    result: Awaitable[object]
 
-    def __init__(self, call: HookCall, source: SourceMap) -> None:
-        self.diagnostics: list[Diagnostic] = []
-        self._call = call
-        self._source = source
+    async def failure(self, deadline_seconds: float) -> Failure | None:
+        deadline = asyncio.timeout(deadline_seconds)
+        try:
+            with attributed(_label(self.candidate)):
+                async with deadline:
+                    await self.result
+        except PLUGIN_ERRORS as error:
+            return Failure(self.hook, self.candidate, error, deadline_seconds if deadline.expired() else None)
+        return None
 
-    def error(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `ConfigReport`."""
-        self._add(Code.E0511, path, message, help)
-
-    def warn(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
-        """See `ConfigReport`."""
-        self._add(Code.W0503, path, message, help)
-
-    def position(self, path: DocumentPath) -> tuple[int, int]:
-        """See `ConfigReport`."""
-        span = self._source.value_span(tuple(path))
-        return span.line, span.column
-
-    def _add(self, code: Code, path: DocumentPath, message: str, help_line: str | None) -> None:
-        path = tuple(path)
-        self.diagnostics.append(
-            Diagnostic(
-                code,
-                message,
-                span=self._source.value_span(path),
-                labels=self._source.labels_for(path),
-                help=help_line,
-                notes=(f"said by the hook object '{self._call.reference.type}' from {self._call.candidate.origin}",),
-                plugin=self._call.reference.plugin(self._call.candidate),
-                path=path,
-            )
-        )
+    def close(self) -> None:
+        if inspect.iscoroutine(self.result):
+            self.result.close()
 
 
-class HookRegistry:
-    """The hook objects of a configuration; see `load_hooks`."""
+@dataclass(slots=True)
+class _Call:
+    outcomes: list[Failure | _Awaited] = field(default_factory=list)
+    speaker: Candidate | None = None  # whose implementation runs
+
+
+_call: ContextVar[_Call] = ContextVar("endpick_hook_call")
+
+
+def speaker() -> Candidate | None:
+    """The hook object whose implementation runs; None outside of hooks."""
+    call = _call.get(None)
+    return None if call is None else call.speaker
+
+
+def title(candidate: Candidate | None) -> str:
+    """A hook object in messages."""
+    return "a hook object" if candidate is None else f"the hook object '{candidate.type}' from {candidate.origin}"
+
+
+class _Manager(pluggy.PluginManager):
+    """Calls `endpick_stopping` in reverse order: there, whatever is registered later comes later."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is None or (options["specname"] or name) != _REVERSED or options["tryfirst"]:
+            return options
+        return {**options, "trylast": True}
+
+
+class Hooks:
+    """The hook objects of a process; see `load_hooks`."""
 
     def __init__(self) -> None:
-        self._pluggy = pluggy.PluginManager(PROJECT_NAME)
-        self._pluggy.add_hookspecs(HookSpecs)
-        self._known: dict[str, tuple[Reference, Candidate]] = {}
-        self._announced: set[type[object]] = set()
-        self._logged: set[str] = set()
-
-    def add_first(self, reference: Reference, candidate: Candidate, hook_object: object) -> Diagnostic | None:
-        """Put a hook object first; a diagnostic if it is there already."""
-        name = f"{reference.type} ({candidate.origin})"
-        self._known[name] = (reference, candidate)
-        try:
-            self._pluggy.register(hook_object, name)  # pluggy calls the last registered first
-        except ValueError:
-            return reference.diagnostic(Code.E0705, f"the hook object {name} is named twice", candidate, help="remove one of the entries")
-        self._pluggy.check_pending()
-        return None
+        self._manager = _Manager(PROJECT_NAME)
+        self._manager.add_hookspecs(HookSpecs)
+        self._known: dict[str, Candidate] = {}
+        self._running: dict[str, tuple[Candidate, float]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In document order: `audit (acme-audit 1.0)`."""
-        return tuple(reversed(self._known))
+        """The loaded objects in call order, without the host's own: `audit (acme-audit 1.0)`."""
+        return tuple(name for name, candidate in reversed(self._known.items()) if candidate.target)
 
-    @property
-    def files(self) -> dict[str, str]:
-        """Hook objects by source file; the distribution if they share it."""
-        found: dict[str, str] = {}
-        for name, hook_object in self._pluggy.list_name_plugin():
-            module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str):
-                found[file] = self._known[name][1].origin if file in found else name
-        return found
+    def register(self, hook_object: object, name: str) -> None:
+        """Add an object of the host, to be called before those added so far."""
+        self._add(Candidate(name, API_MAJOR, HOST_DISTRIBUTION, __version__, "", "", is_builtin=True), hook_object)
 
-    def calls(self, hook: str) -> Iterator[HookCall]:
-        """Implementations in call order."""
-        for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
-            reference, candidate = self._known[implementation.plugin_name]
-            yield HookCall(hook, reference, candidate, implementation)
-
-    def offered(self) -> tuple[tuple[Candidate, ...], tuple[Diagnostic, ...]]:
-        """Plugin types of `endpick_register`, and the failures."""
-        candidates: list[Candidate] = []
-        faults: list[Diagnostic] = []
-        for call in self.calls("endpick_register"):
+    def load(self, candidate: Candidate) -> tuple[Diagnostic, ...]:
+        """Import an installed object, and add it to be called before those added so far; returns why it is left out."""
+        imported = import_target(Reference(candidate.type), candidate)
+        if isinstance(imported, Diagnostic):
+            return (_unloadable(candidate, imported.message, imported.notes),)
+        try:
+            hook_object = imported.value() if inspect.isclass(imported.value) else imported.value
+        except PLUGIN_ERRORS as error:
+            return (_unloadable(candidate, f"its constructor raised {describe_error(error)}", trace_notes(error)),)
+        faults = hook_faults(candidate, hook_object)
+        if not faults:
             try:
-                plugins = dict(cast("Mapping[object, object]", call() or {}))
-            except PLUGIN_ERRORS as error:
-                faults.append(call.failure(Code.E0705, error))
-                continue
-            for plugin_type, plugin in plugins.items():
-                result = _registered(call, plugin_type, plugin)
-                (candidates if isinstance(result, Candidate) else faults).append(result)  # type: ignore[arg-type]
-        return tuple(candidates), tuple(faults)
+                self._add(candidate, hook_object)
+            except ValueError:
+                return (_unloadable(candidate, "another entry point leads to the same object"),)
+        return faults
 
-    def plugin_loaded(self, loaded: LoadedPlugin) -> None:
-        """Announce a plugin type, once per class; failures are logged."""
-        if loaded.plugin in self._announced:
-            return
-        self._announced.add(loaded.plugin)
-        origin = loaded.candidate
-        kinds = tuple(kind.kind for kind in loaded.kinds)
-        record = PluginRecord(loaded.type, kinds, origin.distribution, origin.version, loaded.load_seconds)
-        for call in self.calls("endpick_plugin_loaded"):
-            try:
-                call(record=record)
-            except PLUGIN_ERRORS as error:
-                message = call.failure_message(error)
-                if message not in self._logged:
-                    self._logged.add(message)
-                    _log.warning(message, exc_info=error)
+    def implements(self, hook: str) -> bool:
+        """True if any object implements the hook."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
+    def running(self, hook: str) -> tuple[str, float] | None:
+        """The object whose implementation of a hook runs, and for how many seconds."""
+        running = self._running.get(hook)
+        return None if running is None else (title(running[0]), time.monotonic() - running[1])
+
+    def call(self, hook: str, **offered: object) -> tuple[Failure, ...]:
+        """Call all implementations of a hook."""
+        return tuple(outcome for outcome in self._outcomes(hook, offered) if isinstance(outcome, Failure))
+
+    async def call_awaited(self, hook: str, deadline_seconds: float = DEADLINE_SECONDS, **offered: object) -> tuple[Failure, ...]:
+        """Call all implementations of a hook, then await their results one after another."""
+        outcomes = self._outcomes(hook, offered)
+        try:
+            settled = [item if isinstance(item, Failure) else await item.failure(deadline_seconds) for item in outcomes]
+        finally:
+            for outcome in outcomes:
+                if isinstance(outcome, _Awaited):
+                    outcome.close()
+        return tuple(failure for failure in settled if failure is not None)
 
     def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
         """Findings about a document without errors."""
-        found: list[Diagnostic] = []
-        for call in self.calls("endpick_validate"):
-            report = HookConfigReport(call, source)
-            try:
-                call(config=source.data, report=report)
-            except PLUGIN_ERRORS as error:
-                found.append(call.failure(Code.E0705, error))
-            found.extend(report.diagnostics)
-        return tuple(found)
+        report = _ConfigFindings(source)
+        failures = self.call("endpick_validate", config=source.data, report=report)
+        return (*report.diagnostics, *(failure.diagnostic(Code.E0705) for failure in failures))
 
-    def configure(self, services: HostServices) -> tuple[Diagnostic, ...]:
-        """Let hook objects replace services in place."""
-        return self._call_each("endpick_configure", Code.E0706, services=services)
+    def _add(self, candidate: Candidate, hook_object: object) -> None:
+        name = f"{candidate.type} ({candidate.origin})"
+        self._manager.register(hook_object, name)  # pluggy calls the last registered first
+        self._known[name] = candidate
+        for caller in self._manager.get_hookcallers(hook_object) or ():
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is hook_object:
+                    self._contain(caller.name, candidate, implementation)
 
-    async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce that serving begins; a failure should end the start."""
-        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, host=host)
+    def _contain(self, hook: str, candidate: Candidate, implementation: pluggy.HookImpl) -> None:
+        """Exchange the function for one that raises no errors of plugins."""
+        function = implementation.function
 
-    async def shutdown(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Announce, in reverse order, that serving has ended."""
-        calls = reversed(list(self.calls("endpick_shutdown")))
-        return await self._await_each(calls, Code.E0704, deadline_seconds, host=host)
+        def contained(*arguments: object, **named: object) -> None:
+            self._run(hook, candidate, partial(function, *arguments, **named))
 
-    async def reload(self, old: Document, new: Document, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
-        """Ask whether a configuration may replace another; any diagnostic refuses it."""
-        return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
+        def wrapper(*arguments: object, **named: object) -> Generator[None, object, None]:
+            wrapped = cast("GeneratorType[None, object, object]", function(*arguments, **named))
+            has_begun = self._run(hook, candidate, partial(_begin, wrapped))
+            result = yield
+            if has_begun:
+                self._run(hook, candidate, partial(_end, wrapped, result))
 
-    def _call_each(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
-        faults: list[Diagnostic] = []
-        for call in self.calls(hook):
-            try:
-                call(**offered)
-            except PLUGIN_ERRORS as error:
-                faults.append(call.failure(code, error))
-        return tuple(faults)
+        implementation.function = wrapper if _wraps(implementation) else contained  # type: ignore[misc] # there is no other place for it
 
-    @staticmethod
-    async def _await_each(calls: Iterable[HookCall], code: Code, deadline_seconds: float, **offered: object) -> tuple[Diagnostic, ...]:
-        faults: list[Diagnostic] = []
-        for call in calls:
-            deadline = asyncio.timeout(deadline_seconds)
-            try:
-                async with deadline:
-                    result = call(**offered)
-                    if inspect.isawaitable(result):
-                        await cast("Awaitable[object]", result)
-            except PLUGIN_ERRORS as error:
-                if deadline.expired():
-                    late = Code.E0703 if code is Code.E0706 else code
-                    faults.append(call.fault(late, f"did not finish {call.hook} within {deadline_seconds:g} s", error))
-                else:
-                    faults.append(call.failure(code, error))
-        return tuple(faults)
+    def _run(self, hook: str, candidate: Candidate, part: Callable[[], object]) -> bool:
+        """Run an implementation, or a part of a wrapper. Keeps its outcome aside, because wrappers may lose results; False if it failed."""
+        call = _call.get()
+        call.speaker, self._running[hook] = candidate, (candidate, time.monotonic())
+        try:
+            with attributed(_label(candidate)):
+                result = part()
+            if hook in _AWAITED and inspect.isawaitable(result):
+                call.outcomes.append(_Awaited(hook, candidate, result))
+        except PLUGIN_ERRORS as error:
+            call.outcomes.append(Failure(hook, candidate, error))
+            return False
+        finally:
+            call.speaker = None
+            self._running.pop(hook, None)
+        return True
+
+    def _outcomes(self, hook: str, offered: dict[str, object]) -> list[Failure | _Awaited]:
+        call = _Call()
+        token = _call.set(call)
+        try:
+            getattr(self._manager.hook, hook)(**offered)
+        finally:
+            _call.reset(token)
+        return call.outcomes
+
+
+def _begin(wrapped: GeneratorType[None, object, object]) -> None:
+    try:
+        next(wrapped)
+    except StopIteration:
+        raise RuntimeError(f"the wrapper {_defined_at(wrapped.gi_code)} does not yield") from None
+
+
+def _end(wrapped: GeneratorType[None, object, object], result: object) -> None:
+    with suppress(StopIteration):
+        wrapped.send(result)
+        raise RuntimeError(f"the wrapper {_defined_at(wrapped.gi_code)} yields twice")
+
+
+class HookFindings:
+    """Diagnostics that hook objects report."""
+
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+
+    def add(self, code: Code, message: str, help_line: str | None, source: SourceMap | None = None, path: DocumentPath = ()) -> None:
+        """Add a diagnostic of the hook object whose implementation runs, about a value of a document or about none."""
+        candidate = speaker()
+        found = Diagnostic(code, message, help=help_line, notes=(f"said by {title(candidate)}",), path=path)
+        if source is not None:
+            found = replace(found, span=source.value_span(path), labels=source.labels_for(path))
+        self.diagnostics.append(found if candidate is None else replace(found, plugin=Reference(candidate.type).plugin(candidate)))
+
+
+class _ConfigFindings(HookFindings):
+    """The `ConfigReport` of a document."""
+
+    def __init__(self, source: SourceMap) -> None:
+        super().__init__()
+        self._source = source
+
+    def error(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
+        self.add(Code.E0511, message, help, self._source, tuple(path))
+
+    def warn(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
+        self.add(Code.W0503, message, help, self._source, tuple(path))
+
+    def position(self, path: DocumentPath) -> tuple[int, int]:
+        span = self._source.value_span(tuple(path))
+        return span.line, span.column
 
 
 def load_hooks(
-    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
-) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """Load the objects of `hooks:`; faulty ones are reported and left out."""
-    registry = HookRegistry()
+    candidates: Sequence[Candidate] | None = None, policy: Policy | None = None, lock: LockCheck | None = None
+) -> tuple[Hooks, tuple[Diagnostic, ...]]:
+    """Load hook objects, by default the installed ones; reports faulty and forbidden ones, and leaves them out.
+
+    Those that `pluginPolicy.denyTypes` names are left out without a report.
+    """
+    policy, lock, hooks = policy or Policy(), lock or LockCheck(), Hooks()
     faults: list[Diagnostic] = []
-    for reference in reversed(references):
-        loaded = load_hook_object(reference, candidates, policy or Policy(), lock or LockCheck())
-        if isinstance(loaded, Diagnostic):
-            faults.append(loaded)
-            continue
-        wrong = hook_faults(reference, *loaded)
-        twice = None if wrong else registry.add_first(reference, *loaded)
-        faults.extend(wrong if twice is None else (twice,))
-    return registry, tuple(reversed(faults))
+    for candidate in sorted(discover_hook_objects() if candidates is None else candidates, reverse=True):
+        if policy.denied_by(candidate.type) is None:
+            reference = Reference(candidate.type)
+            forbidden = check_distribution(reference, candidate, policy) or lock.fault(reference, candidate)
+            faults += hooks.load(candidate) if forbidden is None else (forbidden,)
+    return hooks, tuple(reversed(faults))
 
 
-def _registered(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
-    if not isinstance(plugin_type, str) or not isinstance(plugin, type) or not issubclass(plugin, Plugin):
-        return call.fault(
-            Code.E0705, f"registers {shown(plugin)} as {shown(plugin_type)}; it needs a plugin class under the name of its type"
-        )
-    if "<locals>" in plugin.__qualname__:
-        return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
-    return replace(call.candidate, type=plugin_type, api_major=API_MAJOR, target=f"{plugin.__module__}:{plugin.__qualname__}")
-
-
-HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
-_AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
-
-
-def load_hook_object(
-    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck
-) -> tuple[Candidate, object] | Diagnostic:
-    """The object of a `hooks:` entry, with its entry point."""
-    candidate = _resolve(reference, candidates)
-    if isinstance(candidate, Diagnostic):
-        return candidate
-    forbidden = check_distribution(reference, candidate, policy) or lock.fault(reference, candidate)
-    if forbidden is not None:
-        return forbidden
-    imported = import_target(reference, candidate)
-    if isinstance(imported, Diagnostic):
-        return _unloadable(reference, candidate, imported.message, imported.notes)
-    try:
-        return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
-    except PLUGIN_ERRORS as error:
-        return _unloadable(reference, candidate, f"its constructor raised {describe_error(error)}", trace_notes(error))
-
-
-def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
+def hook_faults(candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
     """A diagnostic per implementation that endpick cannot call, or for an object without any."""
-    manager = pluggy.PluginManager(PROJECT_NAME)
-    faults: list[Diagnostic] = []
-    implemented = False
-    for name in dir(hook_object):
-        options = manager.parse_hookimpl_opts(hook_object, name)
-        if options is not None:
-            implemented = True
-            hook = options.get("specname") or name
-            is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
-            faults.extend(_implementation_faults(reference, candidate, hook, getattr(hook_object, name), is_wrapper=is_wrapper))
-    if not implemented:
-        message = "it implements no hook; its methods need the mark `@hookimpl` from endpick.api"
-        return (_unloadable(reference, candidate, message),)
-    return tuple(faults)
+    manager = _Manager(PROJECT_NAME)
+    found = {name: options for name in dir(hook_object) if (options := manager.parse_hookimpl_opts(hook_object, name)) is not None}
+    if not found:
+        return (_unloadable(candidate, "it implements no hook; its methods need the mark `@hookimpl` from endpick.api"),)
+    faults = (_implementation_fault(candidate, name, options, getattr(hook_object, name)) for name, options in found.items())
+    return tuple(fault for fault in faults if fault is not None)
 
 
-def _implementation_faults(
-    reference: Reference, candidate: Candidate, hook: str, function: object, *, is_wrapper: bool
-) -> Iterable[Diagnostic]:
-    assert callable(function)
+def _implementation_fault(
+    candidate: Candidate, name: str, options: pluggy.HookimplOpts, function: Callable[..., object]
+) -> Diagnostic | None:
+    hook = options["specname"] or name
     if hook not in HOOKS:
-        yield reference.diagnostic(
-            Code.E0701,
-            f"the hook object '{reference.type}' from {candidate.origin} implements `{hook}`, which is no hook",
-            candidate,
-            help=did_you_mean(hook, HOOKS) or f"the hooks are {', '.join(HOOKS)}",
-            notes=(_defined_at(function),),
-        )
-        return
-    problem = _signature_problem(hook, function, is_wrapper=is_wrapper)
-    if problem is not None:
-        wrong, repair = problem
-        yield reference.diagnostic(
-            Code.E0702,
-            f"`{hook}` of the hook object '{reference.type}' from {candidate.origin} {wrong}",
-            candidate,
-            help=repair,
-            notes=(_defined_at(function),),
-        )
+        code, message = Code.E0701, f"{title(candidate)} implements `{hook}`, which is no hook"
+        repair = did_you_mean(hook, HOOKS) or f"the hooks are {', '.join(HOOKS)}"
+    elif problem := _signature_problem(hook, function, wraps=options["wrapper"] or options["hookwrapper"]):
+        code, message, repair = Code.E0702, f"`{hook}` of {title(candidate)} {problem[0]}", problem[1]
+    else:
+        return None
+    return _diagnostic(code, message, candidate, help=repair, notes=(_defined_at(inspect.unwrap(function).__code__),))
 
 
-def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper: bool) -> tuple[str, str] | None:
+def _signature_problem(hook: str, function: Callable[..., object], *, wraps: bool) -> tuple[str, str] | None:
     accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
-    unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
-    possible = f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments"
+    asked = inspect.signature(function).parameters.values()
+    unknown = [f"`{argument.name}`" for argument in asked if argument.name not in accepted and argument.default is argument.empty]
     if unknown:
-        return f"asks for {', '.join(f'`{name}`' for name in unknown)}", possible
-    if is_wrapper:
-        return "is a wrapper, which endpick does not call", possible
+        return f"asks for {', '.join(unknown)}", f"it may take {', '.join(f'`{name}`' for name in accepted)}"
+    if wraps and not inspect.isgeneratorfunction(function):
+        return "is a wrapper without `yield`", "write it as a generator that yields once"
     if inspect.iscoroutinefunction(function) and hook not in _AWAITED:
         return "is `async def`, but endpick does not await it", f"write it as a plain `def`; awaited are {', '.join(_AWAITED)}"
     return None
 
 
-def _defined_at(function: object) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return "defined outside Python code" if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+def _wraps(implementation: pluggy.HookImpl) -> bool:
+    return implementation.wrapper or implementation.hookwrapper
 
 
-def _resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
-    offers = from_distribution(reference, [candidate for candidate in candidates if candidate.type == reference.type])
-    if len(offers) == 1:
-        return offers[0]
-    if offers:
-        choice = " or ".join(f"`from: {offer.distribution}`" for offer in offers)
-        return reference.diagnostic(
-            Code.E0705, f"several distributions offer the hook object '{reference.type}'", help=f"say which one you want with {choice}"
-        )
-    return reference.diagnostic(
-        Code.E0705,
-        f"no installed distribution offers the hook object '{reference.type}'",
-        help=did_you_mean(reference.type, (candidate.type for candidate in candidates)) or "`endpick doctor` lists those installed",
-    )
+def _label(candidate: Candidate) -> str:
+    """For log records; empty for the host's own."""
+    return f"{candidate.type} ({candidate.origin})" if candidate.target else ""
 
 
-def _unloadable(reference: Reference, candidate: Candidate, reason: str, notes: tuple[str, ...] = ()) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0705,
-        f"the hook object '{reference.type}' from {candidate.origin} cannot be loaded: {reason}",
-        candidate,
-        help=f"this is a fault of {candidate.distribution}; report it to its author, or remove the entry from `hooks:`",
-        notes=notes,
-    )
+def _defined_at(code: CodeType) -> str:
+    return f"defined at {code.co_filename}:{code.co_firstlineno}"
+
+
+def _diagnostic(code: Code, message: str, candidate: Candidate, *, help: str, notes: tuple[str, ...] = ()) -> Diagnostic:  # noqa: A002
+    return Reference(candidate.type).diagnostic(code, message, candidate, help=help, notes=notes)
+
+
+def _way_out(candidate: Candidate) -> str:
+    name, distribution = candidate.type, candidate.distribution
+    return f"report it to the author of {distribution}, and uninstall {distribution} or add '{name}' to pluginPolicy.denyTypes"
+
+
+def _unloadable(candidate: Candidate, reason: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+    return _diagnostic(Code.E0705, f"{title(candidate)} cannot be loaded: {reason}", candidate, help=_way_out(candidate), notes=notes)

@@ -13,7 +13,7 @@ from endpick.host.discovery import API_MAJOR, SEPARATE_PLUGINS, Candidate, find,
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A `plugins:` or `hooks:` entry, or a plugin that the host adds."""
+    """A `plugins:` entry, a plugin that the host adds, or a hook object."""
 
     type: str
     instance: str | None = None
@@ -187,10 +187,14 @@ class Policy:
     allow_distributions: tuple[str, ...] | None = None  # None allows all; endpick is always allowed
     deny_types: tuple[str, ...] = ()  # or patterns: `acme.*`
 
+    def denied_by(self, name: str) -> str | None:
+        """The pattern that denies a plugin type or hook object, or None."""
+        return next((pattern for pattern in self.deny_types if fnmatchcase(name, pattern)), None)
+
 
 def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
     """Why the policy forbids a plugin type, or None."""
-    pattern = next((pattern for pattern in policy.deny_types if fnmatchcase(candidate.type, pattern)), None)
+    pattern = policy.denied_by(candidate.type)
     if pattern is not None:
         return reference.diagnostic(
             Code.E0307,

@@ -8,7 +8,7 @@ import ipaddress
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -25,16 +25,14 @@ from endpick.api.endpoint import Generation
 from endpick.api.plugin import Plugin
 from endpick.api.request import JSONValue
 from endpick.engine.picker import Picker
-from endpick.engine.reload_log import ReloadEntry
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.changes import masked, parameters_of, plan_hash
 from endpick.host.planning.document import document_of as plan_document
 from endpick.host.planning.plan import Plan
-from endpick.requests.record import Why, document_of, is_missing, to_json, to_time
+from endpick.requests.record import Why, document_of, is_missing, to_json
 from endpick.serve.decisions import DecisionRecords
 from endpick.serve.drift import Drift
-from endpick.serve.logs import recent_lines
 from endpick.serve.metrics import EndpickMetrics
 
 DEFAULT_LIMIT: Final = 50
@@ -56,19 +54,24 @@ class Route:
     query: Mapping[str, str] = field(default_factory=dict)
 
 
+class PageFailedError(Exception):
+    """A page of a hook object cannot be shown."""
+
+
 class AdminAPI:
     """The routes beside `/metrics`. Answers loopback clients, and others that have the token."""
 
-    def __init__(self, sources: Sources, token_file: Path | None = None) -> None:
-        """Raises OSError if the token cannot be read."""
+    def __init__(self, sources: Sources, pages: Sequence[Route] = (), token_file: Path | None = None) -> None:
+        """`pages` are those of hook objects. Raises OSError if the token cannot be read."""
         self._sources = sources
+        self.routes: Sequence[Route] = (*ROUTES, *pages)
         self._token = None if token_file is None else token_file.read_text().strip()
         self._turn = asyncio.Semaphore(1)  # one answer at a time is built beside the requests
         self._plan_answer: tuple[Plan, orjson.Fragment] | None = None  # the answer for the plan that serves
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
-        for route in ROUTES:
+        for route in self.routes:
             application.router.add_get(route.path, partial(self._answer, route))
 
     async def _answer(self, route: Route, request: web.Request) -> web.Response:
@@ -81,6 +84,8 @@ class AdminAPI:
             return _refusal(HTTPStatus.NOT_FOUND, str(problem.args[0]))
         except ValueError as problem:
             return _refusal(HTTPStatus.BAD_REQUEST, str(problem))
+        except PageFailedError as problem:
+            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
         return web.Response(body=body, content_type="application/json")
 
     def _config(self, _request: web.Request) -> Answer:
@@ -162,10 +167,6 @@ class AdminAPI:
             "breakerReason": breaker.reason,
         }
 
-    def _reloads(self, _request: web.Request) -> Answer:
-        reloads = tuple(self._sources.reloads())
-        return lambda: {"reloads": [_reload(entry) for entry in reversed(reloads)]}
-
     def _state(self, _request: web.Request) -> Answer:
         """On the loop: plugins know of no thread."""
         plugins: dict[str, JSONValue] = {}
@@ -188,7 +189,6 @@ class Sources:
     records: DecisionRecords
     metrics: EndpickMetrics
     generation: Callable[[], Generation]
-    reloads: Callable[[], Iterable[ReloadEntry]]
     drift: Callable[[], Drift]
 
 
@@ -202,19 +202,6 @@ def _in_pieces(documents: Iterable[object]) -> list[orjson.Fragment]:
             time.sleep(_PAUSE_SECONDS)
             began = time.perf_counter()
     return pieces
-
-
-def _reload(entry: ReloadEntry) -> JSONValue:
-    return {
-        "time": to_time(entry.time),
-        "trigger": entry.trigger.value,
-        "oldHash": entry.old_hash,
-        "newHash": entry.new_hash,
-        "result": entry.result.value,
-        "changes": [{"text": str(change), "routes": change.routes} for change in entry.changes],
-        "diagnostics": [{"code": str(each.code), "message": each.message, "place": str(each.span or "")} for each in entry.diagnostics],
-        "problem": entry.problem,
-    }
 
 
 def admits(request: web.Request, token: str | None) -> bool:
@@ -235,10 +222,6 @@ def is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
-def _log_lines() -> JSONValue:
-    return {"lines": [orjson.loads(line) for line in recent_lines()]}
-
-
 def _built(answer: Answer) -> bytes:
     return orjson.dumps(answer(), option=orjson.OPT_INDENT_2)
 
@@ -253,11 +236,11 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _description() -> JSONValue:
+def _description(routes: Iterable[Route]) -> JSONValue:
     return {
         "openapi": "3.1.0",
         "info": {"title": "endpick admin API", "version": __version__},
-        "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
+        "paths": {route.path: {"get": _operation(route)} for route in routes},
     }
 
 
@@ -337,8 +320,6 @@ ROUTES: Final = (
     Route("/decisions", "The latest recorded decisions, newest first.", AdminAPI._decisions, _DECISIONS_QUERY),
     Route("/decisions/{id}", "The latest recorded decision about the request with this `x-request-id`.", AdminAPI._decision),
     Route("/plugins", "Each instance: versions loaded and installed, calls, faults, time and circuit breaker.", AdminAPI._plugins),
-    Route("/reloads", "The latest reloads: when, why, hashes, changes and result.", AdminAPI._reloads),
-    Route("/log", "The latest log lines, oldest first.", lambda _api, _request: _log_lines),
     Route("/debug/plugins/state", "What plugins have learnt, in llm-d's format.", AdminAPI._state),
-    Route("/openapi.json", "This description.", lambda _api, _request: _description),
+    Route("/openapi.json", "This description.", lambda api, _request: partial(_description, api.routes)),
 )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
+from endpick.api import hookimpl
 from endpick.config import LoadedConfig
 from endpick.config.load import load_bytes
 from endpick.engine.picker import Picker
+from endpick.host import discovery
 from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.serve")
@@ -23,7 +25,7 @@ SETTLE_SECONDS = 5.0  # a reload or an installation may be under way
 def installed_version(distribution: str) -> str:
     """The version in package metadata; empty if it is not installed."""
     try:
-        return metadata.version(distribution) or ""
+        return discovery.installed_version(distribution) or ""
     except Exception:  # while an installer replaces it, its folder may be empty
         return ""
 
@@ -54,7 +56,7 @@ class Drift:
 
 
 class DriftWatch:
-    """Compares every 30 seconds, and when asked; logs each new difference once."""
+    """Compares from the start on every 30 seconds, and after each reload; logs each new difference once."""
 
     def __init__(self, picker: Picker, config_file: Path | None, metrics: EndpickMetrics) -> None:
         self.drift = Drift()
@@ -62,15 +64,30 @@ class DriftWatch:
         self._config_file = config_file
         self._metrics = metrics
         self._checking = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Check until cancelled."""
+    @hookimpl
+    async def endpick_started(self) -> None:
+        """Compare, and begin to watch."""
+        await self.check()
+        self._watching = asyncio.create_task(self._watch())
+
+    @hookimpl
+    async def endpick_stopping(self) -> None:
+        """End the watch."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             if (await self._compared()).remarks() != self.drift.remarks():
                 await asyncio.sleep(SETTLE_SECONDS)
             await self.check()
 
+    @hookimpl(specname="endpick_reloaded")
     async def check(self) -> None:
         """Compare now."""
         async with self._checking:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from endpick.api import hookimpl
+from endpick.api.hooks import HostServices
 from endpick.serve.metrics import PREFIX
 
 
@@ -105,6 +107,12 @@ OLD_NAMES = (
     OldName(_SCHEDULER + "datalayer_extract_errors_total", "datalayer_extract_errors_total", _same("source_type", "extractor_type")),
 )
 _BY_FAMILY = {PREFIX + name.new.removesuffix("_total"): name for name in OLD_NAMES}
+
+
+@hookimpl
+def endpick_configure(services: HostServices) -> None:
+    """Repeat the page of `/metrics` under the old names."""
+    services.metrics_filters.append(LegacyNames)
 
 
 class LegacyNames(Collector):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from endpick.api.hooks import HostServices, HostView
+from endpick.api.hooks import HostServices
 from endpick.data.collection import CollectionSettings
 from endpick.diagnostics import Code, Diagnostic
 from endpick.engine.instances import StartRefused
-from endpick.engine.picker import Picker, PickerSettings, document_of
+from endpick.engine.picker import Picker, PickerSettings, view_of
 from endpick.engine.reload_log import ReloadEntry, ReloadResult, Trigger
 from endpick.engine.reloads import Reloader
 from endpick.extproc.session import session_factory
@@ -23,14 +23,17 @@ from endpick.fleet.columns import SharedColumns
 from endpick.fleet.exchange import Exchange
 from endpick.fleet.link import FleetLink, new_origin
 from endpick.host.boundary import left_out_now
+from endpick.host.hooks import Failure
 from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan
 from endpick.requests.memory import Memory, OverloadStage
-from endpick.serve.admin import AdminServer, EventCounts, Exposition, MetricsPages, new_host_registry
+from endpick.serve import legacy
+from endpick.serve.admin import AdminServer, EventCounts, Exposition, FilteredMetrics, MetricsPages, new_host_registry
 from endpick.serve.admin_api import AdminAPI, Sources
-from endpick.serve.decisions import DecisionRecords, RecordSettings
+from endpick.serve.decision_log import DecisionFile, DecisionLines
+from endpick.serve.decisions import DecisionRecords
 from endpick.serve.drift import DriftWatch
-from endpick.serve.legacy import LegacyNames
+from endpick.serve.hook_objects import HistoryPages, HookFaults, HookPages
 from endpick.serve.lifecycle import Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
@@ -80,13 +83,19 @@ class _Process:
         self._stack = stack
         self._registry = new_host_registry()
         self._metrics = EndpickMetrics(self._registry)
+        self._hooks = plan.hooks
         self._services = HostServices(time.monotonic, CollectorRegistry())
-        _refuse_if_any(plan.hooks.configure(self._services))
+        if settings.legacy_metrics:
+            self._hooks.register(legacy, "legacy-metrics")
+        _refuse_failures(self._hooks.call("endpick_configure", services=self._services))
         clock = self._services.clock
 
+        self._hook_faults = HookFaults(self._metrics, clock)
         self._recorder = Recorder(self._metrics, clock, settings.max_metric_combinations)
         self._memory = _new_memory(settings.max_memory_bytes)
-        self._records = _new_records(plan, settings.records, self._metrics, clock, traces=settings.traces)
+        tracing = open_tracing() if settings.traces else None
+        self._records = DecisionRecords(self._hooks, settings.records, self._hook_faults.report, clock, tracing)
+        self._decision_file = None if settings.records.file is None else DecisionFile(settings.records.file, clock)
         self._picker = Picker(
             plan,
             PickerSettings(
@@ -106,8 +115,18 @@ class _Process:
         table = self._picker.table
         table.on_changed += control.pool_watchers
         PoolLog(table, self._metrics, clock)
-        self._reloader = Reloader(self._picker, plan.hooks, control.replan)
+        self._reloader = Reloader(self._picker, control.replan)
         self._drift = DriftWatch(self._picker, settings.config_file, self._metrics)
+        own = {
+            "decision-file": self._decision_file,
+            "decision-lines": DecisionLines() if settings.records.logs else None,
+            "drift": self._drift,
+            "history": HistoryPages(lambda: self._reloader.log),
+            "tracing": tracing,
+        }
+        for name, hook_object in reversed(own.items()):
+            if hook_object is not None:
+                self._hooks.register(hook_object, name)
         columns = None if control.handover is None else SharedColumns(table, sends=control.handover.number == 0)
         self._exchange = Exchange(new_origin(), clock, self._recorder, columns)
         self._fleet = self._picker.fleet = FleetLink(self._exchange)
@@ -129,7 +148,9 @@ class _Process:
     async def open_health_and_metrics(self) -> tuple[Server, int, int]:
         settings = self._settings
         exposition = Exposition(self._registry, self._services.registry, self._picker.instances, self._recorder)
-        page: Collector = LegacyNames(exposition) if settings.legacy_metrics else exposition
+        page: Collector = exposition
+        for metrics_filter in self._services.metrics_filters:
+            page = FilteredMetrics(page, metrics_filter)
         access = self._picker.metrics_access if settings.metrics_auth else None
         pages = MetricsPages(page, exposition.gather, self._readiness.report, access)
         application = pages.application(self._admin_api())
@@ -146,12 +167,12 @@ class _Process:
             self._records,
             self._metrics,
             lambda: self._picker.table.generation,
-            lambda: self._reloader.log,
             lambda: self._drift.drift,
         )
-        token_file = self._settings.admin_token_file
+        pages, token_file = HookPages(self._hook_faults), self._settings.admin_token_file
+        self._hook_faults.report(self._hooks.call("endpick_admin_pages", pages=pages))
         try:
-            return AdminAPI(sources, token_file)
+            return AdminAPI(sources, pages.routes, token_file)
         except OSError as error:
             message = f"the token file {token_file} cannot be read: {error.strerror}"
             raise StartRefused(Diagnostic(Code.E0808, message, help="name a readable file with --admin-token-file")) from error
@@ -166,20 +187,10 @@ class _Process:
         await unless(self._control.stop, self._picker.start())
         self._reloader.log.append(ReloadEntry(time.time(), Trigger.START, "", plan_hash(self._plan), ReloadResult.APPLIED))
         self._show_plan()
-        await self._drift.check()
 
     async def start_hooks(self) -> None:
-        deployment = self._picker.deployment
-        plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
-        host = HostView(document_of(deployment.plan), plugins)
-        hooks = deployment.plan.hooks
-        _refuse_if_any(await hooks.startup(host))
-
-        async def shut_down() -> None:
-            for diagnostic in await hooks.shutdown(host):
-                _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
-
-        self._stack.push_async_callback(shut_down)
+        self._stack.push_async_callback(self._stop_hooks)
+        _refuse_failures(await self._hooks.call_awaited("endpick_started", host=view_of(self._picker.deployment)))
         self._stack.callback(self._overload.stop)
         self._overload.start()
         self._records.start()
@@ -204,7 +215,7 @@ class _Process:
 
     async def reload_until_stopped(self) -> None:
         control, watched = self._control, self._settings.watched_config
-        tasks = [asyncio.ensure_future(self._reload_on_request()), asyncio.ensure_future(self._drift.run())]
+        tasks = [asyncio.ensure_future(self._reload_on_request())]
         if self._settings.unready_without_endpoints:
             tasks.append(asyncio.ensure_future(self._follow_endpoints()))
         if watched is not None:
@@ -246,10 +257,19 @@ class _Process:
         while True:
             await self._control.reload.wait()
             self._control.reload.clear()
+            before = self._picker.deployment
             entry = await self._reloader.reload(self._control.trigger)
             self._metrics.reloads.labels(entry.result.value).inc()
             self._show_plan()
-            await self._drift.check()
+            if self._picker.deployment is before:
+                await self._drift.check()  # the file has changed
+            else:
+                failures = await self._hooks.call_awaited("endpick_reloaded", host=view_of(self._picker.deployment))
+                self._hook_faults.report(failures, Code.E0705)
+
+    async def _stop_hooks(self) -> None:
+        failures = await self._hooks.call_awaited("endpick_stopping", host=view_of(self._picker.deployment))
+        self._hook_faults.report(failures, Code.E0704)
 
     async def _follow_endpoints(self) -> None:
         while True:
@@ -274,6 +294,7 @@ class _Process:
             *endpoints,
             *self._fleet.remarks(),
             *self._records.remarks(),
+            *(() if self._decision_file is None else self._decision_file.remarks()),
             *self._drift.drift.remarks(),
         )
 
@@ -302,17 +323,8 @@ def _new_memory(limit_bytes: int) -> Memory:
     return memory
 
 
-def _new_records(
-    plan: Plan, settings: RecordSettings, metrics: EndpickMetrics, clock: Callable[[], float], *, traces: bool
-) -> DecisionRecords:
-    try:
-        return DecisionRecords(plan.hooks, settings, metrics, clock, open_tracing() if traces else None)
-    except OSError as error:
-        message = f"the decision log {settings.file} cannot be opened: {error.strerror}"
-        raise StartRefused(Diagnostic(Code.E0808, message, help="name a file in a writable folder with --decision-log")) from error
-
-
-def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
+def _refuse_failures(failures: Iterable[Failure]) -> None:
+    diagnostics = [failure.diagnostic(Code.E0706 if failure.late_seconds is None else Code.E0703) for failure in failures]
     if diagnostics:
         raise StartRefused(*diagnostics)
 

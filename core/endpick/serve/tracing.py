@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from endpick import __version__
+from endpick.api import hookimpl
 from endpick.api.request import InferenceRequest
 from endpick.requests.record import DecisionRecord
 from endpick.scheduling.trace import ProfileRecord
@@ -79,9 +81,10 @@ class Tracing:
             span.set_status(trace.Status(trace.StatusCode.ERROR, record.refusal or (ended.gateway_error if ended else "")))
         span.end(_nanoseconds(max(at, started_at + ended.duration_seconds if ended is not None else record.time)))
 
-    def shut_down(self) -> None:
+    @hookimpl
+    async def endpick_stopping(self) -> None:
         """Send what is left."""
-        self._provider.shutdown()
+        await asyncio.to_thread(self._provider.shutdown)
 
     def _run(self, run: ProfileRecord, parent: Any, started_at: float) -> float:  # noqa: ANN401 - a context of OpenTelemetry
         from opentelemetry import trace  # noqa: PLC0415

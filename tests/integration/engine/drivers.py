@@ -77,8 +77,10 @@ class Case:
         return json.dumps({"endpoints": [entry | {"data": data[number]} for number, entry in enumerate(self.entries(port))]}).encode()
 
     def entries(self, port: int) -> list[dict[str, object]]:
-        addresses = enumerate(zip(self.queues, LABELS, strict=True))
-        return [{"name": f"e{number}", "address": f"127.0.0.{number + 2}", "port": port, "labels": labels} for number, (_, labels) in addresses]
+        return [
+            {"name": f"e{number}", "address": f"127.0.0.{number + 2}", "port": port, "labels": labels}
+            for number, labels in enumerate(LABELS[: len(self.queues)])
+        ]
 
     def headers_of(self, port: int = 8000) -> dict[str, str]:
         return {name: value.replace("PORT", str(port)) for name, value in self.headers.items()}

@@ -118,53 +118,61 @@ def test_behaviour_22_output_at_import_is_captured(fixture_project, config_with,
 @pytest.mark.parametrize(
     ("hook_object", "code", "message", "help_line"),
     [
-        ("hooks.misspelt", "E0701", "implements `endpick_strtup`, which is no hook", "did you mean 'endpick_startup'?"),
-        (
-            "hooks.arguments",
-            "E0702",
-            "`endpick_startup` of the hook object 'hooks.arguments' from hook-objects 1.0 asks",
-            "`host`",
-        ),
-        ("hooks.wrapper", "E0702", "is a wrapper, which endpick does not call", "`host`"),
-        ("hooks.none", "E0705", "it implements no hook", "remove the entry from `hooks:`"),
-        ("hooks.unconstructible", "E0705", "its constructor raised TypeError", "remove the entry from `hooks:`"),
-        ("hooks.missing", "E0705", "there is no module 'hook_objects.missing'", "remove the entry from `hooks:`"),
-        ("hooks.frist", "E0705", "no installed distribution offers the hook object 'hooks.frist'", "did you mean 'hooks.first'?"),
+        ("hooks.misspelt", "E0701", "implements `endpick_strted`, which is no hook", "did you mean 'endpick_started'?"),
+        ("hooks.arguments", "E0702", "`endpick_started` of the hook object 'hooks.arguments' from watchers 1.0 asks", "`host`"),
+        ("hooks.wrapper", "E0702", "is a wrapper without `yield`", "write it as a generator"),
+        ("hooks.asynchronous", "E0702", "is `async def`, but endpick does not await it", "write it as a plain `def`"),
+        ("hooks.none", "E0705", "it implements no hook", "add 'hooks.none' to pluginPolicy.denyTypes"),
+        ("hooks.unconstructible", "E0705", "its constructor raised TypeError", "uninstall watchers"),
+        ("hooks.missing", "E0705", "there is no module 'hook_objects.missing'", "uninstall watchers"),
     ],
 )
-def test_behaviour_23_wrong_hooks_are_errors(fixture_project, config_with, validate, hook_object, code, message, help_line):
-    config = config_with("queue-scorer", tail=f"hooks:\n  - name: {hook_object}\n")
-
-    verdict = validate(config, path=[fixture_project("hook-objects")])
+def test_behaviour_23_wrong_hooks_are_errors(installed_hooks, config_with, validate, hook_object, code, message, help_line):
+    verdict = validate(config_with("queue-scorer"), path=installed_hooks(hook_object))
     error = verdict.the_only_error()
 
-    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, code, hook_object)
+    assert (verdict.exit_code, error["code"], error["plugin"]["type"]) == (4, code, hook_object)
     assert message in error["message"]
     assert help_line in error["help"]
 
 
-def test_hook_objects_that_nobody_names_are_not_loaded(fixture_project, config_with, validate):
-    assert validate(config_with("queue-scorer"), path=[fixture_project("hook-objects")]).errors == []
+@pytest.mark.parametrize(
+    ("policy", "codes"),
+    [
+        ("denyTypes: ['hooks.m*']", []),
+        ("allowDistributions: [acme]", ["E0307"]),
+        ("allowDistributions: [watchers]", ["E0705"]),
+    ],
+)
+def test_a_policy_decides_about_hook_objects(installed_hooks, config_with, validate, policy, codes):
+    config = config_with("queue-scorer", tail=f"pluginPolicy: {{{policy}}}\n")
+
+    assert validate(config, path=installed_hooks("hooks.missing")).codes == codes
 
 
-def test_a_hook_object_judges_the_configuration_with_positions(fixture_project, config_with, validate):
-    config = config_with("queue-scorer", "name: q\ntype: queue-scorer", tail="hooks:\n  - name: hooks.rules\n")
+def test_a_static_check_loads_no_hook_object(installed_hooks, config_with, validate):
+    assert validate(config_with("queue-scorer"), "--static", path=installed_hooks("hooks.missing")).errors == []
 
-    verdict = validate(config, path=[fixture_project("hook-objects")])
+
+def test_hook_objects_are_locked(installed_hooks, config_with, run_cli, tmp_path):
+    path, lock = installed_hooks("hooks.rules"), tmp_path / "lock.json"
+    lock.write_text('{"format": 3, "distributions": []}')
+
+    result = run_cli("serve", config_with("queue-scorer"), "--locked", "--lock-file", lock, path=path)
+
+    assert result.exit_code == 4
+    assert "E0308" in result.stderr
+    assert "watchers 1.0 is not in the lock file" in result.stderr
+
+
+def test_a_hook_object_judges_the_configuration_with_positions(installed_hooks, config_with, validate):
+    config = config_with("queue-scorer", "name: q\ntype: queue-scorer")
+
+    verdict = validate(config, path=installed_hooks("hooks.rules"))
     error = verdict.the_only_error()
-    (warning,) = [one for one in verdict.diagnostics if one["code"] == "W0503"]
+    (warning,) = [found for found in verdict.diagnostics if found["code"] == "W0503"]
 
     assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (3, "E0511", "queue-scorer")
     assert error["help"] == "add `name:`"
-    assert error["notes"] == ["said by the hook object 'hooks.rules' from hook-objects 1.0"]
+    assert error["notes"] == ["said by the hook object 'hooks.rules' from watchers 1.0"]
     assert (warning["message"], verdict.pointed_at(warning)) == ("the name on line 5 is short", "q")
-
-
-def test_a_hook_object_may_offer_plugin_types(fixture_project, config_with, validate):
-    config = config_with("hooks.offered", tail="hooks:\n  - name: hooks.types\n")
-
-    verdict = validate(config, path=[fixture_project("hook-objects")])
-
-    assert verdict.codes == ["E0705", "E0705"]
-    assert "Local, which cannot be imported because it is local to a function" in verdict.errors[0]["message"]
-    assert "registers 7 as 'hooks.number'; it needs a plugin class" in verdict.errors[1]["message"]

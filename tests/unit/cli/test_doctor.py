@@ -42,14 +42,14 @@ def test_the_answer_of_healthz_is_reported(answer, ready, remarks):
     with answering(answer) as url:
         found = ask_serving(url)
 
-    assert (found.ready, found.remarks) == (ready, remarks)
+    assert (found.ready, found.remarks) == (ready, list(remarks))
 
 
 def test_a_server_without_http_is_no_answer():
     with answering(b"nonsense\r\n\r\n") as url:
         found = ask_serving(url)
 
-    assert (found.ready, found.remarks) == (False, (f"no answer from {url}: nonsense; is endpick running there?",))
+    assert (found.ready, found.remarks) == (False, [f"no answer from {url}: nonsense; is endpick running there?"])
 
 
 def test_a_closed_port_is_no_answer():
@@ -58,7 +58,7 @@ def test_a_closed_port_is_no_answer():
     found = ask_serving(f"http://127.0.0.1:{port}")
 
     assert not found.ready
-    assert found.remarks == (f"no answer from http://127.0.0.1:{port}: [Errno 111] Connection refused; is endpick running there?",)
+    assert found.remarks == [f"no answer from http://127.0.0.1:{port}: [Errno 111] Connection refused; is endpick running there?"]
 
 
 def test_another_scheme_is_wrong_usage():

@@ -72,7 +72,6 @@ def test_every_field_of_the_superset_is_read() -> None:
         f"{HEAD}"
         "featureGates: [flowControl, haPopulateNonLeaderDatastore=False]\n"
         "pluginPolicy: {allowDistributions: [acme], denyTypes: [b], onUnused: Ignore}\n"
-        "hooks: [{name: audit, from: acme}]\n"
         "plugins: [{type: a, name: b, from: acme, onFault: FailOpen, maxAge: 1m30s, parameters: {c: [1, 2.5, true, null, x]}}]\n"
         "schedulingProfiles: [{name: p, plugins: [{pluginRef: b, weight: 0x10}, {pluginRef: c}]}]\n"
         "requestHandler: {parsers: [{pluginRef: openai}], propagatePriority: true}\n"
@@ -117,7 +116,6 @@ def test_every_field_of_the_superset_is_read() -> None:
     assert (config.flow_control.default_request_ttl, config.flow_control.no_endpoint_request_ttl) == (90, 0)
     assert [(band.priority, band.max_bytes, band.default_request_ttl) for band in config.flow_control.priority_bands] == [(10, 1500, 9000)]
     assert config.flow_control.band_selection_policy_plugin_ref == "strict"
-    assert config.hooks[0].name == "audit"
     assert config.plugin_policy is not None
     assert config.plugin_policy.on_unused == "Ignore"
 

@@ -89,7 +89,7 @@ def test_a_document_of_another_kind_is_not_judged_further() -> None:
 
 
 def test_behaviour_29_a_duplicate_key_is_shown_at_both_places() -> None:
-    (diagnostic,) = load_config(text=f"{HEAD}plugins: []\nhooks: []\nplugins: []\n", name="c.yaml").diagnostics
+    (diagnostic,) = load_config(text=f"{HEAD}plugins: []\nmodels: []\nplugins: []\n", name="c.yaml").diagnostics
 
     assert diagnostic.span == Span("c.yaml", 5, 1, 5, 8)
     assert [(label.span, label.message) for label in diagnostic.labels] == [(Span("c.yaml", 3, 1, 3, 8), "first given here")]

@@ -43,7 +43,6 @@ GOOD: dict[str, Any] = {
         "saturationDetector": {"pluginRef": "detector"},
     },
     "pluginPolicy": {"allowDistributions": ["acme"], "onUnused": "Ignore"},
-    "hooks": [{"name": "audit", "from": "acme"}],
 }
 
 OTHER_VALUES: tuple[Any, ...] = (None, True, 0, -3, 1.5, "", "text", "FailOpen", [], ["a"], [[]], {}, {"a": 1}, {"type": "b"})

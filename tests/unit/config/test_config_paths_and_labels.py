@@ -44,7 +44,7 @@ def test_a_mistake_has_the_path_at_which_it_stands() -> None:
             f"{HEAD}dataLayer: {{sources: [{{pluginRef: a, extractors: [], collectors: []}}]}}\n",
             ("dataLayer", "sources", 0, "collectors"),
         ),
-        ("apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nhooks: []\n", ("hooks",)),
+        ("apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nmodels: []\n", ("models",)),
         ("apiVersion: x\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n", ("apiVersion",)),
         ("apiVersion: v1\nkind: Pod\n", ("kind",)),

@@ -67,7 +67,6 @@ def test_parameters_are_judged_by_the_schema_of_their_type_alone() -> None:
 
 def test_fields_of_the_superset_need_its_api_version() -> None:
     for section, path in [
-        ({"hooks": [{"name": "a"}]}, "$.hooks"),
         ({"models": [{"name": "a", "targets": [{"model": "b"}]}]}, "$.models"),
         ({"pluginPolicy": {}}, "$.pluginPolicy"),
         ({"plugins": [{"type": "queue-scorer", "from": "a"}]}, "$.plugins[0].from"),
@@ -83,13 +82,13 @@ def test_editor_names_the_api_version_of_a_field() -> None:
     current, former = (rule["then"]["properties"] for rule in cast("list[Any]", editor_schema({})["allOf"]))
     forbidden = former
 
-    assert sorted(former) == ["dataLayer", "hooks", "models", "objectives", "pluginPolicy", "plugins"], (
+    assert sorted(former) == ["dataLayer", "models", "objectives", "pluginPolicy", "plugins"], (
         "parts without such a field are not mentioned"
     )
     assert sorted(set(current) - set(former)) == ["parser", "saturationDetector"]
     assert former["dataLayer"]["properties"]["crossReplica"]["errorMessage"] == "'crossReplica' needs apiVersion llm-d.ai/v1"
     assert current["dataLayer"]["properties"]["peerDiscovery"]["errorMessage"] == "'peerDiscovery' is now dataLayer.discovery.peers"
-    assert forbidden["hooks"] == {"type": "null", "errorMessage": "'hooks' needs apiVersion endpick/v1alpha1"}
+    assert forbidden["models"] == {"type": "null", "errorMessage": "'models' needs apiVersion endpick/v1alpha1"}
     assert forbidden["plugins"]["items"]["properties"]["from"]["errorMessage"] == "'from' needs apiVersion endpick/v1alpha1"
 
 
@@ -120,7 +119,7 @@ def test_the_schema_and_loading_give_the_same_verdict() -> None:
         {"flowControl": {"priorityBands": [{"priority": 1.5}]}},
         {"dataLayer": {"injectDefaults": "on"}},
         {"pluginPolicy": {"onUnused": "ignore"}},
-        {"hooks": [{}]},
+        {"models": [{}]},
     ]:
         document = {**SUPERSET, **section}
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from endpick.api import Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api import Parameters, Scorer
 from endpick.api.discovery import EndpointDiscovery
 from endpick.config import load_config
 from endpick.engine.picker import Picker, PickerSettings
@@ -24,14 +24,14 @@ STOPPED: Counter[str] = Counter()
 
 
 class Waiting:
-    """Set when a plugin or a hook object has begun a slow call."""
+    """Set when a plugin has begun a slow call."""
 
     begun: ClassVar[asyncio.Event]
 
 
 class Recording(Parameters):
     start: str = ""
-    """How `start` fails: `fail` or `exit`."""
+    """How `start` behaves: `fail`, `exit` or `endless`."""
     stop: str = ""
     """How `stop` behaves: `fail`, `exit` or `slow`."""
 
@@ -44,6 +44,9 @@ async def behave(how: str) -> None:
     if how == "slow":
         Waiting.begun.set()
         await asyncio.sleep(0.05)
+    if how == "endless":
+        Waiting.begun.set()
+        await asyncio.Event().wait()
 
 
 class RecordingScorer(Scorer[Recording]):
@@ -68,21 +71,6 @@ class ReadyDiscovery(EndpointDiscovery):
         await asyncio.Event().wait()
 
 
-class Veto:
-    """A hook object that vetoes reloads."""
-
-    @hookimpl
-    async def endpick_config_reload(self, new):
-        behaviour = new["plugins"][1].get("name", "")
-        if behaviour.startswith("hook-"):
-            await behave(behaviour.removeprefix("hook-"))
-        if behaviour == "vetoed":
-            raise ReloadRejected("not on a Friday")
-        if behaviour == "endless":
-            Waiting.begun.set()
-            await asyncio.Event().wait()
-
-
 def offered(plugin_type: str, target: str) -> Candidate:
     return Candidate(plugin_type, 1, "tests", "1.0", f"{__name__}:{target}", "/site/tests-1.0.dist-info")
 
@@ -93,7 +81,6 @@ def planned(name: str = SERVING, **behaviour: str) -> Plan:
     text = f"""\
 apiVersion: endpick/v1alpha1
 kind: EndpointPickerConfig
-hooks: [{{name: test.veto}}]
 plugins:
 - {{type: test.ready}}
 - {{type: test.recording, name: {name}, parameters: {{{parameters}}}}}
@@ -101,7 +88,7 @@ schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {name}}}]}}]
 dataLayer: {{discovery: {{endpoints: {{pluginRef: test.ready}}}}}}
 """
     plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
-    outcome = make_plan(load_config(text=text), plugins, hook_objects=(offered("test.veto", "Veto"),))
+    outcome = make_plan(load_config(text=text), plugins, hook_objects=())
     assert outcome.plan is not None, outcome.diagnostics
     return outcome.plan
 
@@ -130,7 +117,7 @@ class Process:
         return entry.result is not ReloadResult.REFUSED
 
     def reloader(self, replan: Callable[[], PlanOutcome]) -> Reloader:
-        return Reloader(self.picker, self.plan.hooks, replan)
+        return Reloader(self.picker, replan)
 
     @property
     def serving(self) -> str:

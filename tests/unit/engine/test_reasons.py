@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.engine.reasons import Flip, flips_of, reason_of, standing_of
+from endpick.engine.reasons import Flip, flips_of, pick_history, reason_of
 from endpick.requests.document import DecisionOutput, FilterStep, ProfileRun, RemovedEndpoints, ScorerStep
 
 
@@ -145,5 +145,5 @@ def test_each_flip_really_flips(data):
     ],
 )
 def test_standing_counts_why_an_endpoint_lost(run, more, expected):
-    standing = standing_of("e1", [a_decision(run, **more)] * 3)
+    standing = pick_history("e1", [a_decision(run, **more)] * 3)
     assert (standing.decisions, standing.picked, standing.losses) == (3, 0, ((expected, 3),))

@@ -8,10 +8,12 @@ import threading
 import pytest
 import pytest_asyncio
 
-from endpick.api import Endpoint
+from endpick.api import Endpoint, PluginContext
 from endpick.data.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
 from endpick.engine import picker, reloads
+from endpick.engine.building import build_plan
+from endpick.engine.instances import StartRefused, start_instances
 from endpick.host.planning.plan import PlanOutcome
 from endpick.serve.watched_file import WatchedFile
 from unit.engine.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, planned
@@ -24,15 +26,19 @@ async def process() -> Process:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("stop", ["", "fail", "exit"])
-async def test_a_veto_stands_even_if_a_fresh_instance_does_not_stop(process, caplog, stop):
-    assert not await process.reload(planned("vetoed", stop=stop))
+async def test_a_refusal_stands_even_if_a_fresh_instance_does_not_stop(process, caplog, monkeypatch, stop):
+    def broken(*_):
+        raise RuntimeError("cannot be bound")
+
+    monkeypatch.setattr(picker, "compile_plan", broken)
+    assert not await process.reload(planned("refused", stop=stop))
 
     assert process.serving == SERVING
-    assert STOPPED == {"vetoed": 1}
-    assert "not on a Friday" in caplog.text
+    assert STOPPED == {"refused": 1}
+    assert "cannot be bound" in caplog.text
     assert ("did not stop" in caplog.text) == bool(stop)
     await process.picker.stop()
-    assert STOPPED == {"vetoed": 1, SERVING: 1}
+    assert STOPPED == {"refused": 1, SERVING: 1}
 
 
 @pytest.mark.asyncio
@@ -43,6 +49,17 @@ async def test_an_instance_that_does_not_start_refuses_the_reload(process, start
     assert process.serving == SERVING
     await process.picker.stop()
     assert STOPPED == {SERVING: 1}
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_start_is_reported_at_its_place():
+    Waiting.begun = asyncio.Event()
+    for start, code in (("fail", Code.E0706), ("endless", Code.E0703)):
+        instances = build_plan(planned("late", start=start), lambda _: PluginContext())
+        with pytest.raises(StartRefused) as refusal:
+            await start_instances(instances.values(), timeout_seconds=0.01)
+        (found,) = refusal.value.diagnostics
+        assert (found.code, found.plugin.instance, found.span.line) == (code, "late", 5)
 
 
 @pytest.mark.asyncio
@@ -95,25 +112,16 @@ async def test_instances_hear_of_removed_endpoints_despite_faults(process, monke
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", ["hook-fail", "hook-exit"])
-async def test_a_failing_hook_object_refuses_the_reload(process, name):
-    assert not await process.reload(planned(name))
-
-    assert process.serving == SERVING
-    assert {name: 1} == STOPPED
-    await process.picker.stop()
-
-
-@pytest.mark.asyncio
 async def test_the_end_during_a_reload_leaves_nothing_running(process):
-    reloading = asyncio.ensure_future(process.reload(planned("endless")))
+    reloading = asyncio.ensure_future(process.reload(planned("late", start="endless")))
     await Waiting.begun.wait()
     reloading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reloading
     await process.picker.stop()
 
-    assert STOPPED == {"endless": 1, SERVING: 1}
+    assert process.serving == SERVING
+    assert STOPPED == {SERVING: 1}
 
 
 @pytest.mark.asyncio
@@ -173,19 +181,6 @@ async def test_the_end_stops_every_instance_and_reports_failures(process, monkey
         "while stopping second (test.recording, tests 1.0): RuntimeError: cannot let go",
     ]
     await stop(process.picker._collection)
-
-
-@pytest.mark.asyncio
-async def test_instances_are_stopped_if_the_pipeline_cannot_be_made(process, monkeypatch):
-    def broken(*_):
-        raise RuntimeError("cannot be bound")
-
-    monkeypatch.setattr(picker, "compile_plan", broken)
-    with pytest.raises(RuntimeError, match="cannot be bound"):
-        await process.picker.prepare(planned("second"))
-
-    assert STOPPED == {"second": 1}
-    await process.picker.stop()
 
 
 @pytest.mark.asyncio

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.host.discovery import TYPE_PATTERN, Candidate, discover, discover_hook_objects, find, is_valid_type
+from endpick.host.discovery import TYPE_PATTERN, Candidate, discover, discover_hook_objects, find, is_valid_type, summary_of
 
 
 def found(*roots):
@@ -75,3 +77,31 @@ def test_malformed_type_is_invalid():
 def test_valid_type_is_lower_case_ascii(name):
     assert is_valid_type(name)
     assert re.fullmatch(r"[a-z0-9.-]+", name)
+
+
+@pytest.mark.parametrize(
+    ("source", "summary"),
+    [
+        ('class Plugin(Base):\n    """First line.\n\n    More.\n    """\n', "First line."),
+        ('class Plugin(\n    Base,\n    Other,\n):\n\n    r"""Says "yes" at once."""\n', 'Says "yes" at once.'),
+        ('class Plugin:\r\n    """First line.\r\n    """\r\n', "First line."),
+        ('class Plugin:  # a note: this\n    """First line."""\n', "First line."),
+        ('class Plugin:\n    """\n    Second line.\n    """\n', "Second line."),
+        ('class Plugin:\n    "In \\"single\\" quotes."\n', 'In "single" quotes.'),
+        ('class Plugin:\n    def f(self):\n        """Of the method."""\n', ""),
+        ('class Plugin:\n    """ """\n', ""),
+        ('class Other:\n    """First line."""\n', ""),
+        ("class Plugin:\n", ""),
+    ],
+)
+def test_summary_is_the_first_line_of_the_docstring(tmp_path, monkeypatch, source, summary):
+    module = f"summarised_{abs(hash(source))}"
+    (tmp_path / f"{module}.py").write_bytes(source.encode())
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert summary_of(Candidate("acme.a", 1, "acme-x", "1.0", f"{module}:Plugin [extra]", "")) == summary
+    assert module not in sys.modules
+
+
+def test_summary_is_empty_without_the_source():
+    assert summary_of(Candidate("acme.a", 1, "acme-x", "1.0", "no_such_module:Plugin", "")) == ""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.host.discovery import discover, discover_hook_objects
-from endpick.host.environment import Lock, Pin, check_lock, load_lock, lock_of
+from endpick.host.environment import Lock, LockedDistribution, check_lock, load_lock, lock_of
 from endpick.host.resolution import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
@@ -36,7 +36,7 @@ def test_lock_pins_each_distribution_once(installed, make_distribution):
     assert [(pin.distribution, pin.version) for pin in lock.pins] == [("hooky", "1.0"), ("lockable", "1.0")]
 
 
-@given(st.lists(st.builds(Pin, *[st.text(max_size=5)] * 3), max_size=5, unique=True), st.randoms())
+@given(st.lists(st.builds(LockedDistribution, *[st.text(max_size=5)] * 3), max_size=5, unique=True), st.randoms())
 def test_lock_text_does_not_depend_on_order(tmp_path_factory, pins, random):
     shuffled = list(pins)
     random.shuffle(shuffled)
@@ -101,7 +101,7 @@ def test_changed_distribution_is_reported(installed, change, note):
 
 def test_unlocked_and_missing_distributions_are_reported(installed):
     candidates, _ = installed()
-    check = check_lock(Lock((Pin("gone", "2.0", ""),)), candidates)
+    check = check_lock(Lock((LockedDistribution("gone", "2.0", ""),)), candidates)
 
     assert check.fault(Reference("acme.a"), candidates[0]).message == "lockable 1.0 is not in the lock file"
     assert [one.message for one in check.diagnostics()] == [

@@ -14,16 +14,18 @@ from pathlib import Path
 import pytest
 
 from endpick.api.plugin import Parameters
+from endpick.cli.doctor_checks import Environment, examine
 from endpick.config.source import read_source
-from endpick.diagnostics import Diagnostic, render_text
+from endpick.diagnostics import Code, Diagnostic, render_text
 from endpick.host import loader
-from endpick.host.discovery import discover, discover_hook_objects, unmet_requirements
-from endpick.host.environment import Lock, Pin, check_lock, examine, load_lock
+from endpick.host.discovery import Candidate, discover, unmet_requirements
+from endpick.host.environment import Lock, LockedDistribution, check_lock, load_lock
 from endpick.host.hooks import load_hooks
 from endpick.host.instance import subscriptions_of
 from endpick.host.loader import alias_clashes, load
 from endpick.host.parameters import ParameterSource, check_parameters, deprecated_parameters
 from endpick.host.resolution import Policy, Reference, check_policy, resolve
+from offered_hooks import HOOK_OBJECTS
 from plugin_classes import load_class, scorer_class
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,7 +39,6 @@ class Site:
     def __init__(self, roots):
         self.roots = [str(root) for root in roots]
         self.candidates = discover(self.roots)
-        self.hook_objects = discover_hook_objects(self.roots)
         self.source = None
 
     def reference(self, plugin_type, distribution=None, parameters=None):
@@ -59,8 +60,8 @@ class Site:
     def place(self):
         return ParameterSource(self.reference("acme.scorer", parameters="{a: 1}"), ("plugins", 0, "parameters"), self.source)
 
-    def hooks(self, name):
-        return load_hooks([self.reference(name)], self.hook_objects)
+    def hooks(self, name, policy=None):
+        return load_hooks([Candidate(name, 1, "watchers", "1.0", HOOK_OBJECTS[name], "/site/watchers-1.0.dist-info")], policy)
 
     def text(self, outcome):
         found = outcome if isinstance(outcome, tuple) else (outcome,)
@@ -160,16 +161,16 @@ def _validator_crashes(site):
 
 
 def _house_rules(site):
-    registry, _ = site.hooks("hooks.rules")
+    hooks, _ = site.hooks("hooks.rules")
     source, _ = read_source(b"plugins:\n  - type: queue-scorer\n  - type: queue-scorer\n    name: q\n", "config.yaml")
     site.source = source
-    return registry.validate(source)
+    return hooks.validate(source)
 
 
 def _faulty(method):
     def case(site):
-        registry, _ = site.hooks("hooks.faulty")
-        return method(registry, site)
+        hooks, _ = site.hooks("hooks.faulty")
+        return method(hooks, site)
 
     return case
 
@@ -195,9 +196,9 @@ CASES = {
     "resolution-twice": _twice,
     "policy-denied": _policy(Policy(None, ("acme.*",))),
     "policy-not-allowed": _policy(Policy(("acme",))),
-    "lock-version": _lock(Pin("good-scorers", "0.9", "")),
+    "lock-version": _lock(LockedDistribution("good-scorers", "0.9", "")),
     "lock-unknown": _lock(),
-    "lock-gone": lambda site: check_lock(Lock((Pin("gone", "1.0", ""),)), ()).diagnostics(),
+    "lock-gone": lambda site: check_lock(Lock((LockedDistribution("gone", "1.0", ""),)), ()).diagnostics(),
     "lock-missing": lambda site: load_lock(Path("no-such-lock.json")),
     "import-module": lambda site: site.loaded("misfit.no-module").diagnostics,
     "import-attribute": lambda site: site.loaded("misfit.no-attribute").diagnostics,
@@ -242,18 +243,13 @@ CASES = {
     "hook-none": lambda site: site.hooks("hooks.none")[1],
     "hook-constructor": lambda site: site.hooks("hooks.unconstructible")[1],
     "hook-module": lambda site: site.hooks("hooks.missing")[1],
-    "hook-unknown": lambda site: site.hooks("hooks.frist")[1],
-    "hook-policy": lambda site: load_hooks([site.reference("hooks.first")], site.hook_objects, Policy(()))[1],
-    "hook-twice": lambda site: load_hooks([site.reference("hooks.first")] * 2, site.hook_objects)[1],
-    "hook-clash": lambda site: load_hooks(
-        [site.reference("hooks.first")], [*site.hook_objects, *(replace(one, distribution="other") for one in site.hook_objects)]
-    )[1],
+    "hook-async": lambda site: site.hooks("hooks.asynchronous")[1],
+    "hook-policy": lambda site: site.hooks("hooks.first", Policy(()))[1],
     "hook-findings": _house_rules,
-    "hook-types": lambda site: site.hooks("hooks.types")[0].offered()[1],
-    "hook-register": _faulty(lambda registry, site: registry.offered()[1]),
-    "hook-configure": _faulty(lambda registry, site: registry.configure(None)),
-    "hook-validate": _faulty(lambda registry, site: registry.validate(site.source)),
-    "doctor": lambda site: examine(site.roots).diagnostics,
+    "hook-configure": _faulty(lambda hooks, site: hooks.call("endpick_configure", services=None)[0].diagnostic(Code.E0706)),
+    "hook-wrapping": lambda site: site.hooks("hooks.faulty-wrapper")[0].call("endpick_configure", services=None)[0].diagnostic(Code.E0706),
+    "hook-validate": _faulty(lambda hooks, site: hooks.validate(read_source(b"plugins: []\n", "config.yaml")[0])),
+    "doctor": lambda site: examine(Environment.at(site.roots)),
 }
 
 

@@ -59,13 +59,15 @@ async def test_drift_is_found_without_a_reload(tmp_path, monkeypatch, registry):
     monkeypatch.setattr(drift_module, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(drift_module, "SETTLE_SECONDS", 0.0)
     process = await Process.begun(planned())
+    (tmp_path / "missing.yaml").write_text(process.plan.config.source.text)
     watch = DriftWatch(process.picker, tmp_path / "missing.yaml", EndpickMetrics(registry))
 
-    watching = asyncio.ensure_future(watch.run())
+    await watch.endpick_started()
+    (tmp_path / "missing.yaml").unlink()
     async with asyncio.timeout(20):
         while not registry.get_sample_value("endpick_config_drift"):  # noqa: ASYNC110 - compared in a thread
             await asyncio.sleep(0.01)
-    watching.cancel()
+    await watch.endpick_stopping()
     await process.picker.stop()
 
 

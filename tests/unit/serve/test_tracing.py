@@ -12,9 +12,10 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Rejection, Scorer
-from endpick.host.hooks import HookRegistry
+from endpick.host.hooks import Hooks
 from endpick.requests.model import CloseCause
 from endpick.serve.decisions import DecisionRecords, RecordSettings
+from endpick.serve.hook_objects import HookFaults
 from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.tracing import Tracing, open_provider, open_tracing
 from endpick_builtin.scorers.load import QueueScorer
@@ -34,8 +35,8 @@ class Traced(Stage):
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(ParentBasedTraceIdRatio(ratio))
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        metrics = EndpickMetrics(CollectorRegistry())
-        self.log = DecisionRecords(HookRegistry(), RecordSettings(0.0), metrics, lambda: self.now, Tracing(provider))
+        faults = HookFaults(EndpickMetrics(CollectorRegistry()), lambda: self.now)
+        self.log = DecisionRecords(Hooks(), RecordSettings(0.0), faults.report, lambda: self.now, Tracing(provider))
 
     def begin(self, request, plan):
         return self.log.begin(request, plan)

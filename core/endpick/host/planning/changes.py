@@ -25,8 +25,8 @@ _SECRET = re.compile(r"(passw(or)?d|secret|credentials?|authorization|token|api[
 _USER_OF_URL = re.compile(r"(?<=://)[^/?#\s]*@")
 _LONGEST_VALUE = 80
 
-# Derived from the rest, or about where something is written.
-_LEFT_OUT = {"version", "config", "instances", "profiles", "subscriptions", "announcements", "sources", "on_request"}
+# Derived from the rest, about where something is written, or about the environment.
+_LEFT_OUT = {"version", "config", "instances", "profiles", "subscriptions", "announcements", "sources", "on_request", "hooks"}
 _INSTANCE_FIELDS = {"type", "distribution", "version", "on_fault"}
 _ROUTING_LAYERS = {Layer.PARSING, Layer.REQUEST_HEADERS, Layer.CANDIDATES, Layer.PRODUCTION, Layer.SCHEDULING}
 
@@ -45,7 +45,7 @@ class ChangeKind(StrEnum):
     ON_FAULT = "on-fault"
     VERSION = "version"
     COLLECTION = "collection"
-    SETTING = "setting"  # flow control, priorities, model names, hook objects
+    SETTING = "setting"  # flow control, priorities, model names
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class _Comparison:
         elif flow_control != [None, None]:
             yield from self._differing_settings("flowControl", *flow_control, routes=False)
         yield from self._differing_settings("priority of objective", self._old["objectives"], self._new["objectives"], routes=False)
-        for name, routes in (("models", True), ("propagatesPriority", False), ("hooks", False)):
+        for name, routes in (("models", True), ("propagatesPriority", False)):
             if self._old[name] != self._new[name]:
                 yield Change(ChangeKind.SETTING, name, _shown(self._old[name]), _shown(self._new[name]), routes=routes)
 

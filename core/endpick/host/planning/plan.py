@@ -11,7 +11,7 @@ from endpick.api.discovery import ModelRewrite
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
-from endpick.host.hooks import HookRegistry
+from endpick.host.hooks import Hooks
 from endpick.host.kinds import Kind, OnFault
 from endpick.host.loader import LoadedPlugin
 from endpick.host.parameters import ParameterSource
@@ -169,7 +169,7 @@ class Plan:
     on_request: Mapping[Kind, tuple[str, ...]]  # producers in execution order
     graph: SubscriptionGraph
     announcements: tuple[Announcement, ...] = ()
-    hooks: HookRegistry = field(default_factory=HookRegistry)
+    hooks: Hooks = field(default_factory=Hooks)
     objectives: Mapping[str, int] = field(default_factory=dict)  # priorities
     models: tuple[ModelRewrite, ...] = ()
     flow_control: FlowControlSettings | None = None  # None if the feature gate is off

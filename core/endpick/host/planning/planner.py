@@ -8,12 +8,12 @@ from pathlib import Path
 
 from endpick.api import DataCollector, DataProducer
 from endpick.api.discovery import ModelRewrite, ModelTarget
-from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
+from endpick.config import LoadedConfig
 from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, did_you_mean, has_errors, sort_diagnostics
 from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover_hook_objects
 from endpick.host.environment import Lock, LockCheck, check_lock
-from endpick.host.hooks import HookRegistry, load_hooks
+from endpick.host.hooks import Hooks, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
 from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, report_same_names, spare_idle
@@ -25,31 +25,6 @@ from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
 from endpick.host.planning.profiles import plan_handler, plan_profiles, warn_fallbacks
 from endpick.host.planning.references import References, in_order, plan_references
 from endpick.host.planning.subscriptions import SubscriptionGraph
-from endpick.host.resolution import Policy, Reference
-
-
-def load_named_hooks(
-    config: EndpointPickerConfig,
-    source: SourceMap,
-    policy: Policy,
-    installed: Sequence[Candidate] | None = None,
-    lock: LockCheck | None = None,
-) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
-    """The document's hook objects; looks up installed ones only if needed."""
-    references = [
-        Reference(
-            type=spec.name,
-            distribution=spec.from_,
-            span=source.value_span((*spec.path, "name")),
-            distribution_span=source.value_span((*spec.path, "from")) if spec.from_ else None,
-            path=(*spec.path, "name"),
-            labels=source.labels_for((*spec.path, "name")),
-        )
-        for spec in config.hooks
-    ]
-    if not references:
-        return HookRegistry(), ()
-    return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)
 
 
 def warn_unused(builder: PlanBuilder) -> None:
@@ -80,6 +55,7 @@ def make_plan(
     loaded: LoadedConfig,
     candidates: Sequence[Candidate],
     *,
+    hooks: Hooks | None = None,
     hook_objects: Sequence[Candidate] | None = None,
     lock: Lock | None = None,
     endpoints_file: Path | None = None,
@@ -92,8 +68,9 @@ def make_plan(
     Args:
         loaded: Its diagnostics are included in the outcome.
         candidates: From `discover`; only types that the plan needs are imported.
+        hooks: The hook objects of this process; loaded if None.
         hook_objects: From `discover_hook_objects`; looked up if None.
-        lock: Plugin distributions that differ are not imported.
+        lock: Distributions that differ are not imported.
         endpoints_file: For `file-discovery`, if the document names no discovery.
         allow_experimental: Do not warn of experimental types.
         pool: Pool flags, if the document names no discovery.
@@ -102,21 +79,12 @@ def make_plan(
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
-    if lock is None:
-        check = LockCheck()
-    else:
-        hook_objects = discover_hook_objects() if hook_objects is None else hook_objects
-        check = check_lock(lock, (*candidates, *hook_objects))
-    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
-    offered, failures = hooks.offered()
-    catalog = PluginCatalog((*candidates, *offered), policy, check)
-    builder = PlanBuilder(
-        loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file
-    )
+    hook_objects = discover_hook_objects() if hook_objects is None else hook_objects
+    check = LockCheck() if lock is None else check_lock(lock, (*candidates, *hook_objects))
+    hooks, faults = load_hooks(hook_objects, policy, check) if hooks is None else (hooks, ())
+    catalog = PluginCatalog(candidates, policy, check)
+    builder = PlanBuilder(loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics, *faults], endpoints_file=endpoints_file)
     plan = _plan(builder, hooks, pool, state_url)
-    for instance in builder.instances.values():
-        if instance.loaded is not None:
-            hooks.plugin_loaded(instance.loaded)
     if not has_errors(builder.diagnostics):
         builder.diagnostics.extend(hooks.validate(loaded.source))
     kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
@@ -147,11 +115,11 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
         return loaded.diagnostics
     catalog = PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False)
     builder = PlanBuilder(loaded, loaded.config, catalog, diagnostics=[*loaded.diagnostics])
-    _plan(builder, HookRegistry())
+    _plan(builder, Hooks())
     return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(builder: PlanBuilder, hooks: HookRegistry, pool: PoolSettings = NO_POOL, state_url: str = "") -> Plan | None:
+def _plan(builder: PlanBuilder, hooks: Hooks, pool: PoolSettings = NO_POOL, state_url: str = "") -> Plan | None:
     spare_idle(builder)
     define_instances(builder)
     profiles = plan_profiles(builder)

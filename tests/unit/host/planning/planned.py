@@ -8,6 +8,7 @@ from textwrap import dedent
 
 from endpick.config import load_config
 from endpick.diagnostics import Diagnostic, Span, render_text
+from endpick.host.hooks import Hooks
 from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.host.planning.planner import make_plan
 from endpick.host.planning.pool import NO_POOL, PoolSettings
@@ -47,8 +48,17 @@ class Result:
         return [one.message for one in self.plan.announcements if word in one.message]
 
 
-def plan(body: str, *, version: str = "endpick/v1alpha1", without: Iterable[str] = (), pool: PoolSettings = NO_POOL) -> Result:
+def plan(
+    body: str,
+    *,
+    version: str = "endpick/v1alpha1",
+    without: Iterable[str] = (),
+    pool: PoolSettings = NO_POOL,
+    hook_objects: Iterable[str] = (),
+    hooks: Hooks | None = None,
+) -> Result:
     """Plan a document of which only the interesting part is given; line 3 is the first of `body`."""
     text = f"apiVersion: {version}\nkind: EndpointPickerConfig\n{dedent(body).lstrip()}"
     loaded = load_config(text=text, name="config.yaml")
-    return Result(make_plan(loaded, candidates(without), hook_objects=HOOK_OBJECTS, pool=pool), text)
+    installed = [HOOK_OBJECTS[name] for name in hook_objects]
+    return Result(make_plan(loaded, candidates(without), hooks=hooks, hook_objects=installed, pool=pool), text)

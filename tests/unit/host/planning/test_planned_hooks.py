@@ -1,13 +1,20 @@
-"""Hook objects in a document: loaded before any plugin, heard when all else is well."""
+"""Hook objects of a plan: loaded before any plugin, heard when all else is well."""
 
 from __future__ import annotations
 
 from unit.host.planning.planned import plan
-from unit.host.planning.zoo import Auditor
+
+PLUGINS = "plugins: [{type: plain-scorer}]"
+DENIED = f"{PLUGINS}\npluginPolicy: {{denyTypes: [aud*]}}"
+
+
+def test_installed_hook_objects_are_loaded() -> None:
+    assert plan(DENIED.replace("aud*", "nothing"), hook_objects=["auditor"]).outcome.diagnostics[0].code.name == "E0511"
+    assert plan(DENIED, hook_objects=["auditor"]).plan.hooks.names == ()
 
 
 def test_hook_finding_is_a_diagnostic_at_its_place() -> None:
-    result = plan("plugins: [{type: plain-scorer}]\nhooks: [{name: auditor}]")
+    result = plan(PLUGINS, hook_objects=["auditor"])
 
     assert result.found == [("E0511", "plain-scorer")]
     assert result.one("E0511").message == "our policy wants a filter first"
@@ -15,34 +22,19 @@ def test_hook_finding_is_a_diagnostic_at_its_place() -> None:
 
 
 def test_hooks_do_not_validate_a_wrong_document() -> None:
-    result = plan("plugins: [{type: orphan-scorer}]\nhooks: [{name: auditor}]")
+    result = plan("plugins: [{type: orphan-scorer}]", hook_objects=["auditor"])
 
     assert result.found == [("E0601", "orphan-scorer")]
 
 
-def test_a_hook_object_learns_of_every_type_that_the_plan_uses() -> None:
-    Auditor.told.clear()
+def test_broken_hook_object_refuses_the_document() -> None:
+    result = plan(PLUGINS, hook_objects=["broken"])
 
-    plan("plugins: [{type: match-scorer}]\nhooks: [{name: auditor}]")
-
-    assert {"match-scorer", "matcher", "tokenizer", "max-score-picker"} <= set(Auditor.told)
-    assert "queue-scorer" not in Auditor.told
-    assert len(Auditor.told) == len(set(Auditor.told))
+    assert (result.one("E0705").span, result.outcome.plan) == (None, None)
 
 
-def test_a_hook_object_may_bring_a_plugin_type() -> None:
-    result = plan("plugins: [{type: offered-scorer}]\nhooks: [{name: offerer}]")
+def test_a_later_plan_has_the_hook_objects_of_the_process() -> None:
+    first = plan(PLUGINS)
+    later = plan(PLUGINS, hooks=first.plan.hooks, hook_objects=["broken"])
 
-    assert result.plan.by_name["offered-scorer"].loaded.candidate.distribution == "zoo"
-    assert result.plan.hooks.names == ("offerer (zoo 1.0)",)
-
-
-def test_without_its_hook_object_the_type_is_unknown() -> None:
-    assert [code for code, _ in plan("plugins: [{type: offered-scorer}]").found] == ["E0301"]
-
-
-def test_broken_hook_objects_are_reported_at_their_names() -> None:
-    result = plan("hooks: [{name: auditer}, {name: broken}, {name: offerer, from: nobody}]")
-
-    assert result.found == [("E0705", "auditer"), ("E0705", "broken"), ("E0705", "offerer")]
-    assert result.outcome.diagnostics[0].help == "did you mean 'auditor'?"
+    assert later.plan.hooks is first.plan.hooks

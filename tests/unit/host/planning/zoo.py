@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -347,37 +346,17 @@ ALL = tuple(
 
 
 class Auditor:
-    """A hook object with an opinion and a memory."""
-
-    told: ClassVar[list[str]] = []
-
-    @hookimpl
-    def endpick_plugin_loaded(self, record):
-        self.told.append(record.type)
+    """A hook object with an opinion."""
 
     @hookimpl
     def endpick_validate(self, config, report):
         report.error(("plugins", 0, "type"), "our policy wants a filter first", help="add one")
 
 
-class Offerer:
-    """A hook object that brings a plugin type without an entry point."""
-
-    @hookimpl
-    def endpick_register(self):
-        return {OfferedScorer.plugin_type: OfferedScorer}
-
-
-class OfferedScorer(_Scores, Scorer):
-    """Not among `ALL`: only `Offerer` knows of it."""
-
-    plugin_type = "offered-scorer"
-
-
-HOOK_OBJECTS = tuple(
-    Candidate(name, 1, "zoo", "1.0", f"{__name__}:{target}", "/site/zoo-1.0.dist-info")
-    for name, target in (("auditor", "Auditor"), ("offerer", "Offerer"), ("broken", "Nowhere"))
-)
+HOOK_OBJECTS = {
+    name: Candidate(name, 1, "zoo", "1.0", f"{__name__}:{target}", "/site/zoo-1.0.dist-info")
+    for name, target in (("auditor", "Auditor"), ("broken", "Nowhere"))
+}
 
 
 def candidate(plugin: type[Plugin], distribution: str = "zoo") -> Candidate:

@@ -32,7 +32,7 @@ class CarbonReport:
     """Grams of CO2 per kWh, by zone."""
 
 
-_REPORT = TypeAdapter(CarbonReport)
+REPORT = TypeAdapter(CarbonReport)
 
 
 class CarbonSource(PollingPoolSource[CarbonSourceParameters, CarbonReport]):
@@ -43,6 +43,7 @@ class CarbonSource(PollingPoolSource[CarbonSourceParameters, CarbonReport]):
     def __init__(self, name: str, parameters: CarbonSourceParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval
+        self.latest: CarbonReport | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -60,6 +61,7 @@ class CarbonSource(PollingPoolSource[CarbonSourceParameters, CarbonReport]):
             raise Unavailable("the source has not been started")
         try:
             async with self._session.get(self.parameters.url, raise_for_status=True) as response:
-                return _REPORT.validate_json(await response.read())
+                self.latest = REPORT.validate_json(await response.read())
+                return self.latest
         except (aiohttp.ClientError, OSError, ValidationError) as problem:
             raise Unavailable(f"GET {self.parameters.url}: {problem}") from problem
