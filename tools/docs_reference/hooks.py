@@ -11,7 +11,7 @@ from docs_reference.source import definitions, render
 from endpick.api import hooks
 from endpick.host.hooks import DEADLINE_SECONDS
 
-ARGUMENTS = ("PluginRecord", "HostServices", "HostView", "ConfigReport")
+ARGUMENTS = ("HostServices", "HostView", "ConfigReport", "AdminPages", "DoctorReport")
 
 
 def page() -> str:
@@ -22,7 +22,7 @@ def page() -> str:
     methods = [node for node in specs.body if isinstance(node, ast.FunctionDef)]
     return markdown_page(
         "Host hooks",
-        "Hooks let an extension object act when the host loads, starts, reloads and stops.",
+        "Hooks let an installed distribution act when endpick starts, reloads, decides and stops, and add pages and checks.",
         inspect.cleandoc((hooks.__doc__ or "").partition("\n")[2]),
         f"An `async def` implementation is awaited for {DEADLINE_SECONDS:.0f} seconds at most.",
         "## Hooks",

@@ -22,14 +22,14 @@ TOKEN_OPTION = click.option(
 
 
 class AdminError(Exception):
-    """The API cannot be reached, or refuses; the message says what to do."""
+    """Raised if the admin API is unreachable or refuses; the message contains the remedy."""
 
 
 class AdminClient:
-    """Reads one picker."""
+    """Reads the admin API of a running picker."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        """Raises UsageError for a URL that is not HTTP, or a token that cannot be read."""
+        """Raises UsageError for a URL that is not HTTP or a token file that cannot be read."""
         if not url.startswith(("http://", "https://")):
             raise click.UsageError(f"'{url}' is not the address of a metrics port; write for example {DEFAULT_URL}")
         self.url = url.rstrip("/")
@@ -39,11 +39,11 @@ class AdminClient:
             raise click.UsageError(f"{token_file} cannot be read: {error.strerror}") from error
 
     def get(self, *path: str, **query: str) -> Any:  # noqa: ANN401 - JSON
-        """The answer as plain data. Raises AdminError."""
+        """Return the JSON document at `path`. Raises AdminError."""
         return json.loads(self.text(*path, **query))
 
     def text(self, *path: str, **query: str) -> str:
-        """The answer as text. Raises AdminError."""
+        """Return the text at `path`. Raises AdminError."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import Request, urlopen
@@ -68,6 +68,6 @@ def _reason(body: bytes) -> str:
 
 
 def fail(error: AdminError) -> NoReturn:
-    """Print the error and end the process."""
+    """Print the error and exit."""
     click.echo(f"error: {str(error)[:1000]}", err=True)
     sys.exit(ExitCode.FAILED)

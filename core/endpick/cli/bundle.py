@@ -1,4 +1,4 @@
-"""`endpick bundle`: packs what a bug report needs into one archive."""
+"""`endpick bundle`: packs the data for a bug report into an archive."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(file: Path | None, url: str, token_file: Path | None) -> None:
 
 
 def _part(picker: AdminClient, name: str, path: tuple[str, ...]) -> str:
-    """A part that the picker refuses is noted in its place."""
+    """Returns the reason in place of a part that the picker refuses."""
     try:
         return picker.text(*path, **({"limit": _MOST_DECISIONS, "values": "1"} if name == "decisions.json" else {}))
     except AdminError as error:

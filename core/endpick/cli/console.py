@@ -47,7 +47,10 @@ ENDPOINTS_OPTION = click.option(
 
 
 def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | None = None) -> Plan:
-    """Plan a configuration and print its diagnostics; without a plan, end the process (`as_json`: diagnostics on standard output)."""
+    """Plan a configuration and print its diagnostics; exits without a plan.
+
+    Diagnostics go to standard output if `as_json`, in the form of `endpick validate`.
+    """
     from endpick.diagnostics import exit_code_of, render_json
     from endpick.host.discovery import discover
     from endpick.host.planning.planner import make_plan
@@ -64,7 +67,7 @@ def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | 
 
 
 def complete_types(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For shells: the installed plugin types. Imports no plugin."""
+    """Return installed plugin types for shell completion, without importing plugins."""
     from endpick.host.discovery import discover
 
     return [candidate.type for candidate in discover() if candidate.type.startswith(incomplete)]
@@ -76,13 +79,13 @@ FORMAT_OPTION = click.option(
 
 
 def shown_destinations(addresses: Sequence[str]) -> str:
-    """The pick, and what the gateway tries if it cannot be reached."""
+    """Return the picked address, and those that the gateway tries if it is unreachable."""
     pick, *fallbacks = addresses
     return f"{pick}, with {', '.join(fallbacks)} as fallback" if fallbacks else pick
 
 
 def json_text(document: object) -> str:
-    """Indented JSON; pydantic models may be anywhere in it."""
+    """Format a document as indented JSON; it may contain pydantic models."""
     return json.dumps(document, default=_plain, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -91,6 +94,6 @@ def _plain(model: BaseModel) -> object:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Format rows as a Markdown table; `|` is escaped."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

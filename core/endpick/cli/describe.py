@@ -123,7 +123,7 @@ def _output(loaded: LoadedPlugin) -> DescribeOutput:
 
 def _requires(loaded: LoadedPlugin) -> str:
     required = (Requirement(text) for text in requirements_of(loaded.candidate.distribution))
-    return next((f"{one.name}{one.specifier}" for one in required if normalise(one.name) == HOST_DISTRIBUTION), "")
+    return next((f"{need.name}{need.specifier}" for need in required if normalise(need.name) == HOST_DISTRIBUTION), "")
 
 
 def _key(key: AnyKey) -> DescribedKey:
@@ -149,9 +149,9 @@ def _text(loaded: LoadedPlugin) -> str:
 
 def _parameters_block(loaded: LoadedPlugin) -> str:
     blocks = []
-    for one in parameter_tables(loaded):
-        rows = [(row.name, row.type, row.bounds, row.default or "null", row.meaning) for row in one.rows]
-        title = f"{one.name}: {one.description}\n\n" if one.name else ""
+    for parameter_table in parameter_tables(loaded):
+        rows = [(row.name, row.type, row.bounds, row.default or "null", row.meaning) for row in parameter_table.rows]
+        title = f"{parameter_table.name}: {parameter_table.description}\n\n" if parameter_table.name else ""
         blocks.append("\n" + title + table(("PARAMETER", "TYPE", "BOUNDS", "DEFAULT", "DESCRIPTION"), rows))
     return "".join(blocks) or "\nIt has no parameters.\n"
 
@@ -186,7 +186,7 @@ REQUIRED = "(required)"
 
 @dataclass(frozen=True, slots=True)
 class ParameterFacts:
-    """One parameter, in words."""
+    """The row of a parameter in a table: type, bounds, default and description as text."""
 
     name: str
     type: str  # or the name of a nested block's table
@@ -205,7 +205,7 @@ class ParameterTable:
 
 
 def parameter_tables(loaded: LoadedPlugin) -> tuple[ParameterTable, ...]:
-    """The table of a type, then those of its nested blocks."""
+    """Return the table of a type, then those of its nested blocks."""
     schema = parameters_schema(loaded)
     tables = [ParameterTable("", "", _rows(schema))]
     for name, definition in cast("Mapping[str, Schema]", schema.get("$defs", {})).items():
@@ -218,40 +218,40 @@ def _rows(schema: Schema) -> tuple[ParameterFacts, ...]:
     return tuple(
         ParameterFacts(
             name,
-            type_of(one),
-            ", ".join(bounds_of(one)),
-            REQUIRED if name in required else "" if one.get("default") is None else json.dumps(one["default"]),
-            _one_line(one.get("description")),
+            type_of(described),
+            ", ".join(bounds_of(described)),
+            REQUIRED if name in required else "" if described.get("default") is None else json.dumps(described["default"]),
+            _one_line(described.get("description")),
         )
-        for name, one in cast("Mapping[str, object]", schema.get("properties", {})).items()
-        if isinstance(one, Mapping)
+        for name, described in cast("Mapping[str, object]", schema.get("properties", {})).items()
+        if isinstance(described, Mapping)
     )
 
 
-def _alternatives(one: Schema) -> list[Schema]:
-    given = one.get("anyOf") or one.get("oneOf")
-    return [each for each in cast("list[Schema]", given) if each.get("type") != "null"] if isinstance(given, list) else []
+def _alternatives(schema: Schema) -> list[Schema]:
+    given = schema.get("anyOf") or schema.get("oneOf")
+    return [choice for choice in cast("list[Schema]", given) if choice.get("type") != "null"] if isinstance(given, list) else []
 
 
-def _is_duration(one: Schema) -> bool:
-    return one.get("pattern") == DURATION_SCHEMA["pattern"]
+def _is_duration(schema: Schema) -> bool:
+    return schema.get("pattern") == DURATION_SCHEMA["pattern"]
 
 
-def type_of(one: Schema) -> str:
-    """The type in words."""
-    if _is_duration(one):
+def type_of(schema: Schema) -> str:
+    """Describe the type of a parameter, such as `list of string`."""
+    if _is_duration(schema):
         return "duration"
-    if "enum" in one:
-        return " or ".join(json.dumps(choice) for choice in cast("list[object]", one["enum"]))
-    if "const" in one:
-        return json.dumps(one["const"])
-    if alternatives := _alternatives(one):
+    if "enum" in schema:
+        return " or ".join(json.dumps(choice) for choice in cast("list[object]", schema["enum"]))
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if alternatives := _alternatives(schema):
         return " or ".join(dict.fromkeys(map(type_of, alternatives)))
-    if "$ref" in one:
-        return str(one["$ref"]).rpartition("/")[2]
-    if isinstance(one.get("items"), dict):
-        return f"list of {type_of(cast('Schema', one['items']))}"
-    return str(one.get("type", "any"))
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if isinstance(schema.get("items"), dict):
+        return f"list of {type_of(cast('Schema', schema['items']))}"
+    return str(schema.get("type", "any"))
 
 
 _BOUNDS = (
@@ -265,15 +265,15 @@ _BOUNDS = (
 )
 
 
-def bounds_of(one: Schema) -> Iterator[str]:
-    """The bounds in words."""
-    for keyword, words in () if _is_duration(one) else _BOUNDS:
-        if keyword in one:
-            yield words.format(one[keyword])
+def bounds_of(schema: Schema) -> Iterator[str]:
+    """Describe each bound of a parameter, such as `at most 100`."""
+    for keyword, words in () if _is_duration(schema) else _BOUNDS:
+        if keyword in schema:
+            yield words.format(schema[keyword])
     for keyword in ("minLength", "minItems"):
-        if least := one.get(keyword):
+        if least := schema.get(keyword):
             yield "not empty" if least == 1 else f"at least {least}"
-    for alternative in _alternatives(one):
+    for alternative in _alternatives(schema):
         yield from bounds_of(alternative)
 
 
@@ -282,36 +282,36 @@ def _one_line(text: object) -> str:
 
 
 def entry_of(loaded: LoadedPlugin) -> str:
-    """A working entry of `plugins:`, as YAML."""
+    """Return a working entry of `plugins:`, as YAML."""
     parameters = example_from(parameters_schema(loaded))
     written = f"  parameters: {json.dumps(parameters)}\n" if parameters else ""
     return f"- type: {loaded.type}\n{written}"
 
 
 def example_from(schema: Schema) -> dict[str, object]:
-    """The `examples` of the schema, else the required parameters with their examples."""
+    """Return the `examples` of the schema, else the required parameters with their examples."""
     return cast("dict[str, object]", _value(schema, cast("Mapping[str, Schema]", schema.get("$defs", {}))))
 
 
 _PLAIN: Mapping[object, object] = {"string": "example", "integer": 1, "number": 1, "boolean": True, "object": {}, "null": None}
 
 
-def _value(one: Schema, blocks: Mapping[str, Schema]) -> object:
-    examples = one.get("examples")
+def _value(schema: Schema, blocks: Mapping[str, Schema]) -> object:
+    examples = schema.get("examples")
     if isinstance(examples, list) and examples:
         return examples[0]
-    if "$ref" in one:
-        return _value(blocks[str(one["$ref"]).rpartition("/")[2]], blocks)
+    if "$ref" in schema:
+        return _value(blocks[str(schema["$ref"]).rpartition("/")[2]], blocks)
     for keyword in ("const", "default"):
-        if one.get(keyword) is not None:
-            return one[keyword]
-    if isinstance(one.get("enum"), list):
-        return cast("list[object]", one["enum"])[0]
-    if alternatives := _alternatives(one):
+        if schema.get(keyword) is not None:
+            return schema[keyword]
+    if isinstance(schema.get("enum"), list):
+        return cast("list[object]", schema["enum"])[0]
+    if alternatives := _alternatives(schema):
         return _value(alternatives[0], blocks)
-    if "properties" in one:
-        properties = cast("Mapping[str, Schema]", one["properties"])
-        return {name: _value(properties[name], blocks) for name in cast("list[str]", one.get("required", []))}
-    if one.get("type") == "array":
-        return [_value(cast("Schema", one.get("items", {})), blocks)] if one.get("minItems") else []
-    return one.get("minimum", _PLAIN.get(one.get("type"), "example"))
+    if "properties" in schema:
+        properties = cast("Mapping[str, Schema]", schema["properties"])
+        return {name: _value(properties[name], blocks) for name in cast("list[str]", schema.get("required", []))}
+    if schema.get("type") == "array":
+        return [_value(cast("Schema", schema.get("items", {})), blocks)] if schema.get("minItems") else []
+    return schema.get("minimum", _PLAIN.get(schema.get("type"), "example"))

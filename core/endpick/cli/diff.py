@@ -1,4 +1,4 @@
-"""`endpick diff`: what another configuration would do differently."""
+"""`endpick diff`: compares the plans of two configurations."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def command(old: str, new: str, endpoints_file: Path | None, output: str) -> Non
 
     Exit code 0: both do the same; 6: they differ; 3 or 4: one of them has no plan, as for `validate`.
     """
-    before, after = (plan_or_exit(one, as_json=output == "json", endpoints_file=endpoints_file) for one in (old, new))
+    before, after = (plan_or_exit(argument, as_json=output == "json", endpoints_file=endpoints_file) for argument in (old, new))
     found = changes(before, after)
     if output == "json":
         sides = [ComparedPlan(config=plan.config.path, hash=plan_hash(plan)) for plan in (before, after)]
         shown = [ChangeOutput(**asdict(change), text=str(change)) for change in found]
         click.echo(json_text(DiffOutput(old=sides[0], new=sides[1], changes=shown)), nl=False)
     elif found:
-        click.echo(_section("routing", (one for one in found if one.routes)), nl=False)
-        click.echo(_section("other", (one for one in found if not one.routes)), nl=False)
+        click.echo(_section("routing", (change for change in found if change.routes)), nl=False)
+        click.echo(_section("other", (change for change in found if not change.routes)), nl=False)
     else:
         click.echo(f"{old} and {new} do the same")
     sys.exit(ExitCode.DIFFERENT if found else ExitCode.OK)

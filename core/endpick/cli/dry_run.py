@@ -96,7 +96,7 @@ def _live(picker: AdminClient) -> bytes:
     except AdminError as error:
         fail(error)
     named = ("name", "namespace", "address", "port", "labels", "data")
-    ejected = [one for one in pool["endpoints"] if (one["data"].get(ENDPOINT_HEALTH.name) or {}).get("state") == HealthState.EJECTED]
+    ejected = [row for row in pool["endpoints"] if (row["data"].get(ENDPOINT_HEALTH.name) or {}).get("state") == HealthState.EJECTED]
     for endpoint in ejected:
         click.echo(f"warning: {endpoint['namespace']}/{endpoint['name']} is left out, because the running endpick has ejected it", err=True)
     endpoints = [{name: endpoint[name] for name in named} for endpoint in pool["endpoints"] if endpoint not in ejected]
@@ -123,7 +123,7 @@ def _text(explanation: Explanation) -> str:
     lines = [
         f"the request {verdict}",
         *(f"  header {name}: {value}\n" for name, value in sorted(explanation.headers.items())),
-        *(f"  left out by {one.instance}: {', '.join(one.endpoints)}\n" for one in explanation.record.removed),
+        *(f"  left out by {removal.instance}: {', '.join(removal.endpoints)}\n" for removal in explanation.record.removed),
         *(f"\nprofile {run.profile}\n{_run(run)}" for run in explanation.runs),
         *(["\nfaults\n"] if explanation.faults else []),
         *(f"  {fault.instance} ({fault.extension_point}): {fault.problem}\n" for fault in explanation.faults),
@@ -132,16 +132,16 @@ def _text(explanation: Explanation) -> str:
 
 
 def _run(run: ProfileRecord) -> str:
-    filters = "".join(f"  filter {one.instance}: {_kept(one)}\n" for one in run.filters)
+    filters = "".join(f"  filter {step.instance}: {_kept(step)}\n" for step in run.filters)
     failure = f"  no endpoint picked: {run.failure}\n" if run.failure else ""
     return filters + _scores(run) + failure
 
 
-def _kept(one: FilterRecord) -> str:
-    if one.problem:
-        return f"failed: {one.problem}"
-    dropped = f"; dropped {', '.join(one.dropped)}" if one.dropped else ""
-    return f"kept {len(one.kept)} of {len(one.given)}{dropped}"
+def _kept(step: FilterRecord) -> str:
+    if step.problem:
+        return f"failed: {step.problem}"
+    dropped = f"; dropped {', '.join(step.dropped)}" if step.dropped else ""
+    return f"kept {len(step.kept)} of {len(step.given)}{dropped}"
 
 
 def _scores(run: ProfileRecord) -> str:

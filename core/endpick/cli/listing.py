@@ -50,8 +50,8 @@ def _check_kind(kind: str) -> None:
 
 
 def statuses(candidates: Sequence[Candidate]) -> list[Status]:
-    """For each candidate `ok`, or why no configuration can use it."""
-    usable = (one for one in candidates if one.is_usable)
+    """Return for each candidate `ok`, or the reason why no configuration can use it."""
+    usable = (candidate for candidate in candidates if candidate.is_usable)
     offers = Counter(candidate.type for candidate in usable)
     return [_status(candidate, offers[candidate.type]) for candidate in candidates]
 
@@ -87,7 +87,7 @@ def _text(rows: Sequence[ListedPlugin], *, with_kinds: bool) -> str:
     blocks = []
     for origin in dict.fromkeys(map(_origin, rows)):
         lines = [
-            [row["type"], *([", ".join(row.get("kinds", ())) or "-"] if with_kinds else []), _told(row)]
+            [row["type"], *([", ".join(row.get("kinds", ())) or "-"] if with_kinds else []), _shown_summary(row)]
             for row in rows
             if _origin(row) == origin
         ]
@@ -102,7 +102,7 @@ def _origin(row: ListedPlugin) -> str:
     return f"{row['distribution']} {row['version']}{' (builtin)' if row['builtin'] else ''}{editable}"
 
 
-def _told(row: ListedPlugin) -> str:
+def _shown_summary(row: ListedPlugin) -> str:
     if row["status"] == "ok":
         return row["summary"]
     if row["status"] == "other-api":

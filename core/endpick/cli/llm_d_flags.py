@@ -59,14 +59,14 @@ class GoCommand(click.Command):
 
 
 def removed_flags() -> dict[str, str]:
-    """Flags that llm-d refuses today, with what to do instead."""
+    """Return the flags that llm-d no longer accepts, with the replacement for each."""
     from endpick.config.upstream import State, upstream_names
 
     return {row.name: row.successor for row in upstream_names() if row.kind == "flag" and row.state is State.REMOVED}
 
 
 def options_of(parameters: Iterable[click.Parameter]) -> dict[str, click.Option]:
-    """The options of a command by their names, without dashes."""
+    """Return the options of a command by name, without dashes."""
     return {name.lstrip("-"): option for option in parameters if isinstance(option, click.Option) for name in option.opts}
 
 
@@ -78,7 +78,7 @@ def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str 
 
 
 def known_name(name: str, options: Mapping[str, click.Option]) -> str | None:
-    """The flag of this name; older documents write `--configFile` for `--config-file`."""
+    """Return the flag of this name; older documents write `--configFile` for `--config-file`."""
     kebab = _HUMP.sub("-", name).lower()
     return name if name in options else kebab if kebab in options else None
 
@@ -183,7 +183,7 @@ _TYPES: dict[str, Any] = {"bool": GO_BOOLEAN, "duration": POSITIVE_DURATION, "qu
 
 
 def unused_options() -> list[click.Parameter]:
-    """Hidden click options for the flags without effect; their values are checked as in llm-d."""
+    """Return hidden click options for flags without effect, which check values as llm-d does."""
     return [
         click.Option([f"--{flag.name}"], type=_TYPES[flag.kind], default=flag.default or None, expose_value=False, hidden=True)
         for flag in FLAGS
@@ -194,7 +194,7 @@ def unused_options() -> list[click.Parameter]:
 def without_effect(
     arguments: Mapping[str, str], environment: Mapping[str, str] = os.environ, *, in_kubernetes: bool = False
 ) -> tuple[str, ...]:
-    """A clause for each given flag and environment variable that has no effect.
+    """Return a clause for each given flag and environment variable that has no effect.
 
     Args:
         arguments: The command line, as text by flag name.

@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from endpick.diagnostics import Diagnostic
 
 
-class LazyGroup(click.Group):
-    """Imports a command when it is called, so `--help` stays fast."""
-
+class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, endpick's own first."""
         return [*HOST_VERBS, *_installed(ctx).verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb; tables of other distributions are read only for a verb that the host does not have."""
+        """Import a verb. Tables of other distributions are read only for verbs that the host does not have."""
         if cmd_name in HOST_VERBS:
             return load(HOST_VERBS[cmd_name][0])
         verb = _installed(ctx).verbs.get(cmd_name)
@@ -35,14 +32,13 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The verbs, without importing any, and options."""
         summaries = [(name, summary) for name, (_, summary) in HOST_VERBS.items()]
         summaries += [(name, verb.summary) for name, verb in _installed(ctx).verbs.items()]
         verbs = [CompletionItem(name, help=summary) for name, summary in summaries if name.startswith(incomplete)]
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing any: endpick's own, then a section for each table."""
+        """List endpick's verbs, then a section for each table, without importing verbs."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in HOST_VERBS.items()])
         installed = _installed(ctx)
@@ -54,7 +50,7 @@ class LazyGroup(click.Group):
             formatter.write_text("Some installed verbs cannot be used; `endpick doctor` explains why.")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggests a verb for a misspelt one, and reports tables that cannot be read, because it may be in one of them."""
+        """Suggest a verb for a misspelt one. Reports unreadable tables, because they may contain it."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             installed = _installed(ctx)
             if args[0] in installed.ambiguous:
@@ -88,7 +84,7 @@ def _exit_with(diagnostics: Iterable[Diagnostic]) -> NoReturn:
     raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="endpick")
 def main() -> None:
     """An endpoint picker for LLM inference gateways whose routing logic is pip-installed.

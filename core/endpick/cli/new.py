@@ -52,13 +52,13 @@ class Project:
 
     @property
     def plugin_type(self) -> str:
-        """The requested type."""
+        """The plugin type that the user asked for."""
         return self.types[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectDraft:
-    """A project that is not written yet."""
+    """A project that is not written yet: its names, and the variables of its template."""
 
     project: Project
     variables: Mapping[str, object]
@@ -70,7 +70,7 @@ TEST_PREFIX = "Test"  # pytest collects imported classes with this prefix
 
 
 def refuse_type(plugin_type: str) -> str | None:
-    """Why no plugin can have this type, or None."""
+    """Return the reason why no plugin can have this type, or None."""
     if not is_valid_type(plugin_type):
         return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
     vendor, dot, _ = plugin_type.partition(".")
@@ -87,18 +87,17 @@ TEMPLATE = "plugin_template"
 
 
 def draft(plugin_type: str, kind: str) -> ProjectDraft:
-    """Name everything in a new project; `plugin_type` is well-formed."""
+    """Name every part of a new project; `plugin_type` is well-formed."""
     from cookiecutter.generate import generate_context
     from cookiecutter.prompt import prompt_for_config
 
     given = {"plugin_type": plugin_type, "kind": kind, "endpick_version": __version__}
     context = generate_context(str(resource(TEMPLATE) / "cookiecutter.json"), extra_context=given)
     variables = prompt_for_config(context, no_input=True)
-    return ProjectDraft(project_of(variables), variables)
+    return ProjectDraft(_project_of(variables), variables)
 
 
-def project_of(names: Mapping[str, str]) -> Project:
-    """A project from the template's variables."""
+def _project_of(names: Mapping[str, str]) -> Project:
     kind = names["kind"]
     collects = names["__collects"] != ""
     has_key = names["__keys_file"] != ""
@@ -119,7 +118,7 @@ def project_of(names: Mapping[str, str]) -> Project:
 
 
 def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> str | None:
-    """Why this project cannot be created in `parent`, or None."""
+    """Return the reason why the project cannot be created in `parent`, or None."""
     return _refuse_definitions(project) or _refuse_taken(project, tuple(candidates)) or _refuse_folder(parent / project.distribution)
 
 

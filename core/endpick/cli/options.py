@@ -67,7 +67,7 @@ def _duration(text: str, *, positive: bool = False) -> float:
 
 
 def _quantity(text: str) -> int:
-    """`10MiB` is read like `10Mi`, and K like k."""
+    """Reads `10MiB` like `10Mi`, and K like k."""
     from endpick.config.units import parse_quantity
 
     plain = _BYTES.sub("", text.strip())
@@ -129,7 +129,7 @@ StateUrl = Annotated[str, Value("url", _state_url)]
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a dataclass, bases first; the callback gets an instance as `options`."""
+    """Add the options of a dataclass to a command, bases first; the callback gets an instance as `options`."""
     hints = get_type_hints(options, include_extras=True)
     # `dataclasses.fields` begins with the last base
     names = [name for owner in (*options.__bases__, options) for name in inspect.get_annotations(owner)]
@@ -163,7 +163,7 @@ def _click_option(name: str, annotation: Any, default: Any, option: Option) -> C
 
 
 def _kind(annotation: Any) -> Any:  # noqa: ANN401 - as click has it
-    """The click type among the notes of an annotation, else that of the Python type; of `X | None` and `tuple[X, ...]`, that of X."""
+    """The click type in an annotation, else that of the Python type; of `X | None` and `tuple[X, ...]`, that of X."""
     arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
         return click.Choice(arguments)

@@ -38,7 +38,7 @@ def plan(config: str | None, endpoints_file: Path | None, output: Literal["text"
 
 def _sections(plan: Plan) -> Iterator[str]:
     yield f"plan of {plan.config.path}\n"
-    rows = [(one.label, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
+    rows = [(instance.label, instance.loaded.candidate.origin, _defined(instance, plan)) for instance in plan.instances]
     yield "instances\n" + table(("name (type)", "from", "defined"), rows, 2)
     for profile in plan.profiles:
         yield f"scheduling profile {profile.name}\n" + table(("step", "instance", "weight"), _steps(profile), 2)
@@ -47,10 +47,10 @@ def _sections(plan: Plan) -> Iterator[str]:
         yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _indented(_limits(plan.flow_control))
     yield "collection\n" + table(("source", "collectors", "unread"), _collection(plan), 2)
     if plan.graph.subscriptions:
-        data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
+        data = [(subscription.consumer, subscription.key, subscription.producer) for subscription in plan.graph.subscriptions]
         yield "data\n" + table(("who reads", "what", "from whom"), data, 2)
     if plan.announcements:
-        yield "filled in\n" + "".join(f"  {one.message}\n" for one in plan.announcements)
+        yield "filled in\n" + "".join(f"  {announcement.message}\n" for announcement in plan.announcements)
 
 
 def _steps(profile: PlannedProfile) -> Iterator[tuple[str, str, str]]:
@@ -129,7 +129,7 @@ def graph(config: str | None, output: Literal["mermaid", "json"]) -> None:
 
 
 def mermaid(picture: Picture) -> str:
-    """A flowchart for GitHub and GitLab."""
+    """Return a Mermaid flowchart, which GitHub and GitLab render."""
     number = {node.name: f"n{index}" for index, node in enumerate(picture.nodes)}
     lines = ["flowchart LR", *(f'  {number[node.name]}["{_escaped(node.name)}"]' for node in picture.nodes)]
     for arrow in picture.arrows:

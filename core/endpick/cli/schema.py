@@ -27,7 +27,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schemas() -> dict[str, Mapping[str, object]]:
-    """Output schemas by verb, and those of diagnostics and decision records; imports the modules of all verbs."""
+    """Return output schemas by verb, with those of diagnostics and decisions; imports the modules of all verbs."""
     outputs = {name: output_of(name, place) for name, place in _verbs().items()}
     return _others() | {name: _document(output, f"endpick {name}") for name, output in outputs.items() if output is not None}
 
@@ -42,38 +42,38 @@ def _verbs() -> dict[str, str]:
 
 
 def output_of(verb: str, place: str) -> type[object] | None:
-    """The type of a verb's JSON output: the entry of the verb in `OUTPUTS` of its module, or where that is, as `module:attribute`."""
+    """Return the type of a verb's JSON output, from `OUTPUTS` of its module; None if it prints none."""
     output = getattr(import_module(place.partition(":")[0]), "OUTPUTS", {}).get(verb)
     model: type[object] | None = resolve_name(output) if isinstance(output, str) else output
     return model
 
 
 def parameter_schemas(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
-    """Parameter schemas by type; imports all plugins."""
+    """Return the parameter schemas by type; imports all plugins."""
     installed = PluginCatalog(candidates)
-    loaded = ((plugin_type, installed.peek(plugin_type)) for plugin_type in sorted({one.type for one in candidates}))
+    loaded = ((plugin_type, installed.peek(plugin_type)) for plugin_type in sorted({candidate.type for candidate in candidates}))
     return {plugin_type: parameter_schema(plugin) for plugin_type, plugin in loaded if plugin is not None}
 
 
 def parameter_schema(loaded: LoadedPlugin) -> dict[str, object]:
-    """The schema of `parameters:` of one type."""
+    """Return the schema of `parameters:` of a plugin type."""
     schema = parameters_schema(loaded)
     described = {"description": loaded.summary} if loaded.summary else {}
     return {"$schema": DIALECT, **schema, "title": loaded.candidate.type, **described}
 
 
 def config_schema(candidates: Sequence[Candidate]) -> dict[str, object]:
-    """The editor schema of a configuration that may use these plugins."""
+    """Return the editor schema of a configuration that may use these plugins."""
     return editor_schema(parameter_schemas(candidates))
 
 
 def schema_text(schema: Mapping[str, object]) -> str:
-    """A schema as printed; properties keep their order."""
+    """Format a schema for printing; properties keep their order."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Endpick's own candidates."""
+    """Return the candidates that are part of endpick."""
     return tuple(candidate for candidate in candidates if candidate.is_builtin)
 
 

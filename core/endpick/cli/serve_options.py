@@ -1,4 +1,4 @@
-"""The options of `endpick serve`, and the settings of the process they stand for."""
+"""The options of `endpick serve`, and their conversion to the settings of the process."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ class ServeOptions(
 
     @property
     def path(self) -> str | None:
-        """The file that is served; `-` is standard input."""
+        """The configuration file, or `-` for standard input; None without one."""
         return self.config or self.config_file
 
 
 def log_level(options: MonitoringOptions) -> str:
-    """The level from --log-level, else --zap-log-level, else --v. Raises UsageError."""
+    """Return the level from --log-level, else --zap-log-level, else --v. Raises UsageError."""
     if options.log_level is not None:
         return options.log_level
     named = (options.zap_log_level or "").lower()
@@ -182,7 +182,7 @@ def log_level(options: MonitoringOptions) -> str:
 
 
 def log_format(options: MonitoringOptions) -> LogFormat:
-    """From --log-format, else --zap-encoder; JSON without --zap-devel."""
+    """Return the format from --log-format, else --zap-encoder; JSON without --zap-devel."""
     if options.log_format is not None:
         return options.log_format
     if options.zap_encoder is not None:
@@ -191,7 +191,7 @@ def log_format(options: MonitoringOptions) -> LogFormat:
 
 
 def settings_of(options: ServeOptions) -> ServeSettings:
-    """Ports, intervals and limits. Raises UsageError for contradictory or invalid options."""
+    """Return the settings of the process. Raises UsageError for contradictory or invalid options."""
     from endpick.extproc.session import SessionSettings
     from endpick.host.breaker import BreakerSettings
     from endpick.serve.settings import HEALTH_LIMITS, ServeSettings
@@ -290,7 +290,7 @@ def _certificate(folder: Path | None) -> tuple[Path | None, Path | None]:
 
 
 def pool_of(options: PoolOptions) -> PoolSettings:
-    """The flags about Kubernetes. Raises UsageError for contradictions."""
+    """Return the settings from the flags about Kubernetes. Raises UsageError for contradictions."""
     from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
     try:

@@ -99,11 +99,11 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
             )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        others = [one for one in candidates if normalise(one.distribution) not in OWN_DISTRIBUTIONS]
-        return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
+        others = [candidate for candidate in candidates if normalise(candidate.distribution) not in OWN_DISTRIBUTIONS]
+        return [Reference(candidate.type, distribution=candidate.distribution) for candidate in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
-    offered = [one for one in candidates if normalise(one.distribution) == wanted]
-    return [Reference(one.type, distribution=one.distribution) for one in offered] or _nothing_offered(distribution)
+    offered = [candidate for candidate in candidates if normalise(candidate.distribution) == wanted]
+    return [Reference(candidate.type, distribution=candidate.distribution) for candidate in offered] or _nothing_offered(distribution)
 
 
 def _load_all(references: list[Reference] | Diagnostic, candidates: Sequence[Candidate]) -> tuple[list[LoadedPlugin], list[Diagnostic]]:
@@ -145,7 +145,7 @@ def _text(plugin: LoadedPlugin, report: ConformanceReport) -> str:
     listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     lines = [f"{plugin.type} ({plugin.candidate.origin}): {listed}"]
     lines += [f"\n{describe_outcome(outcome, report.subject)}" for outcome in report.faults]
-    lines += [f"  skipped {one.check.id}: {one.reason}" for one in report.outcomes if one.status is CheckStatus.SKIPPED]
+    lines += [f"  skipped {outcome.check.id}: {outcome.reason}" for outcome in report.outcomes if outcome.status is CheckStatus.SKIPPED]
     return "\n".join(lines)
 
 

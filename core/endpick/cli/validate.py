@@ -37,7 +37,7 @@ from endpick.host.planning.pool import NO_POOL, PoolSettings, discovery_by_flags
 
 @dataclass(frozen=True)
 class _ServeOptions(PoolOptions):
-    """The options of `serve` that decide what is valid."""
+    """The options of `serve` that validation depends on."""
 
     feature_gates: FeatureGates = ()
 
@@ -90,7 +90,7 @@ def _judge(
 def judge_plan(
     loaded: LoadedConfig, installed: Sequence[Candidate], endpoints_file: Path | None = None, pool: PoolSettings = NO_POOL
 ) -> tuple[Diagnostic, ...]:
-    """Every mistake found by planning and building."""
+    """Plan and build a configuration; returns every mistake found."""
     outcome = make_plan(loaded, installed, endpoints_file=endpoints_file, pool=pool)
     # some parameters only a constructor can check
     built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
@@ -98,14 +98,14 @@ def judge_plan(
 
 
 def _exit_code(found: Sequence[Diagnostic], strict: bool) -> int:
-    if strict and not has_errors(found) and any(one.severity is Severity.WARNING for one in found):
+    if strict and not has_errors(found) and any(diagnostic.severity is Severity.WARNING for diagnostic in found):
         return ExitCode.CONFIG_INVALID
     return exit_code_of(found)
 
 
 def _verdict(loaded: LoadedConfig, diagnostics: Sequence[Diagnostic]) -> str:
-    errors = sum(one.severity is Severity.ERROR for one in diagnostics)
-    warnings = sum(one.severity is Severity.WARNING for one in diagnostics)
+    errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+    warnings = sum(diagnostic.severity is Severity.WARNING for diagnostic in diagnostics)
     counts = ", ".join(_count(number, noun) for number, noun in ((errors, "error"), (warnings, "warning")) if number)
     return f"{loaded.path}: {counts or 'ok'}"
 
@@ -135,7 +135,7 @@ def lock(output_file: Path, checks: bool, output: str) -> None:
         raise SystemExit(ExitCode.FAILED) from None
     # Files that differ from their RECORD would be refused by `serve --locked`.
     click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
-    editable = sorted({one.distribution for one in candidates if one.source_path})
+    editable = sorted({candidate.distribution for candidate in candidates if candidate.source_path})
     if editable:
         click.echo(f"warning: the source of editable installs is not pinned: {', '.join(editable)}", err=True)
     click.echo(lock.render() if output == "json" else f"{output_file}: {len(lock.pins)} distributions\n", nl=False)

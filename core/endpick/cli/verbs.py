@@ -55,13 +55,13 @@ class Verb:
 
     @property
     def section(self) -> str:
-        """The heading of its table in `--help`."""
+        """The heading of the verb's table in `--help`."""
         return self.table.type.capitalize() if self.table.is_builtin else self.table.distribution
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledVerbs:
-    """The usable verbs by name, and the mistakes in tables; `ambiguous` are the names that several distributions offer."""
+    """The usable verbs by name, the mistakes in tables, and names that several distributions offer."""
 
     verbs: Mapping[str, Verb]
     mistakes: tuple[Diagnostic, ...]
@@ -87,7 +87,7 @@ def installed_verbs() -> InstalledVerbs:
 
 
 def load(place: str) -> click.Command:
-    """Import a command. Raises what the import raises, and TypeError if it leads to something else."""
+    """Import a command. Raises the errors of the import, and TypeError if the target is no command."""
     module, _, attribute = place.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     if not isinstance(command, click.Command):
@@ -96,7 +96,7 @@ def load(place: str) -> click.Command:
 
 
 def load_installed(verb: Verb) -> click.Command | Diagnostic:
-    """Import the command of an installed distribution."""
+    """Import the command of an installed distribution; returns a diagnostic if it fails."""
     from endpick.diagnostics import Code, Diagnostic
     from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 

@@ -12,7 +12,7 @@ import click
 from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
 from endpick.cli.console import FORMAT_OPTION, json_text, shown_destinations
 from endpick.diagnostics.tables import table
-from endpick.engine.reasons import Reason, Standing, reason_of, standing_of
+from endpick.engine.reasons import PickHistory, Reason, pick_history, reason_of
 from endpick.requests.document import DecisionOutput, ProfileRun
 
 _MOST_DECISIONS = 200
@@ -53,7 +53,7 @@ def _request(request_id: str, picker: AdminClient, output: str) -> None:
     if output == "json":
         click.echo(json_text({"decision": document, "reasons": [asdict(reason) for reason in reasons]}), nl=False)
         return
-    reads = {one["name"]: (*one["consumes"], *one["consumesOptional"]) for one in picker.get("plan")["instances"]}
+    reads = {instance["name"]: (*instance["consumes"], *instance["consumesOptional"]) for instance in picker.get("plan")["instances"]}
     click.echo("".join(_explained(decision, reasons, reads)), nl=False)
 
 
@@ -69,11 +69,11 @@ def _explained(decision: DecisionOutput, reasons: list[Reason], reads: dict[str,
         yield f"  {decision.refusal}\n"
     if decision.waited is not None:
         yield f"  it waited {decision.waited.seconds:.3f} s; the pool was {decision.waited.saturation:.0%} full\n"
-    yield from (f"  left out by {one.instance}: {', '.join(one.endpoints)}\n" for one in decision.removed)
+    yield from (f"  left out by {removal.instance}: {', '.join(removal.endpoints)}\n" for removal in decision.removed)
     yield from (f"  {fault.instance} failed ({fault.extension_point}): {fault.problem}\n" for fault in decision.faults)
     for run, reason in zip(decision.runs, reasons, strict=True):
         yield f"\nprofile {run.profile}: {reason.sentence}\n"
-        yield from (f"  filter {one.instance} kept {len(one.kept)} of {len(one.given)}\n" for one in run.filters)
+        yield from (f"  filter {step.instance} kept {len(step.kept)} of {len(step.given)}\n" for step in run.filters)
         yield _scores(run, reason)
         yield from _data(decision, reads.get(reason.decisive, ()), reason.decisive)
         yield from map(_flip_line, reason.flips)
@@ -102,9 +102,9 @@ def _scores(run: ProfileRun, reason: Reason) -> str:
 def _data(decision: DecisionOutput, keys: tuple[str, ...], reader: str) -> Iterator[str]:
     for key in keys:
         known = [
-            f"{one.name} {_short(one.values[key])}" + (f" ({one.ages[key]:.2f} s old)" if key in one.ages else "")
-            for one in decision.endpoints
-            if key in one.values
+            f"{endpoint.name} {_short(endpoint.values[key])}" + (f" ({endpoint.ages[key]:.2f} s old)" if key in endpoint.ages else "")
+            for endpoint in decision.endpoints
+            if key in endpoint.values
         ]
         if known:
             yield f"  {reader} read {key}: {', '.join(known)}\n"
@@ -112,7 +112,7 @@ def _data(decision: DecisionOutput, keys: tuple[str, ...], reader: str) -> Itera
 
 def _short(value: Any) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_short(each)}" for name, each in value.items() if each not in (None, "", 0))
+        return ", ".join(f"{name} {_short(item)}" for name, item in value.items() if item not in (None, "", 0))
     return f"{value:g}" if isinstance(value, float | int) else str(value)[:_LONGEST]
 
 
@@ -124,31 +124,31 @@ def _flip_line(flip: Any) -> str:  # noqa: ANN401
 
 def _endpoint(endpoint: str, picker: AdminClient, output: str) -> None:
     pool = picker.get("endpoints")["endpoints"]
-    found = next((one for one in pool if endpoint in (one["name"], f"{one['namespace']}/{one['name']}", _address(one))), None)
+    found = next((row for row in pool if endpoint in (row["name"], f"{row['namespace']}/{row['name']}", _address(row))), None)
     if found is None:
-        known = ", ".join(f"{one['namespace']}/{one['name']}" for one in pool) or "none"
+        known = ", ".join(f"{row['namespace']}/{row['name']}" for row in pool) or "none"
         raise AdminError(f"there is no endpoint '{endpoint}' in the pool; known are {known}")
     name = f"{found['namespace']}/{found['name']}"
     decisions = picker.get("decisions", endpoint=name, limit=str(_MOST_DECISIONS))["decisions"]
-    standing = standing_of(name, [DecisionOutput.model_validate(one) for one in decisions])
+    history = pick_history(name, [DecisionOutput.model_validate(decision) for decision in decisions])
     if output == "json":
-        click.echo(json_text({"endpoint": found, "standing": asdict(standing)}), nl=False)
+        click.echo(json_text({"endpoint": found, "standing": asdict(history)}), nl=False)
     else:
-        click.echo("".join(_stood(name, found, standing)), nl=False)
+        click.echo("".join(_history_lines(name, found, history)), nl=False)
 
 
 def _address(endpoint: dict[str, Any]) -> str:
     return f"{endpoint['address']}:{endpoint['port']}"
 
 
-def _stood(name: str, endpoint: dict[str, Any], standing: Standing) -> Iterator[str]:
+def _history_lines(name: str, endpoint: dict[str, Any], history: PickHistory) -> Iterator[str]:
     yield f"{name} at {_address(endpoint)}\n"
     for key, value in endpoint["data"].items():
         yield f"  {key}: {_short(value)} ({endpoint['ages'][key]:.2f} s old)\n"
     if not endpoint["data"]:
         yield "  it has never reported data\n"
-    if not standing.decisions:
+    if not history.decisions:
         yield "\nno decision with it is recorded yet; --decision-sampling 1 records all\n"
         return
-    yield f"\npicked in {standing.picked} of the last {standing.decisions} recorded decisions\n"
-    yield from (f"  {count} times {reason}\n" for reason, count in standing.losses)
+    yield f"\npicked in {history.picked} of the last {history.decisions} recorded decisions\n"
+    yield from (f"  {count} times {reason}\n" for reason, count in history.losses)

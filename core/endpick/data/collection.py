@@ -31,7 +31,7 @@ DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Sources, and the shortest `Plugin.tolerated_age_seconds`."""
+    """The data sources of a plan, and the shortest `Plugin.tolerated_age_seconds`."""
 
     bindings: tuple[SourceBinding, ...] = ()
     tolerated_age_seconds: float = math.inf
@@ -39,15 +39,15 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """The refresh interval is for sources without one: 50 ms if not positive, as in llm-d. The idle one is for unchanged payloads."""
+    """The intervals of data collection."""
 
-    refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
-    idle_interval_seconds: float = 1.0
+    refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS  # of sources without an interval; not positive: 50 ms, as in llm-d
+    idle_interval_seconds: float = 1.0  # while payloads are unchanged
     stop_grace_seconds: float = 2.0
 
 
 class CollectionLoop:
-    """One task per endpoint and source."""
+    """Runs a task for each pair of endpoint and source."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class CollectionLoop:
         ]
 
     def start(self) -> None:
-        """Collect for present and later endpoints. Call once."""
+        """Collect data of present and later endpoints. Called once."""
         for source, dispatcher in self._pool_sources:
             if isinstance(source, PollingPoolSource):
                 self._pool_tasks.append(_spawn(poll_pool(source, dispatcher)))
@@ -104,7 +104,7 @@ class CollectionLoop:
         self._follow(self._table.generation)
 
     async def stop(self) -> int:
-        """Cancel all tasks; returns the number still running. Idempotent."""
+        """Cancel all tasks; returns the number that are still running. Idempotent."""
         if self._follow in self._table.on_changed:
             self._table.on_changed.remove(self._follow)
         tasks = [*self._pool_tasks, *self._leaving, *(task for watched in self._watched.values() for task in watched.tasks)]
@@ -153,5 +153,5 @@ def _spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.get_running_loop().create_task(work)
 
 
-def _is_same_server(one: Endpoint, other: Endpoint) -> bool:
-    return (one.address, one.metrics_address) == (other.address, other.metrics_address)
+def _is_same_server(endpoint: Endpoint, other: Endpoint) -> bool:
+    return (endpoint.address, endpoint.metrics_address) == (other.address, other.metrics_address)

@@ -23,7 +23,7 @@ _NOT_IN_AN_ADDRESS = re.compile(r"[^\x21-\x7e]|,")  # commas separate addresses 
 
 
 class Registry:
-    """Checks reports of a discovery; raises TypeError or ValueError."""
+    """Checks the reports of a discovery. Methods raise TypeError or ValueError for invalid reports."""
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -31,7 +31,7 @@ class Registry:
         self._thread = threading.get_ident()
 
     def close(self) -> None:
-        """Ignore later reports."""
+        """Ignore later reports, from a discovery that is stopped or replaced."""
         self._is_open = False
 
     def upsert(self, endpoint: Endpoint) -> None:
@@ -118,7 +118,7 @@ STOP_SECONDS = 10.0  # a discovery may have to release a lease
 
 
 class DiscoveryTask:
-    """Runs one discovery."""
+    """Runs an endpoint discovery, and restarts it with back-off after a fault."""
 
     def __init__(self, instance: Instance, table: EndpointTable, telemetry: Telemetry) -> None:
         if not isinstance(instance.plugin, EndpointDiscovery):
@@ -131,7 +131,7 @@ class DiscoveryTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Call once."""
+        """Start the discovery in a task. Called once, inside the event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait_ready(self, timeout_seconds: float) -> None:
@@ -156,7 +156,7 @@ class DiscoveryTask:
         raise ConfigurationError(f"{self.instance.origin} ended before it reported endpoints")
 
     async def stop(self) -> None:
-        """End, and ignore later reports. Idempotent."""
+        """Cancel the discovery and ignore its later reports. Idempotent."""
         self._registry.close()
         if self._task is None or self._task.done():
             return

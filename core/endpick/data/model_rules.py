@@ -14,7 +14,7 @@ NO_REWRITES: RewriteTable = MappingProxyType({})
 
 
 class ModelRules:
-    """Rules of the configuration and the discovery."""
+    """Objectives and rewrites. Rewrites of the configuration precede those of the discovery."""
 
     __slots__ = ("_configured", "_found", "objectives", "rewrites")
 
@@ -25,18 +25,18 @@ class ModelRules:
         self._found: tuple[ModelRewrite, ...] = ()
 
     def configure(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the configuration's rules."""
+        """Replace the rewrites of the configuration. Called for each deployed plan."""
         self._configured = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
     def discovered(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Set the discovery's rules."""
+        """Replace the rewrites that the discovery reported."""
         self._found = tuple(rewrites)
         self.rewrites = compile_rewrites((*self._configured, *self._found))
 
 
 def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
-    """Targets by model; the first rule with targets counts."""
+    """Return the targets by model; the first rule with targets for a model counts."""
     table: dict[str, tuple[ModelTarget, ...]] = {}
     for rule in rewrites:
         for model in rule.models if rule.targets else ():
@@ -47,7 +47,7 @@ def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:
 
 
 def choose_model(table: RewriteTable, model: str, draw: float) -> str:
-    """Choose a target by weight, or "" without a rule; `draw` is uniform in [0, 1)."""
+    """Choose a target by weight; "" if no rule matches. `draw` is uniform in [0, 1)."""
     targets = table.get(model) or table.get("", ())
     total = sum(target.weight for target in targets)
     if not total:

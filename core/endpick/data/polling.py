@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SourceBinding:
-    """A source and its collectors; the `needed` keys they write are required."""
+    """A source and its collectors. The `needed` keys that they write are required by other plugins."""
 
     source: Instance
     collectors: tuple[Instance, ...]
@@ -34,7 +34,7 @@ class SourceBinding:
 
 
 class PayloadDispatcher:
-    """Calls one source and its collectors."""
+    """Calls a source, and passes its payloads to the collectors."""
 
     def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
         self.source = binding.source
@@ -42,7 +42,7 @@ class PayloadDispatcher:
         self.reported = frozenset(
             key.name
             for instance in binding.collectors
-            if not isinstance(instance.plugin, LearntState)  # tells other pickers itself
+            if not isinstance(instance.plugin, LearntState)  # sends its data to other pickers by itself
             for key in instance.subscriptions.produces
         )
         self._table = table
@@ -51,9 +51,9 @@ class PayloadDispatcher:
         self._collectors = tuple(bind(instance, COLLECT, telemetry) for instance in binding.collectors)
 
     def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
-        """Pass a payload, if any, to the collectors.
+        """Pass a payload, unless it is None, to the collectors.
 
-        Without `endpoint` it is pool-wide. Values newer than `since`, its request time (None if pushed), are kept.
+        It is pool-wide without `endpoint`. Values newer than `since`, the time of the request (None if pushed), are kept.
         """
         if payload is None:
             return
@@ -65,11 +65,11 @@ class PayloadDispatcher:
             delivered()
 
     async def poll(self, step: Step[object], timeout_seconds: float, *arguments: object) -> object:
-        """Poll once; returns a payload or a `Fault`."""
+        """Poll once; returns a payload, None or a `Fault`."""
         return await step.run_async(self._access, timeout_seconds, *arguments)
 
     def bind_notify(self) -> Callable[[EndpointEvent], None]:
-        """The callback for endpoint events."""
+        """Return the callback for endpoint events."""
         step = bind(self.source, NOTIFY, self._telemetry)
 
         def notify(event: EndpointEvent) -> None:
@@ -82,11 +82,11 @@ class PayloadDispatcher:
         return notify
 
     def step(self, method: Method[T]) -> Step[T]:
-        """A step of the source."""
+        """Bind a method of the source."""
         return bind(self.source, method, self._telemetry)
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
-        """A stream's `publish`; it ignores endpoints that left."""
+        """Return the `publish` callback of a stream; it ignores payloads of endpoints that have left."""
 
         def publish(payload: object) -> None:
             endpoint = self._table.find(name)
@@ -96,11 +96,11 @@ class PayloadDispatcher:
         return publish
 
     def publish_pool(self, payload: object) -> None:
-        """Deliver a pool-wide payload."""
+        """Pass a pool-wide payload to the collectors."""
         self.deliver(payload, None)
 
     def failed(self, endpoint: str, problem: Fault | BaseException | str) -> None:
-        """Count a poll error, unless the boundary did; `endpoint` is "" for a pool-wide source."""
+        """Count a poll error, unless the boundary counted it; `endpoint` is "" for a pool-wide source."""
         found = problem.uncounted if isinstance(problem, Fault) else problem
         if found is not None:
             self._telemetry.poll_error(self.source, endpoint, found)
@@ -112,26 +112,26 @@ _FAILURES_BEFORE_BACKOFF = 5
 _LONGEST_BACKOFF_SECONDS = 1.0
 _REPEATS_BEFORE_IDLE = 5
 _POLLS_WHILE_FRESH = 2
-_FRESH_INTERVALS = 2  # a report may be so old: those of other workers come about once an interval
+_FRESH_INTERVALS = 2  # maximum age of a report: other workers send about one per interval
 _GROUP_SIZE = 8  # polled together: fewer wake-ups, but requests wait for the group
 
 
 @dataclass(slots=True)
 class PollCounts:
-    """Polls: `skipped` for idle or down endpoints, `reported` if responses gave all required data."""
+    """Counts polls. `skipped`: idle or down endpoint; `reported`: responses gave all required data."""
 
     made: int = 0
     skipped: int = 0
     reported: int = 0
 
     def snapshot(self) -> dict[str, int]:
-        """Counts by event."""
+        """Return the counts by event: `made`, `skipped` and `reported`."""
         return {"made": self.made, "skipped": self.skipped, "reported": self.reported}
 
 
 @dataclass(slots=True)
 class Watched:
-    """An endpoint (replaced when labels change), and its number for grouping."""
+    """An endpoint that is polled (replaced when labels change), and its number for grouping."""
 
     endpoint: Endpoint
     number: int
@@ -139,12 +139,12 @@ class Watched:
 
 
 def next_poll_at(after: float, interval_seconds: float, phase: float) -> float:
-    """The next time at a `phase` (0 to 1) of an interval."""
+    """Return the next time in the `phase` (0 to 1) of an interval; all in seconds."""
     return (math.floor(after / interval_seconds - phase) + 1 + phase) * interval_seconds
 
 
 class PollSchedule:
-    """Poll delay of an endpoint, longer while its payload repeats or polls fail."""
+    """The delay between polls of an endpoint, longer while its payload repeats or polls fail."""
 
     __slots__ = ("_failures", "_idle_seconds", "_interval_seconds", "_last", "_repeats", "delay_seconds")
 
@@ -158,11 +158,11 @@ class PollSchedule:
 
     @property
     def is_relaxed(self) -> bool:
-        """True while longer than the interval."""
+        """True while the delay is longer than the interval."""
         return self.delay_seconds > self._interval_seconds
 
     def answered(self, payload: object) -> None:
-        """Record a payload; the same object is no change."""
+        """Record a payload; the same object as before counts as unchanged."""
         self._failures = 0
         if payload is not self._last:
             self._last = payload
@@ -173,7 +173,7 @@ class PollSchedule:
             self.delay_seconds = max(self._interval_seconds, min(self.delay_seconds * 2, self._idle_seconds))
 
     def failed(self) -> None:
-        """Record a failed poll."""
+        """Record a failed poll; several in a row lengthen the delay."""
         self.reset()
         self._failures += 1
         doublings = min(max(self._failures - _FAILURES_BEFORE_BACKOFF, 0), 10)
@@ -181,13 +181,13 @@ class PollSchedule:
         self.delay_seconds = min(self._interval_seconds * 2**doublings, longest)
 
     def reset(self) -> None:
-        """Return to the interval."""
+        """Return to the normal interval, and forget repeated payloads."""
         self.delay_seconds = self._interval_seconds
         self._repeats = 0
 
 
 class PolledSource:
-    """Polls with one source."""
+    """Polls the endpoints of a pool with one source."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class PolledSource:
         self._counts = counts
 
     async def follow(self, watched: Watched) -> None:
-        """Poll until cancelled."""
+        """Poll an endpoint until the task is cancelled."""
         loop = asyncio.get_running_loop()
         schedule = PollSchedule(self.interval_seconds, self._idle_seconds)
         sent = self._table.sent
@@ -239,7 +239,7 @@ class PolledSource:
             waited += interval
 
     async def poll(self, endpoint: Endpoint, schedule: PollSchedule) -> None:
-        """Poll once; deliver the payload or count the error."""
+        """Poll once, and deliver the payload or count the error."""
         since = self._table.clock()
         payload = await self._dispatcher.poll(self._step, self._timeout_seconds, endpoint)
         if isinstance(payload, Fault):
@@ -248,8 +248,8 @@ class PolledSource:
             return
         schedule.answered(payload)
         self._dispatcher.deliver(payload, endpoint, since)
-        for told in self._table.on_polled:
-            told(self._dispatcher.source.name, endpoint, self._dispatcher.reported, since)
+        for notify in self._table.on_polled:
+            notify(self._dispatcher.source.name, endpoint, self._dispatcher.reported, since)
 
     def _has_reported(self, name: str, delivered_at: float, interval_seconds: float) -> bool:
         needed = self._dispatcher.needed
@@ -259,7 +259,7 @@ class PolledSource:
 
 
 def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
-    """Spread endpoints over the interval, within `MAX_POLLS_PER_SECOND`."""
+    """Spread the polls over the interval, and lengthen it beyond `MAX_POLLS_PER_SECOND`."""
     polls_per_second = endpoints * sum(1 / source.interval_seconds for source in sources)
     for source in sources:
         source.stretch = max(1.0, polls_per_second / MAX_POLLS_PER_SECOND)
@@ -267,7 +267,7 @@ def adapt_to_pool(sources: list[PolledSource], endpoints: int) -> None:
 
 
 def pool_delay(failures: int, interval_seconds: float) -> float:
-    """Seconds between polls. Failures: 1 s (or a shorter interval), doubled up to 30 s (or a longer interval)."""
+    """Return the seconds between polls: after failures 1 s or the interval if shorter, doubled up to 30 s."""
     if not failures:
         return interval_seconds
     first = min(interval_seconds, 1.0)
@@ -275,7 +275,7 @@ def pool_delay(failures: int, interval_seconds: float) -> float:
 
 
 async def poll_pool(source: PollingPoolSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
-    """Poll until cancelled."""
+    """Poll a pool-wide source until the task is cancelled."""
     loop = asyncio.get_running_loop()
     interval = max(source.interval_seconds, SHORTEST_INTERVAL_SECONDS)
     step = dispatcher.step(POLL_POOL)

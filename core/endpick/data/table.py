@@ -27,7 +27,7 @@ NEW_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class _Cells:
     """A writable column; `written_at` is -inf for empty cells."""
 
     key: AnyKey
@@ -36,14 +36,13 @@ class Cells:
     derived: dict[object, object] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, key: AnyKey, rows: int) -> Cells:
-        """NaN for numbers, None for objects."""
+    def empty(cls, key: AnyKey, rows: int) -> _Cells:
         values = np.full(rows, np.nan) if key.is_number else np.full(rows, None, dtype=np.object_)
         return cls(key, values, np.full(rows, -np.inf))
 
-    def moved(self, origins: Sequence[int]) -> Cells:
-        """A copy; each origin is an earlier row or `NEW_ROW`."""
-        moved = Cells.empty(self.key, len(origins))
+    def moved(self, origins: Sequence[int]) -> _Cells:
+        """Copy the cells to new rows; each origin is an earlier row or `NEW_ROW`."""
+        moved = _Cells.empty(self.key, len(origins))
         if not len(self.values):
             return moved
         old = np.asarray(origins, dtype=np.intp)
@@ -53,7 +52,7 @@ class Cells:
         return moved
 
     def write(self, row: int, value: object, now: float) -> None:
-        """Write one cell; raises TypeError or ValueError for a wrong value."""
+        """Raises TypeError or ValueError for a value of another type."""
         if self.key.is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # type: ignore[operator]
             value = math.nan
         # An equal value keeps its derived results.
@@ -63,7 +62,7 @@ class Cells:
         self.written_at[row] = now
 
     def write_numbers(self, values: FloatArray, now: float) -> None:
-        """Write every cell, except where the value is NaN."""
+        """Write every cell, except those whose value is NaN."""
         known = values == values
         if np.count_nonzero(known & (self.values != values)):
             np.copyto(self.values, values, where=known)
@@ -71,13 +70,12 @@ class Cells:
         self.written_at[known] = now
 
     def clear(self, row: int) -> None:
-        """Empty one cell."""
         self.values[row] = math.nan if self.key.is_number else None
         self.written_at[row] = -math.inf
         self.derived.clear()
 
     def column(self) -> Column:
-        """A read-only view that shows later writes."""
+        """A read-only view, in which later writes are visible."""
         return Column(_read_only(self.values), _read_only(self.written_at), self.derived)
 
 
@@ -93,34 +91,27 @@ def _read_only(array: Array) -> Array:
 T = TypeVar("T")
 
 
-class Writable(Protocol):
-    """The table for writers."""
-
+class _Writable(Protocol):
     @property
-    def generation(self) -> Generation:
-        """The current rows."""
+    def generation(self) -> Generation: ...
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """See `EndpointTable`."""
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None: ...
 
-    def write_pool(self, key: AnyKey, value: object) -> None:
-        """See `EndpointTable`."""
+    def write_pool(self, key: AnyKey, value: object) -> None: ...
 
-    def restarted(self, endpoint: Endpoint) -> None:
-        """See `EndpointTable`."""
+    def restarted(self, endpoint: Endpoint) -> None: ...
 
-    def view(self, access: Access | None = None) -> Endpoints:
-        """See `EndpointTable`."""
+    def view(self, access: Access | None = None) -> Endpoints: ...
 
 
 class TableWriter:
-    """See `EndpointTable.writer`."""
+    """The `ColumnWriter` of a collector, confined to the keys of its scope."""
 
     __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
     def __init__(
         self,
-        table: Writable,
+        table: _Writable,
         scope: AccessScope | None,
         endpoint: Endpoint | None,
         on_violation: OnViolation,
@@ -169,7 +160,7 @@ class TableWriter:
 
 
 class EndpointTable:
-    """The endpoints and their data; `Registry` checks reports.
+    """The endpoints and their data. Reports of discoveries pass through `Registry` first.
 
     A membership change copies columns to a new `Generation`; requests keep theirs. Values change in place: no reader awaits.
     """
@@ -181,7 +172,7 @@ class EndpointTable:
         on_violation: OnViolation = refuse,
         max_endpoints: int = sys.maxsize,
     ) -> None:
-        """`clock` gives monotonic seconds; `on_violation` is for writes of undeclared keys, which are dropped."""
+        """`clock` gives monotonic seconds; `on_violation` receives writes of undeclared keys, which are dropped."""
         self.on_changed: list[Callable[[Generation], None]] = []  # after a membership change
         self.on_removed: list[Callable[[str], None]] = []  # for an endpoint that left, moved or restarted
         self.on_left_out: list[Callable[[], None]] = []  # for a report of too many endpoints
@@ -199,42 +190,42 @@ class EndpointTable:
         self._pool_keys: frozenset[str] = frozenset()
         self._pool: dict[str, object] = {}
         self._pool_written_at: dict[str, float] = {}
-        self._cells: dict[str, Cells] = {}
+        self._cells: dict[str, _Cells] = {}
         self._generation = self._next_generation(())
         self.declare(keys)
 
     @property
     def generation(self) -> Generation:
-        """The current rows."""
+        """The current rows, replaced when membership changes."""
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """All endpoints, until `generation` changes."""
+        """Return all endpoints. The view is valid until `generation` changes."""
         return Endpoints(self._generation, None, access)
 
     def find(self, name: str) -> Endpoint | None:
-        """By name."""
+        """Return the endpoint with this name, or None."""
         row = self._generation.row_of.get(name)
         return None if row is None else self._generation.endpoints[row]
 
     def declare(self, keys: Iterable[AnyKey]) -> None:
-        """Set keys of scope `ENDPOINT` and `POOL`; unchanged ones keep their values."""
+        """Set the columns: keys of scope `ENDPOINT` and `POOL`. Unchanged keys keep their values."""
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
             del self._pool[name], self._pool_written_at[name]
         rows = len(self._generation.endpoints)
         self._cells = {
-            name: self._carried_over(key) or Cells.empty(key, rows) for name, key in declared.items() if key.scope is Scope.ENDPOINT
+            name: self._carried_over(key) or _Cells.empty(key, rows) for name, key in declared.items() if key.scope is Scope.ENDPOINT
         }
         self._generation = self._next_generation(self._generation.endpoints)
 
     def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
-        """A writer for keys of `scope` (None: all) and a payload requested at `since` (None: pushed)."""
+        """Return a writer for the keys of `scope` (None: all) and a payload requested at `since` (None: pushed)."""
         return TableWriter(self, scope, endpoint, self._on_violation, since)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Write a cell, unless the endpoint left or moved, the key is undeclared, or the cell is newer than `since`."""
+        """Write a cell; ignored if the endpoint left or moved, the key is undeclared, or the cell is newer."""
         cells = self._cells.get(key.name)
         generation = self._generation
         row = generation.row_of.get(endpoint.name)
@@ -248,19 +239,19 @@ class EndpointTable:
         cells.write(row, value, self.clock())
 
     def write_numbers(self, key: DataKey[float], values: FloatArray) -> None:
-        """Write finite numbers of all endpoints, in the order of rows, if the key is declared; NaN leaves a cell as it is."""
+        """Write the numbers of all endpoints, in row order, if the key is declared; NaN keeps a cell unchanged."""
         cells = self._cells.get(key.name)
         if cells is not None:
             cells.write_numbers(values, self.clock())
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Write a pool-wide value, if declared."""
+        """Write a pool-wide value if its key is declared."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
             self._pool_written_at[key.name] = self.clock()
 
     def restarted(self, endpoint: Endpoint) -> None:
-        """Forget everything about an endpoint whose model server restarted in place."""
+        """Clear the data of an endpoint whose model server restarted in place."""
         row = self._generation.row_of.get(endpoint.name)
         if row is None or self._generation.endpoints[row].address != endpoint.address:
             return
@@ -269,22 +260,22 @@ class EndpointTable:
         self._tell_removed(endpoint.name)
 
     def key(self, name: str) -> AnyKey | None:
-        """A declared key of scope `ENDPOINT`."""
+        """Return the declared key of scope `ENDPOINT` with this name, or None."""
         cells = self._cells.get(name)
         return None if cells is None else cells.key
 
     def cell(self, key: str, name: str) -> tuple[object, float]:
-        """The value of a declared key for an endpoint, and when it was written."""
+        """Return the value of a key for an endpoint, and its write time. Raises KeyError for unknown names."""
         cells, row = self._cells[key], self._generation.row_of[name]
         return cells.values[row].item() if cells.key.is_number else cells.values[row], float(cells.written_at[row])
 
     def oldest_write(self, name: str, keys: Iterable[str]) -> float:
-        """The oldest write to these cells; -inf if one is empty."""
+        """Return the time of the oldest write to these cells; -inf if a cell is empty."""
         row = self._generation.row_of.get(name)
         if row is None:
             return -math.inf
         cells = [self._cells.get(key) for key in keys]
-        return min((-math.inf if each is None else float(each.written_at[row]) for each in cells), default=-math.inf)
+        return min((-math.inf if column is None else float(column.written_at[row]) for column in cells), default=-math.inf)
 
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
@@ -356,7 +347,7 @@ class EndpointTable:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
         return Generation(members, columns, MappingProxyType(self._pool), self.clock, MappingProxyType(self._pool_written_at))
 
-    def _carried_over(self, key: AnyKey) -> Cells | None:
+    def _carried_over(self, key: AnyKey) -> _Cells | None:
         cells = self._cells.get(key.name)
         return cells if cells is not None and cells.key.type is key.type else None
 

@@ -13,13 +13,13 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 class Backoff:
-    """Delays double from 0.5 s to 30 s; a run longer than 30 s resets them."""
+    """Delays that double from 0.5 s to 30 s; a run longer than 30 s resets them."""
 
     def __init__(self) -> None:
         self._next = FIRST_DELAY_SECONDS
 
     def delay_after(self, ran_seconds: float) -> float:
-        """Seconds to wait after a run."""
+        """Return the seconds to wait after a run of this duration."""
         if ran_seconds > LONGEST_DELAY_SECONDS:
             self._next = FIRST_DELAY_SECONDS
         delay = self._next
@@ -28,7 +28,7 @@ class Backoff:
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run until cancelled; restart with back-off."""
+    """Run until cancelled, and restart with back-off; `failed` receives each error."""
     loop = asyncio.get_running_loop()
     backoff = Backoff()
     while not is_being_cancelled():
@@ -46,7 +46,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[None]], grace_seconds: float) -> int:
-    """Cancel and wait; returns the number that did not end in time."""
+    """Cancel the tasks and wait for them; returns the number that did not end in time."""
     cancelled = list(tasks)
     for task in cancelled:
         task.cancel()

@@ -33,7 +33,7 @@ def build_plan(
     carried: Mapping[str, Instance] | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> dict[str, Instance] | tuple[Diagnostic, ...]:
-    """Construct instances by name, or return a diagnostic for each failure; `carried` ones are reused."""
+    """Construct the instances by name, reusing `carried` ones; returns a diagnostic for each failure."""
     carried = carried or {}
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
@@ -67,7 +67,7 @@ def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping
 
 
 def carry_over(old: Plan, instances: Mapping[str, Instance], new: Plan) -> dict[str, Instance]:
-    """The instances to reuse with their state: same name, plugin, parameters, subscriptions and references."""
+    """Return the instances to reuse: same name, plugin, parameters, subscriptions and references."""
     carried: dict[str, Instance] = {}
     for planned in new.instances:
         before = old.by_name.get(planned.name)
@@ -92,7 +92,7 @@ def _is_unchanged(before: PlannedInstance, planned: PlannedInstance) -> bool:
 
 
 def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> Pipeline:
-    """Bind the request path."""
+    """Bind the instances of a plan to the pipeline that decides about requests."""
     for instance in instances.values():
         if isinstance(instance.proxy, DeciderProxy | DetectorProxy):
             instance.proxy.connect(instance, telemetry)
@@ -110,7 +110,7 @@ def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telem
 
 
 def compile_profiles(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> dict[str, Profile]:
-    """The scheduling profiles, in document order."""
+    """Bind the scheduling profiles, in document order."""
     return {
         profile.name: compile_profile(
             profile.name,
@@ -124,7 +124,7 @@ def compile_profiles(plan: Plan, instances: Mapping[str, Instance], telemetry: T
 
 
 def compile_collection(plan: Plan, instances: Mapping[str, Instance]) -> Collection:
-    """Each source with active collectors."""
+    """Return each source with its active collectors, and the tolerated age of data."""
     return Collection(
         tuple(
             SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active), _needed(plan, source.active))
@@ -136,7 +136,7 @@ def compile_collection(plan: Plan, instances: Mapping[str, Instance]) -> Collect
 
 
 def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
+    return frozenset(edge.key.partition("@")[0] for edge in plan.graph.subscriptions if edge.required and edge.producer in collectors)
 
 
 def _tolerated_age(plan: Plan, instances: Mapping[str, Instance]) -> float:
@@ -156,7 +156,7 @@ def _may_shed(plan: Plan, instances: Mapping[str, Instance]) -> bool:
 
 
 def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
-    """The columns of the endpoint table, by name."""
+    """Return the columns of the endpoint table, sorted by name."""
     keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
     return tuple(keys[name] for name in sorted(keys))
 
@@ -167,14 +167,14 @@ class DeciderProxy(DisaggregationDecider[Parameters]):
     _step: Step[bool]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
-        """Bind the decider; done when a plan is compiled."""
+        """Bind the decider. Called when a plan is compiled."""
         self._step = bind(instance, DISAGGREGATE, telemetry)
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """The decider's answer; False if it fails and its `onFault` is to skip.
+        """Return the decider's answer; False after a fault whose `onFault` is to skip.
 
         Raises:
-            FaultOfAnother: it failed and its `onFault` is to refuse the request.
+            FaultOfAnother: The decider failed and its `onFault` is to refuse the request.
         """
         access = state._access
         caller = access.scope
@@ -193,11 +193,11 @@ class DetectorProxy(SaturationDetector[Parameters]):
     _step: Step[float]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
-        """Bind the detector; done when a plan is compiled."""
+        """Bind the detector. Called when a plan is compiled."""
         self._step = bind(instance, SATURATION, telemetry)
 
     def saturation(self, endpoints: Endpoints) -> float:
-        """The detector's answer; after a fault 0, or 1 if its `onFault` refuses requests."""
+        """Return the detector's answer; after a fault 0, or 1 if its `onFault` refuses requests."""
         access = endpoints._access
         caller = access.scope
         answer = checked_saturation(self._step, self._step.run(access, endpoints))
@@ -206,7 +206,7 @@ class DetectorProxy(SaturationDetector[Parameters]):
 
 
 def proxy_for(instance: Instance) -> DeciderProxy | DetectorProxy | None:
-    """A proxy for an instance of a kind that is called by reference; None for all others."""
+    """Return a proxy for an instance of a kind that is called by reference; None for other kinds."""
     for kind, proxy in ((DisaggregationDecider, DeciderProxy), (SaturationDetector, DetectorProxy)):
         if kind in instance.kinds:
             return proxy(instance.name, instance.plugin.parameters, PluginContext())

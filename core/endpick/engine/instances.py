@@ -18,7 +18,7 @@ STOP_TIMEOUT_SECONDS = 10.0
 
 
 async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-    """Start in order; after a failure, stop again and raise StartRefused."""
+    """Start the instances in order. After a failure, stops the started ones and raises StartRefused."""
     started: list[Instance] = []
     for instance in instances:
         try:
@@ -31,7 +31,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
 
 
 async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-    """Stop in reverse order. Raises ExceptionGroup of `NotStoppedError`."""
+    """Stop the instances in reverse order. Raises ExceptionGroup of `NotStoppedError`."""
     errors: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
@@ -45,18 +45,18 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
 
 
 class NotStoppedError(Exception):
-    """An instance or a part of the data layer did not stop."""
+    """Raised for an instance or a part of the data layer that did not stop."""
 
     @classmethod
     def of(cls, name: str, error: BaseException) -> NotStoppedError:
-        """An error caused by `error`."""
+        """Return an error for `name` that is caused by `error`."""
         made = cls(f"while stopping {name}: {describe_error(error)}")
         made.__cause__ = error
         return made
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:
-    """Stop the instances of a refused configuration; logs failures."""
+    """Stop the instances of a refused configuration; failures are logged."""
     try:
         await stop_instances(instances)
     except ExceptionGroup as errors:
@@ -72,7 +72,7 @@ def _why_not_started(instance: Instance, error: BaseException, timeout_seconds: 
 
 
 class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and place in the configuration
-    """A mistake that only starting can find, such as a port in use."""
+    """Raised for a mistake that only starting can find, such as a port in use."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
@@ -80,7 +80,7 @@ class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and plac
 
 
 def instance_failed(code: Code, instance: Instance, problem: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic at the instance's place; further lines of `problem` become notes."""
+    """Return a diagnostic at the place of the instance; further lines of `problem` become notes."""
     plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
     headline, *notes = (line.strip() for line in problem.splitlines())
     message = f"'{instance.name}' {headline.removesuffix(':')}"

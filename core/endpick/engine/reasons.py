@@ -1,4 +1,4 @@
-"""Why a recorded decision fell as it did, and what would have changed it."""
+"""Explains recorded decisions: the plugin that decided, and the weight changes that flip the pick."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """The smallest change of one weight that makes another endpoint win; `to` is None if none of 0 or more does."""
+    """The smallest weight change that makes another endpoint win; `to` is None if no weight of 0 or more does."""
 
     scorer: str
     weight: float
@@ -23,7 +23,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What decided a profile run; `decisive` is the instance, empty for chance."""
+    """The reason for the result of a profile run; `decisive` is an instance, empty for chance."""
 
     sentence: str
     decisive: str = ""
@@ -31,7 +31,7 @@ class Reason:
 
 
 def reason_of(decision: DecisionOutput, run: ProfileRun) -> Reason:
-    """What decided a profile run."""
+    """Return the reason why a profile run picked its endpoint."""
     reason = _reason(decision, run)
     failed = [scorer.instance for scorer in run.scorers if scorer.problem]
     return replace(reason, sentence=f"{reason.sentence}; {', '.join(failed)} failed and counted for nothing") if failed else reason
@@ -53,7 +53,7 @@ def _reason(decision: DecisionOutput, run: ProfileRun) -> Reason:
         )
     if len(equals) > 1:
         return Reason(f"{run.picker} chose {winner} by chance among {len(equals)} endpoints with equal totals", flips=flips_of(run))
-    second = max((each for each in range(len(run.totals)) if each != place), key=lambda each: run.totals[each])
+    second = max((index for index in range(len(run.totals)) if index != place), key=lambda index: run.totals[index])
     margin = best - run.totals[second]
     decisive = max(run.scorers, key=lambda scorer: scorer.weighted[place] - scorer.weighted[second])
     share = decisive.weighted[place] - decisive.weighted[second]
@@ -76,7 +76,7 @@ def _only_candidate(decision: DecisionOutput, run: ProfileRun, winner: str) -> R
 
 
 def flips_of(run: ProfileRun) -> tuple[Flip, ...]:
-    """For each scorer that answered, the smallest change of its weight that makes another endpoint win."""
+    """Return, for each scorer that answered, the smallest weight change that makes another endpoint win."""
     winner = run.candidates.index(run.picked[0])
     return tuple(_flip(run, winner, scorer) for scorer in run.scorers if scorer.weight and not scorer.problem)
 
@@ -99,7 +99,7 @@ def _flip(run: ProfileRun, winner: int, scorer: ScorerStep) -> Flip:
 
 
 def _beyond(weight: float, limit: float) -> Iterator[float]:
-    """Short numbers a little further from `weight` than `limit`."""
+    """Short numbers slightly further from `weight` than `limit`."""
     step = 10.0**-_DIGITS * max(abs(limit), abs(limit - weight), 10.0**-_DIGITS)
     direction = 1.0 if limit >= weight else -1.0
     for digits in range(_DIGITS + 1):
@@ -108,16 +108,16 @@ def _beyond(weight: float, limit: float) -> Iterator[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How one endpoint fared in recorded decisions."""
+class PickHistory:
+    """The results of one endpoint in recorded decisions."""
 
     decisions: int
     picked: int
     losses: tuple[tuple[str, int], ...]  # reason and count, the most frequent first
 
 
-def standing_of(endpoint: str, decisions: Sequence[DecisionOutput]) -> Standing:
-    """Why an endpoint was picked or not."""
+def pick_history(endpoint: str, decisions: Sequence[DecisionOutput]) -> PickHistory:
+    """Count how often an endpoint was picked, and the reasons why it was not."""
     losses: dict[str, int] = {}
     picked = counted = 0
     for decision in decisions:
@@ -128,11 +128,11 @@ def standing_of(endpoint: str, decisions: Sequence[DecisionOutput]) -> Standing:
             else:
                 reason = loss_of(endpoint, decision, run)
                 losses[reason] = losses.get(reason, 0) + 1
-    return Standing(counted, picked, tuple(sorted(losses.items(), key=lambda loss: -loss[1])))
+    return PickHistory(counted, picked, tuple(sorted(losses.items(), key=lambda loss: -loss[1])))
 
 
 def loss_of(endpoint: str, decision: DecisionOutput, run: ProfileRun) -> str:
-    """Why a profile run did not pick an endpoint."""
+    """Return the reason why a profile run did not pick an endpoint."""
     for removal in decision.removed:
         if endpoint in removal.endpoints:
             return f"{removal.instance} left it out before scheduling"

@@ -13,7 +13,7 @@ REMEMBERED = 50
 
 
 class Trigger(StrEnum):
-    """Who asked for a reload."""
+    """The source of a reload request."""
 
     START = "start"  # of the process
     SIGNAL = "signal"
@@ -21,7 +21,7 @@ class Trigger(StrEnum):
 
 
 class ReloadResult(StrEnum):
-    """How a reload ended; also the label `outcome` of `endpick_config_reloads_total`."""
+    """The result of a reload; also the label `outcome` of `endpick_config_reloads_total`."""
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"

@@ -1,4 +1,4 @@
-"""What one worker reads from model servers, for the workers beside it."""
+"""Sends the endpoint data that one worker polls to the other workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS: Final = "columns"  # the name of their part in messages
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
-    """The values of one endpoint from one source, by the name of their key; `age_seconds` counts from the request."""
+    """The values of one endpoint from one source, by key name; `age_seconds` counts from the request."""
 
     source: str
     endpoint: str
@@ -32,8 +32,8 @@ _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 class SharedColumns:
     """Columns of the endpoint table that one worker polls and the others receive.
 
-    A worker does not poll an endpoint whose values it has received within the interval, except once a second. So when the polling worker
-    is gone, the others notice at their next turn, and poll for themselves.
+    A worker skips endpoints whose values it received within the interval, but polls each at least once a second. If the polling worker
+    ends, the others therefore notice, and poll by themselves.
     """
 
     def __init__(self, table: EndpointTable, *, sends: bool) -> None:
@@ -49,13 +49,13 @@ class SharedColumns:
         self._polled[source, endpoint.name] = (since, keys)
 
     def drain(self) -> bytes:
-        """Rows that were polled since the last call; empty if there are none."""
+        """Return the rows polled since the last call, encoded; empty if there are none."""
         polled, self._polled = self._polled, {}
         rows = [row for (source, name), (since, keys) in polled.items() if (row := self._row(source, name, keys, since))]
         return _encode(rows) if rows else b""
 
     def apply(self, data: bytes) -> None:
-        """Write the rows of the polling worker."""
+        """Write the rows of the polling worker. Raises MsgspecError or ValueError for malformed data."""
         if self._sends:
             return
         table, now = self._table, self._table.clock()
@@ -87,7 +87,7 @@ class SharedColumns:
         return _Row(source, name, endpoint.address, self._table.clock() - since, values) if values else None
 
     def _encoded(self, key: AnyKey, value: object) -> msgspec.Raw | None:
-        """None for a value that would not arrive as it is."""
+        """None for a value that cannot be decoded to an equal one."""
         read = self._reader(key)
         try:
             raw = _encode(value)
@@ -97,7 +97,6 @@ class SharedColumns:
         return msgspec.Raw(raw) if arrives else None
 
     def _reader(self, key: AnyKey) -> Callable[[bytes], Any] | None:
-        """How values of a key are read; None if the type does not say."""
         if key.type not in self._readers:
             try:
                 self._readers[key.type] = msgspec.msgpack.Decoder(key.type).decode

@@ -23,23 +23,23 @@ _log = logging.getLogger("endpick.fleet")
 FORMAT: Final = 1
 HEARTBEAT_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 1.5
-EXPIRY_SECONDS: Final = 3.5  # a picker that is silent for so long has ended
+EXPIRY_SECONDS: Final = 3.5  # a picker that is silent for longer has ended
 IDLE_SECONDS: Final = 5.0
 MAX_MESSAGES: Final = 200  # read from one picker in a second
 _WARN_SECONDS: Final = 60.0
 
 
 class MessageKind(StrEnum):
-    """The kind of a message."""
+    """The kind of a message between pickers."""
 
-    DELTAS = "deltas"  # without any, a sign of life
-    HELLO = "hello"  # a picker begins, or was cut off: it wants a snapshot
+    DELTAS = "deltas"  # without deltas, a heartbeat
+    HELLO = "hello"  # a picker starts or reconnects, and requests a snapshot
     SAVED = "saved"  # the sender's snapshot is in the store, for `to` or for everyone
-    BYE = "bye"  # a picker ends
+    BYE = "bye"  # a picker stops
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
-    """A message; every format begins with the first two fields."""
+    """A message between pickers. Every format begins with the first two fields."""
 
     format: int
     origin: str
@@ -58,9 +58,7 @@ decode_snapshot = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class _Part:
-    """One instance that learns, and how to ask it."""
-
-    __slots__ = ("_next", "_snapshot", "apply", "drain", "gone", "plugin", "restore")
+    __slots__ = ("_next", "_snapshot", "apply", "drain", "origin_gone", "plugin", "restore")
 
     def __init__(self, instance: Instance, telemetry: Telemetry) -> None:
         state = instance.plugin
@@ -70,10 +68,9 @@ class _Part:
         snapshot = bind(instance, SNAPSHOT, telemetry)
         self._snapshot, self._next = snapshot.calling(lambda: iter(state.snapshot())), snapshot.calling(lambda parts: next(parts, None))
         self.restore, self.drain = bind(instance, RESTORE, telemetry), bind(instance, DRAIN_DELTAS, telemetry)
-        self.apply, self.gone = bind(instance, APPLY, telemetry), bind(instance, ORIGIN_GONE, telemetry)
+        self.apply, self.origin_gone = bind(instance, APPLY, telemetry), bind(instance, ORIGIN_GONE, telemetry)
 
     def snapshot(self, access: Access) -> Iterator[bytes]:
-        """The parts of its snapshot."""
         parts = self._snapshot.run(access)
         if not isinstance(parts, Fault):
             while isinstance(part := self._next.run(access, parts), bytes):
@@ -82,8 +79,6 @@ class _Part:
 
 @dataclass(slots=True)
 class _Peer:
-    """Another picker."""
-
     heard_at: float
     sequence: int
     second_began_at: float
@@ -92,7 +87,7 @@ class _Peer:
 
 @dataclass(slots=True)
 class FleetCounts:
-    """Counts of other pickers' messages."""
+    """Counts of messages from other pickers."""
 
     applied: int = 0
     lost: int = 0
@@ -101,10 +96,10 @@ class FleetCounts:
 
 
 class Exchange:
-    """One picker's part in a fleet."""
+    """Encodes what this picker has learnt, and applies the messages of other pickers."""
 
     def __init__(self, origin: str, clock: Callable[[], float], telemetry: Telemetry, columns: SharedColumns | None = None) -> None:
-        """`origin` names this picker, and no other one; a worker has `columns`."""
+        """`origin` is unique to this picker; only workers have `columns`."""
         self.origin = origin
         self._columns = columns
         self.counts = FleetCounts()
@@ -118,21 +113,21 @@ class Exchange:
         self._sent_at = self._learnt_at = clock()
 
     def events(self) -> dict[str, int]:
-        """The counts, for a metric."""
+        """Return the counts by event, for a metric."""
         return asdict(self.counts)
 
     @property
     def is_idle(self) -> bool:
-        """True after some seconds without anything new of its own."""
+        """True after `IDLE_SECONDS` without new deltas of this picker."""
         return self._clock() - self._learnt_at > IDLE_SECONDS
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The other pickers that are heard, by name."""
+        """The names of the other pickers that send messages, sorted."""
         return tuple(sorted(self._peers))
 
     def follow(self, instances: Iterable[Instance]) -> None:
-        """Exchange the state of these instances. One that replaces another of the same name and type gets its snapshot."""
+        """Exchange the state of these instances. A replaced instance hands its snapshot to its successor."""
         before, self._parts = self._parts, {}
         for instance in instances:
             if isinstance(instance.plugin, LearntState):
@@ -144,7 +139,7 @@ class Exchange:
                         part.restore.run(self._access, piece)
 
     def drain(self) -> bytes | None:
-        """The next message to the others, or None if nothing is new."""
+        """Return the next message for other pickers, or None if nothing is new and no heartbeat is due."""
         deltas: dict[str, bytes] = {}
         for key, part in self._parts.items():
             drained = part.drain.run(self._access)
@@ -159,17 +154,17 @@ class Exchange:
         return self.message(MessageKind.DELTAS, deltas=deltas)
 
     def message(self, kind: MessageKind, to: str = "", deltas: dict[str, bytes] | None = None) -> bytes:
-        """A message of this picker."""
+        """Encode a message of this picker, with the next sequence number."""
         self._sequence += 1
         self._sent_at = self._clock()
         return _encode(Message(FORMAT, self.origin, kind, self._sequence, to, deltas or {}))
 
     def receive(self, data: bytes) -> Message | None:
-        """Apply a message. Returns it if the caller has to do something about its kind."""
+        """Apply a message. Returns it if its kind requires an action of the caller, else None."""
         message = self._read(data)
         if message is None or message.origin == self.origin:
             if message is not None and message.sequence > self._sequence:
-                self._warn("twin", "another picker has the name %s of this one, so neither hears the other", self.origin)
+                self._warn("same-origin", "another picker has the name %s of this one, so neither hears the other", self.origin)
             return None
         peer = self._peers.get(message.origin)
         now = self._clock()
@@ -183,12 +178,12 @@ class Exchange:
             return None  # repeated
         if message.sequence != peer.sequence + 1:
             self.counts.lost += message.sequence - peer.sequence - 1
-            self._lose_load(message.origin)
+            self._discard_load(message.origin)
         peer.heard_at, peer.sequence = now, message.sequence
         if not self._has_room(peer, now):
             self.counts.flooded += 1
             self._warn(message.origin, "picker %s sends more than %d messages a second; the rest is left out", message.origin, MAX_MESSAGES)
-            self._lose_load(message.origin)
+            self._discard_load(message.origin)
             return None
         self.counts.applied += 1
         for key, deltas in message.deltas.items():
@@ -200,30 +195,30 @@ class Exchange:
         return None if message.kind is MessageKind.DELTAS else message
 
     def answers(self, hello: Message) -> bool:
-        """True if this picker has the least name of those that were heard lately. A silent one may have crashed."""
+        """Return True if this picker has the least name of those heard recently, and so must answer."""
         limit = self._clock() - _SILENT_SECONDS
         others = [name for name, peer in self._peers.items() if peer.heard_at > limit]
         return self.origin == min((self.origin, *others), key=lambda name: (name == hello.origin, name))
 
     def expire(self) -> None:
-        """Forget pickers that are silent."""
+        """Forget pickers that were silent for `EXPIRY_SECONDS`."""
         limit = self._clock() - EXPIRY_SECONDS
         for origin in [origin for origin, peer in self._peers.items() if peer.heard_at < limit]:
             self._forget(origin)
 
     def cut_off(self) -> None:
-        """Forget all others, because their messages do not arrive."""
+        """Forget all other pickers, because the store delivers no messages."""
         for origin in list(self._peers):
             self._forget(origin)
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
-        """The state of all instances, in parts with their key. Requests may be served between them."""
+        """Yield the state of all instances in parts, with their keys. Requests may be served between parts."""
         for key, part in tuple(self._parts.items()):
             for piece in part.snapshot(self._access):
                 yield key, piece
 
     def restore(self, snapshot: bytes) -> Iterator[str]:
-        """Add a snapshot of this or another picker, part by part; the keys of those that are used."""
+        """Apply a snapshot of this or another picker part by part; yields the key of each part applied."""
         try:
             pieces = decode_snapshot(snapshot)
         except _UNREADABLE as error:
@@ -262,11 +257,11 @@ class Exchange:
     def _forget(self, origin: str) -> None:
         if self._peers.pop(origin, None) is not None:
             _log.info("picker %s left", origin)
-            self._lose_load(origin)
+            self._discard_load(origin)
 
-    def _lose_load(self, origin: str) -> None:
+    def _discard_load(self, origin: str) -> None:
         for part in self._parts.values():
-            part.gone.run(self._access, origin)
+            part.origin_gone.run(self._access, origin)
 
     def _warn(self, topic: str, text: str, *arguments: object) -> None:
         if self._warnings.admit(topic) is not None:
@@ -274,14 +269,14 @@ class Exchange:
 
 
 def key_of(instance: Instance) -> str:
-    """The name of an instance's state in messages."""
+    """Return the key of an instance's state in messages: name, type and format."""
     state = instance.plugin
     assert isinstance(state, LearntState)
     return f"{instance.name}/{instance.type}/{state.learnt_format}"
 
 
 def _sender(data: bytes) -> tuple[str, str]:
-    """Name and format of a message that is not understood."""
+    """The name and format of an unreadable message."""
     try:
         version, origin, *_ = _decode_fields(data)
         return msgspec.msgpack.decode(origin, type=str), str(msgspec.msgpack.decode(version, type=int))

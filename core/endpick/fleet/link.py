@@ -24,7 +24,7 @@ SYNC_SECONDS: Final = 0.05
 SHORTEST_SYNC_SECONDS: Final = 0.01
 IDLE_SYNC_SECONDS: Final = 0.2  # waking up is all that an idle picker spends on sharing
 PUBLISH_SECONDS: Final = 1.0
-SILENCE_SECONDS: Final = 3.0  # of the store, after which it is connected anew
+SILENCE_SECONDS: Final = 3.0  # without a message, before the link reconnects
 EVERYONE: Final = "*"
 LAST: Final = "last"  # the snapshot that the next picker begins with
 _SNAPSHOT_SECONDS: Final = 1.5
@@ -33,43 +33,42 @@ _NOT_YET: Final = "it is not connected yet"
 
 
 def new_origin() -> str:
-    """A name that no other picker has."""
+    """Return a name that no other picker has: host, process and a random suffix."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class FleetLink:
-    """Moves messages between the exchange and the store."""
+    """Moves messages between the exchange and the state store, once `start` or `change` was called."""
 
     def __init__(self, exchange: Exchange) -> None:
-        """Shares nothing until `start` or `change`."""
         self._exchange = exchange
         self._store: StateStore[Parameters] | None = None
         self._sync_seconds = SYNC_SECONDS
         self._publish_seconds = PUBLISH_SECONDS
         self._tasks: list[asyncio.Task[None]] = []
-        self._alone: str | None = _NOT_YET
+        self._offline_reason: str | None = _NOT_YET
         self._is_subscribed = False
-        self._was_alone = False
+        self._was_offline = False
         self.bytes_sent = 0
         self.bytes_received = 0
 
     @property
     def is_connected(self) -> bool:
-        """True if the store carries messages."""
-        return self._alone is None
+        """True while the store delivers messages."""
+        return self._offline_reason is None
 
     def sizes(self) -> dict[str, int]:
-        """Sizes of messages, for a metric."""
+        """Return the bytes sent and received, for a metric."""
         return {"sent": self.bytes_sent, "received": self.bytes_received}
 
     def remarks(self) -> tuple[str, ...]:
-        """A sentence for `/healthz` while the store cannot be reached."""
-        if self._store is None or self._alone is None or not self._store.carries_messages:
+        """Return a sentence for `/healthz` while the store is unreachable."""
+        if self._store is None or self._offline_reason is None or not self._store.carries_messages:
             return ()
-        return (f"this picker shares nothing with others: {self._alone}",)
+        return (f"this picker shares nothing with others: {self._offline_reason}",)
 
     async def start(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
-        """Begin with the last snapshot, and exchange deltas from now on."""
+        """Restore the last snapshot, then exchange deltas in the background."""
         self._exchange.follow(instances.values())
         self._use(plan, instances)
         if self._store is not None:
@@ -77,18 +76,18 @@ class FleetLink:
             self._run()
 
     def change(self, plan: FleetPlan | None, instances: Mapping[str, Instance]) -> None:
-        """Go on with the instances of a reload. New ones get the state of the old ones."""
+        """Continue with the instances of a reload, and reconnect if the store was replaced."""
         self._exchange.follow(instances.values())
         before = self._store
         self._use(plan, instances)
         if self._store is not before:
             self._cancel()
             self._exchange.cut_off()
-            self._alone, self._is_subscribed, self._was_alone = _NOT_YET, False, True
+            self._offline_reason, self._is_subscribed, self._was_offline = _NOT_YET, False, True
             self._run()
 
     async def stop(self) -> None:
-        """Leave a snapshot for the next picker."""
+        """Save a snapshot for the next picker, and disconnect."""
         tasks = self._cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._store is not None:
@@ -135,9 +134,9 @@ class FleetLink:
             self._exchange.expire()
             message = self._exchange.drain()
             if not self._is_subscribed:
-                continue  # nobody hears it
-            if self._alone is not None:
-                await self._greet()
+                continue  # nobody would receive it
+            if self._offline_reason is not None:
+                await self._announce()
             elif message is not None:
                 await self._publish(message)
 
@@ -146,13 +145,13 @@ class FleetLink:
             messages = store.messages()
             try:
                 while True:
-                    async with asyncio.timeout(SILENCE_SECONDS):  # every picker hears at least itself
+                    async with asyncio.timeout(SILENCE_SECONDS):  # every picker receives at least its own messages
                         message = await anext(messages)
                     self.bytes_received += len(message)
                     if message:
-                        await self._take(message)
+                        await self._handle(message)
                     else:
-                        self._is_subscribed = True  # `_send` greets the others
+                        self._is_subscribed = True  # `_send` announces this picker
             except TimeoutError:
                 self._cut_off("the state store sends nothing")
             except StopAsyncIteration:
@@ -162,32 +161,30 @@ class FleetLink:
             self._is_subscribed = False
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _take(self, data: bytes) -> None:
+    async def _handle(self, data: bytes) -> None:
         message = self._exchange.receive(data)
         if message is None:
             return
         if message.kind is MessageKind.HELLO and self._exchange.answers(message):
-            await self._teach(message.origin)
+            await self._share_snapshot(message.origin)
         elif message.kind is MessageKind.SAVED and message.to in (self._exchange.origin, EVERYONE):
             await self._restore(message.origin)
 
-    async def _greet(self) -> None:
-        """Announce this picker and ask for a snapshot."""
+    async def _announce(self) -> None:
         if not await self._publish(self._exchange.message(MessageKind.HELLO)):
             await asyncio.sleep(_RETRY_SECONDS)
             return
         _log.info("connected to the state store", extra={"origin": self._exchange.origin})
-        was_alone, self._alone, self._was_alone = self._was_alone, None, False
-        if was_alone:
-            await self._teach(EVERYONE)  # its state from the time alone
+        was_offline, self._offline_reason, self._was_offline = self._was_offline, None, False
+        if was_offline:
+            await self._share_snapshot(EVERYONE)  # the state learnt while disconnected
 
-    async def _teach(self, to: str) -> None:
-        """Offer others a snapshot of this picker."""
+    async def _share_snapshot(self, to: str) -> None:
         if await self._save(self._exchange.origin):
             await self._publish(self._exchange.message(MessageKind.SAVED, to=to))
 
     async def _publish(self, message: bytes) -> bool:
-        answer = await _asked(self._publish_seconds, self._stored.publish(message))
+        answer = await _call_store(self._publish_seconds, self._stored.publish(message))
         if isinstance(answer, _Problem):
             self._cut_off(answer)
             return False
@@ -199,14 +196,14 @@ class FleetLink:
         for piece in self._exchange.snapshot():
             pieces.append(piece)
             await asyncio.sleep(0)  # requests come first
-        answer = await _asked(_SNAPSHOT_SECONDS, self._stored.save(name, encode_snapshot(pieces)))
+        answer = await _call_store(_SNAPSHOT_SECONDS, self._stored.save(name, encode_snapshot(pieces)))
         if isinstance(answer, _Problem):
             _log.warning("no snapshot is kept for other pickers: %s", answer)
             return False
         return True
 
     async def _restore(self, name: str) -> None:
-        snapshot = await _asked(_SNAPSHOT_SECONDS, self._stored.load(name))
+        snapshot = await _call_store(_SNAPSHOT_SECONDS, self._stored.load(name))
         if isinstance(snapshot, _Problem):
             _log.warning("the snapshot of other pickers cannot be read: %s", snapshot)
         elif snapshot:
@@ -217,20 +214,17 @@ class FleetLink:
             _log.info("restored what was learnt", extra={"instances": len(restored), "bytes": len(snapshot), "from": name})
 
     def _cut_off(self, reason: str) -> None:
-        if self._alone in (None, _NOT_YET):
+        if self._offline_reason in (None, _NOT_YET):
             _log.warning("this picker shares nothing with others until the state store is back: %s", reason)
-        self._alone, self._was_alone = reason, True
+        self._offline_reason, self._was_offline = reason, True
         self._exchange.cut_off()
 
 
 class _Problem(str):
-    """A failure of the store."""
-
     __slots__ = ()
 
 
-async def _asked(seconds: float, call: Coroutine[object, object, T]) -> T | _Problem:
-    """The answer of the store."""
+async def _call_store(seconds: float, call: Coroutine[object, object, T]) -> T | _Problem:
     try:
         async with asyncio.timeout(seconds):
             return await call

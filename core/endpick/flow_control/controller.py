@@ -34,7 +34,7 @@ REPORTED_GRACE_SECONDS = 0.5  # model servers report freed capacity later
 
 
 class FlightState(Enum):
-    """BARRED: not evictable, or not connected yet. REVOKED: evicted, but not over yet."""
+    """BARRED is not evictable or not connected yet; REVOKED is evicted but still running."""
 
     BARRED = auto()
     EVICTABLE = auto()
@@ -43,7 +43,7 @@ class FlightState(Enum):
 
 
 class Flight:
-    """A request sent to a model server."""
+    """A request in flight to a model server, which the reclaimer may evict."""
 
     __slots__ = ("_reclaimer", "dispatched", "place", "revoke", "revoked_at", "state")
 
@@ -56,12 +56,12 @@ class Flight:
         self.revoked_at = 0.0
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """Set the callback that evicts the request."""
+        """Register `revoke`, which the reclaimer calls to evict the request."""
         self.revoke = revoke
         self._reclaimer.connected(self)
 
     def ended(self) -> None:
-        """The request is over."""
+        """Stop tracking the request. Called when its response ends."""
         self._reclaimer.ended(self)
 
 
@@ -69,40 +69,40 @@ _place = attrgetter("place")
 
 
 class Report(Protocol):
-    """Receives events, for metrics."""
+    """Receives the events of flow control, for metrics. All durations are in seconds."""
 
     def passed(self, request: InferenceRequest) -> None:
-        """A request did not wait."""
+        """Called for a request that is dispatched without a wait."""
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """A request was queued."""
+        """Called after a request was queued, which took `seconds`."""
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
-        """A wait ended."""
+        """Called when a wait ends, with its outcome."""
 
     def refused(self, entry: Entry, outcome: Outcome) -> None:
-        """A request may not wait."""
+        """Called for a request that cannot be queued."""
 
     def attempted(self, seconds: float) -> None:
-        """A dispatch cycle ended."""
+        """Called after a dispatch cycle, whether or not it dispatched a request."""
 
     def read(self, reading: Reading) -> None:
-        """The saturation was measured."""
+        """Called with a new measurement of the saturation."""
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """A request was evicted to free `target`; unconfirmed evictions free `pending` (in saturation)."""
+        """Called after an eviction, with the saturation to free and to be freed by unconfirmed evictions."""
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """`confirmed`, or `unconfirmed` after `CONFIRMATION_SECONDS`."""
+        """Called with `confirmed`, or with `unconfirmed` after `CONFIRMATION_SECONDS`."""
 
 
 class NullReport(Report):
-    """Discards every event."""
+    """Discards every event, for pickers without metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The bands from position `blocked` on are closed."""
+    """The state of all bands when those from position `blocked` on are closed."""
 
     saturation: float
     ceilings: Sequence[float]
@@ -110,7 +110,7 @@ class Demand:
     blocked: int
 
     def wanting(self, victim_priority: int) -> tuple[BandQueue, float] | None:
-        """The first closed band above the victim with a request, and its ceiling; ceiling 0 is never served."""
+        """Return the first closed, non-empty band above the victim and its ceiling. A ceiling of 0 is never served."""
         for band, ceiling in zip(self.bands[self.blocked :], self.ceilings[self.blocked :], strict=True):
             if band.priority <= victim_priority:
                 return None
@@ -120,7 +120,7 @@ class Demand:
 
 
 class Reclaimer:
-    """Evicts a few requests in flight at a time."""
+    """Evicts requests in flight, a few at a time, for waiting requests of higher priority."""
 
     def __init__(
         self, policies: BoundEviction, access: Access, clock: Callable[[], float], report: Report, *, is_counted_here: bool
@@ -137,18 +137,18 @@ class Reclaimer:
         self.reconfigure(policies, is_counted_here=is_counted_here)
 
     def reconfigure(self, policies: BoundEviction, *, is_counted_here: bool) -> None:
-        """Applies to new requests."""
+        """Use other policies for requests that are tracked from now on."""
         self._policies = policies
         self._grace_seconds = COUNTED_GRACE_SECONDS if is_counted_here else REPORTED_GRACE_SECONDS
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight:
-        """Track a request."""
+        """Return the flight of a request that is sent to `endpoint` now."""
         self._numbers += 1
         self.in_flight += 1
         return Flight(self, DispatchedRequest(request, endpoint, self._clock()), self._numbers)
 
     def connected(self, flight: Flight) -> None:
-        """See `Flight`."""
+        """Make the flight evictable if the eviction filter allows it. Called by `Flight`."""
         is_evictable, sort_key = self._policies.is_evictable, self._policies.sort_key
         if flight.state is FlightState.BARRED and is_evictable.run(self._access, flight.dispatched) is True:
             flight.place = checked_key(sort_key, sort_key.run(self._access, flight.dispatched)), flight.place[1]
@@ -156,7 +156,7 @@ class Reclaimer:
             insort(self._evictable, flight, key=_place)
 
     def ended(self, flight: Flight) -> None:
-        """See `Flight`."""
+        """Forget the flight, and confirm its eviction. Called by `Flight`; idempotent."""
         if flight.state is FlightState.OVER:
             return
         self.in_flight -= 1
@@ -168,9 +168,9 @@ class Reclaimer:
         flight.revoke = None
 
     def reclaim(self, demand: Demand) -> None:
-        """Evict for the highest closed band, unless evictions are unconfirmed."""
+        """Evict requests for the highest closed band, unless earlier evictions are unconfirmed."""
         now = self._clock()
-        for flight in [each for each in self._revoked if now - each.revoked_at >= CONFIRMATION_SECONDS]:
+        for flight in [revoked for revoked in self._revoked if now - revoked.revoked_at >= CONFIRMATION_SECONDS]:
             self._confirm(flight, "unconfirmed")
             flight.state = FlightState.BARRED
         if self._revoked or now < self._paused_until or not self._evictable:
@@ -210,7 +210,7 @@ def _victims(missing: float, freed_by_each: float) -> int:
 
 
 class FlowController:
-    """The queues. The caller runs `dispatch` and `expire` while `waiting` is not 0."""
+    """The queues of flow control. While `waiting` is not 0, the caller runs `dispatch` and `expire`."""
 
     def __init__(
         self, rules: BoundFlowControl, detector: Step[float], pool: Pool, access: Access, clock: Callable[[], float], report: Report
@@ -232,11 +232,11 @@ class FlowController:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
+        """The number of requests waiting in all bands."""
         return self.bands.requests
 
     def may_pass(self, request: InferenceRequest) -> bool:
-        """True, and counted, if the band is open and no request of this priority or above waits."""
+        """Return True, and count the request, if its band is open and no request of this priority or above waits."""
         bands, now = self.bands, self._clock()
         band = bands.band(request.priority, now)
         highest = bands.highest_waiting()
@@ -252,7 +252,7 @@ class FlowController:
         return True
 
     def offer(self, request: InferenceRequest, on_end: Callable[[Entry, WaitEnd], None]) -> Entry | WaitEnd:
-        """Queue a request, or return why not. `on_end` is called at the end of the wait, unless by `leave`."""
+        """Queue a request, or return the reason not to. `on_end` is called when the wait ends, except by `leave`."""
         started = perf_counter()
         now = self._clock()
         entry = self._entry(request, now, on_end)
@@ -267,12 +267,12 @@ class FlowController:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """Idempotent."""
+        """End the wait of a client that disconnected. Does nothing if the wait has ended."""
         if entry.band is not None:
             self._remove(entry, WaitEnd.CLIENT_LEFT)
 
     def dispatch(self) -> bool:
-        """Dispatch one request if the pool has capacity."""
+        """Dispatch the next request if the pool has capacity; returns True if it did."""
         if not self.bands.requests:
             return False
         started = perf_counter()
@@ -287,7 +287,7 @@ class FlowController:
         return True
 
     def expire(self) -> int:
-        """End overdue waits and drop idle bands; returns the number expired."""
+        """End overdue waits and drop idle bands; returns the number of expired requests."""
         now = self._clock()
         is_empty = self.pool_is_empty()
         without_endpoints = self.bands.rules.settings.no_endpoint_ttl_seconds
@@ -307,26 +307,26 @@ class FlowController:
         return expired
 
     def shed(self) -> int:
-        """End the waits of negative priorities; returns their number."""
+        """End the waits of requests with negative priority; returns their number."""
         entries = [entry for band in self.bands if band.priority < 0 for entry in band.entries]
         for entry in entries:
             self._end(entry, WaitEnd.SHED)
         return len(entries)
 
     def end_all(self, end: WaitEnd) -> int:
-        """By priority and arrival; returns their number."""
+        """End every wait, by priority and arrival; returns the number of requests."""
         entries = [entry for band in self.bands for entry in band.entries]
         for entry in entries:
             self._end(entry, end)
         return len(entries)
 
     def shut_down(self) -> int:
-        """End every wait and refuse later ones; returns the number that waited."""
+        """End every wait and refuse later requests; returns the number that waited."""
         self._is_shut_down = True
         return self.end_all(WaitEnd.SHUT_DOWN)
 
     def reconfigure(self, rules: BoundFlowControl, detector: Step[float]) -> None:
-        """Refuse the newest requests of the lowest bands until the rest fits."""
+        """Use the rules of a reload; refuses the newest requests of the lowest bands until the rest fits."""
         self.bands.reconfigure(rules, self._clock())
         self.saturation = PoolSaturation(detector, self._pool, self._access, self._clock)
         self._make_reclaimer()
@@ -335,14 +335,14 @@ class FlowController:
                 self._end(entry, WaitEnd.NO_ROOM)
 
     def pool_is_empty(self) -> bool:
-        """A change restarts the time limit of every wait."""
+        """Return True without endpoints. A change restarts the time limit of every wait."""
         is_empty = not self._pool.generation.endpoints
         if is_empty is not self._pool_was_empty:
             self._pool_was_empty, self._pool_changed_at = is_empty, self._clock()
         return is_empty
 
     def read_saturation(self) -> Reading:
-        """The saturation of the pool."""
+        """Return the saturation of the pool, and report a new measurement."""
         reading = self.saturation.read()
         if reading is not self._reported:
             self._reported = reading

@@ -27,7 +27,7 @@ _LAST: SortKey = (inf,)  # after a fault
 
 @dataclass(frozen=True, slots=True)
 class BoundFairness:
-    """None for methods that are not overridden."""
+    """The bound methods of a fairness policy; None for methods that it does not override."""
 
     choose: Step[object]
     flow_changed: Step[object] | None
@@ -36,7 +36,7 @@ class BoundFairness:
 
 @dataclass(frozen=True, slots=True)
 class BandRules:
-    """Limits and policies of one priority."""
+    """The limits and policies of one priority band."""
 
     max_bytes: int
     max_requests: int
@@ -45,7 +45,7 @@ class BandRules:
     ttl_seconds: float
 
     def orders_as(self, other: BandRules) -> bool:
-        """True for the same policies and time limit."""
+        """Return True if the policies and the time limit are the same, so entries keep their order."""
         return (
             self.ttl_seconds == other.ttl_seconds
             and self.fairness.choose.instance.plugin is other.fairness.choose.instance.plugin
@@ -55,7 +55,7 @@ class BandRules:
 
 @dataclass(frozen=True, slots=True)
 class BoundEviction:
-    """Select requests for eviction."""
+    """The bound eviction filter and eviction ordering policy."""
 
     is_evictable: Step[bool]
     sort_key: Step[SortKey]
@@ -63,7 +63,7 @@ class BoundEviction:
 
 @dataclass(frozen=True, slots=True)
 class BoundFlowControl:
-    """Unlisted priorities use `default_band`, or `negative_band` below 0."""
+    """The rules of all bands. Unlisted priorities use `default_band`, or `negative_band` below 0."""
 
     settings: FlowControlSettings
     bands: Mapping[int, BandRules]
@@ -73,18 +73,18 @@ class BoundFlowControl:
     eviction: BoundEviction | None
 
     def of_band(self, priority: int) -> BandRules:
-        """The rules of a priority."""
+        """Return the rules of a priority."""
         return self.bands.get(priority) or (self.default_band if priority >= 0 else self.negative_band)
 
 
 def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl:
-    """Bind the policies of the settings."""
+    """Bind the policies that the settings name. Raises TypeError for a wrong kind."""
 
     def band(of: BandSettings) -> BandRules:
         return BandRules(of.max_bytes, of.max_requests, fairness[of.fairness], ordering[of.ordering], settings.ttl_of(of))
 
-    fairness = {each.fairness: _bind_fairness(instances[each.fairness], telemetry) for each in settings.all_bands}
-    ordering = {each.ordering: bind(instances[each.ordering], SORT_KEY, telemetry) for each in settings.all_bands}
+    fairness = {band.fairness: _bind_fairness(instances[band.fairness], telemetry) for band in settings.all_bands}
+    ordering = {band.ordering: bind(instances[band.ordering], SORT_KEY, telemetry) for band in settings.all_bands}
     return BoundFlowControl(
         settings,
         {priority: band(listed) for priority, listed in settings.bands.items()},
@@ -109,7 +109,7 @@ def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
 
 
 def checked_key(step: Step[SortKey], answer: SortKey | Fault) -> SortKey:
-    """The sort key; after a fault, the last."""
+    """Return the sort key, or after a fault a key that sorts last."""
     if isinstance(answer, Fault):
         return _LAST
     if all(isinstance(part, Real) and part == part for part in answer):  # not NaN
@@ -119,7 +119,7 @@ def checked_key(step: Step[SortKey], answer: SortKey | Fault) -> SortKey:
 
 
 def checked_ceilings(step: Step[Sequence[float]], count: int, answer: Sequence[float] | Fault) -> Sequence[float]:
-    """One ceiling per priority, descending; all 1 after a fault."""
+    """Return one ceiling per priority, descending; all 1 after a fault."""
     if isinstance(answer, Fault):
         return [1.0] * count
     if len(answer) != count or not all(isinstance(ceiling, Real) for ceiling in answer):
@@ -132,7 +132,7 @@ def checked_ceilings(step: Step[Sequence[float]], count: int, answer: Sequence[f
 
 
 def checked_saturation(step: Step[float], answer: float | Fault) -> float:
-    """At least 0. After a fault 0, as without a detector, or 1 if `onFault` refuses requests."""
+    """Return a number of at least 0; after a fault 0, or 1 if `onFault` refuses requests."""
     if not isinstance(answer, Fault):
         if not isnan(answer):
             return max(0.0, float(answer))
@@ -149,19 +149,19 @@ _COUNTED_HERE = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 
 
 class Pool(Protocol):
-    """The endpoint table."""
+    """The part of the endpoint table that flow control reads."""
 
     @property
     def generation(self) -> Generation:
-        """The current rows."""
+        """The current rows, replaced when membership changes."""
 
     def view(self, access: Access) -> Endpoints:
-        """Every endpoint."""
+        """Return all endpoints, with access checked by `access`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Saturation; 1 is full. `effective` is the maximum of both stages, or that of a pool without roles."""
+    """A saturation, 1 for a full pool. `effective` is the maximum of both stages, or the value without roles."""
 
     effective: float
     prefill: float | None
@@ -173,7 +173,7 @@ _EMPTY = Reading(1.0, None, None, is_empty=True)
 
 
 class PoolSaturation:
-    """Caches the detector's saturation."""
+    """Calls the saturation detector, and caches the answer until its data changes."""
 
     def __init__(self, detector: Step[float], pool: Pool, access: Access, clock: Callable[[], float]) -> None:
         self._detector = detector
@@ -194,7 +194,7 @@ class PoolSaturation:
         # In-flight counts fall as soon as a request ends.
 
     def read(self) -> Reading:
-        """The current saturation."""
+        """Return the saturation, measured at most `FRESH_SECONDS` ago."""
         generation = self._pool.generation
         if generation is self._generation:
             if self._reading.is_empty:
@@ -213,7 +213,7 @@ class PoolSaturation:
         return self._reading
 
     def has_changed(self) -> bool:
-        """True if the detector's input has changed; False without columns."""
+        """Return True if the detector's columns have changed; False if it reads none."""
         return self._pool.generation is not self._generation or not self._is_marked()
 
     def _is_marked(self) -> bool:

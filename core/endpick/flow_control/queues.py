@@ -18,7 +18,7 @@ BAND_IDLE_SECONDS = 600.0  # for unlisted bands
 
 
 class Outcome(StrEnum):
-    """llm-d's metric labels."""
+    """The outcomes of waits, as the values of llm-d's metric label."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class WaitEnd(Enum):
-    """Why a wait ended, or was refused."""
+    """The reason why a wait ended or was refused."""
 
     DISPATCHED = auto()
     NO_ROOM = auto()
@@ -42,7 +42,7 @@ class WaitEnd(Enum):
 
 
 def outcome_of(end: WaitEnd, pool_is_empty: bool) -> Outcome:
-    """The metric label."""
+    """Return the outcome that metrics count for the end of a wait."""
     if pool_is_empty and end in _WITHOUT_ENDPOINTS:
         return _WITHOUT_ENDPOINTS[end]
     return _OUTCOMES[end]
@@ -60,7 +60,7 @@ _WITHOUT_ENDPOINTS = {WaitEnd.NO_ROOM: Outcome.REJECTED_NO_ENDPOINTS, WaitEnd.EX
 
 
 class Entry:
-    """A request in the queues."""
+    """A request in the queues, with its band and flow until the wait ends."""
 
     __slots__ = ("band", "flow", "on_end", "place", "waiting")
 
@@ -76,7 +76,7 @@ _place = attrgetter("place")
 
 
 class FlowQueue:
-    """The `Flow` of policies."""
+    """The waiting requests of one fairness id, sorted by key and arrival; policies see it as `Flow`."""
 
     __slots__ = ("_entries", "id", "size_bytes")
 
@@ -95,17 +95,17 @@ class FlowQueue:
 
     @property
     def first(self) -> Entry:
-        """The entry of `head`."""
+        """The entry of `head`; the flow must not be empty."""
         return self._entries[0]
 
     def add(self, entry: Entry) -> bool:
-        """Insert an entry; True if it is the new head."""
+        """Insert an entry; returns True if it is the new head."""
         insort(self._entries, entry, key=_place)
         self.size_bytes += entry.waiting.size_bytes
         return self._entries[0] is entry
 
     def remove(self, entry: Entry) -> bool:
-        """Remove an entry; True if it was the head."""
+        """Remove an entry; returns True if it was the head."""
         position = bisect_left(self._entries, entry.place, key=_place)
         del self._entries[position]
         self.size_bytes -= entry.waiting.size_bytes
@@ -113,7 +113,7 @@ class FlowQueue:
 
 
 class BandQueue:
-    """The `Band` of policies."""
+    """The flows of one priority; policies see it as `Band`."""
 
     __slots__ = ("_access", "_entries", "_flows", "_missed_changes", "priority", "private", "rules", "size_bytes", "used_at")
 
@@ -142,30 +142,30 @@ class BandQueue:
 
     @property
     def entries(self) -> Collection[Entry]:
-        """In order of arrival."""
+        """All entries, in order of arrival."""
         return self._entries.values()
 
     @property
     def oldest(self) -> Entry | None:
-        """First to arrive."""
+        """The entry that arrived first, or None."""
         return next(iter(self._entries.values()), None)
 
     @property
     def newest(self) -> Entry | None:
-        """Last to arrive."""
+        """The entry that arrived last, or None."""
         return next(reversed(self._entries.values()), None)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """True if the request fits."""
+        """Return True if a request of this size fits the limits of the band."""
         return self.size_bytes + size_bytes <= self.rules.max_bytes and len(self._entries) < self.rules.max_requests
 
     @property
     def is_over(self) -> bool:
-        """True after a reload with lower limits."""
+        """True if the band exceeds its limits, after a reload has lowered them."""
         return self.size_bytes > self.rules.max_bytes or len(self._entries) > self.rules.max_requests
 
     def add(self, entry: Entry) -> None:
-        """Insert the newest entry."""
+        """Queue an entry that arrived last, and notify the fairness policy of a new head."""
         step, waiting = self.rules.ordering, entry.waiting
         key = checked_key(step, step.run(self._access, waiting))
         if key != waiting.key:
@@ -181,7 +181,7 @@ class BandQueue:
             self._notify(self.rules.fairness.flow_changed, flow)
 
     def remove(self, entry: Entry) -> FlowQueue:
-        """Returns the entry's flow."""
+        """Remove an entry, and notify the fairness policy of a new head; returns the entry's flow."""
         flow = entry.flow
         assert flow is not None
         entry.flow = entry.band = None
@@ -195,11 +195,11 @@ class BandQueue:
         return flow
 
     def dispatched(self, flow: FlowQueue, waiting: WaitingRequest) -> None:
-        """Notify the fairness policy."""
+        """Notify the fairness policy that a request of the flow was dispatched."""
         self._notify(self.rules.fairness.dispatched, flow, waiting)
 
     def choose(self) -> Entry | None:
-        """The fairness policy's choice; after a fault the oldest."""
+        """Return the entry that the fairness policy chooses, or None; after a fault the oldest."""
         step = self.rules.fairness.choose
         if self._missed_changes and not step.breaker.seconds_left:
             self._missed_changes = False
@@ -223,7 +223,7 @@ class BandQueue:
 
 
 class Bands:
-    """All bands, with totals."""
+    """The bands of all priorities, highest first, and their totals."""
 
     def __init__(self, rules: BoundFlowControl, access: Access, now: float) -> None:
         self.rules = rules
@@ -238,7 +238,7 @@ class Bands:
         return map(self._by_priority.__getitem__, self.priorities)
 
     def band(self, priority: int, now: float) -> BandQueue:
-        """Get or make a band."""
+        """Return the band of a priority, made if it does not exist."""
         band = self._by_priority.get(priority)
         if band is None:
             band = self._by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), self._access, now)
@@ -246,17 +246,17 @@ class Bands:
         return band
 
     def highest_waiting(self) -> int | None:
-        """Highest priority with waiting requests."""
+        """Return the highest priority with waiting requests, or None."""
         return next((band.priority for band in self if band), None) if self.requests else None
 
     @property
     def is_over(self) -> bool:
-        """True after a reload with lower limits."""
+        """True if the totals exceed the limits, after a reload has lowered them."""
         settings = self.rules.settings
         return self.size_bytes > settings.max_bytes > 0 or self.requests > settings.max_requests > 0
 
     def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
-        """True if the request fits all limits."""
+        """Return True if a request of this size fits the limits of the band and of all bands."""
         settings = self.rules.settings
         if settings.max_bytes and self.size_bytes + size_bytes > settings.max_bytes:
             return False
@@ -265,13 +265,13 @@ class Bands:
         return band.has_room_for(size_bytes)
 
     def add(self, band: BandQueue, entry: Entry) -> None:
-        """Insert an entry."""
+        """Queue an entry in its band, and update the totals."""
         band.add(entry)
         self.size_bytes += entry.waiting.size_bytes
         self.requests += 1
 
     def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
-        """Returns the entry's band and flow."""
+        """Remove an entry, and update the totals; returns the entry's band and flow."""
         band = entry.band
         assert band is not None
         flow = band.remove(entry)
@@ -281,7 +281,7 @@ class Bands:
         return band, flow
 
     def drop_idle(self, now: float, idle_seconds: float = BAND_IDLE_SECONDS) -> None:
-        """Drop empty, unlisted bands."""
+        """Drop empty bands of unlisted priorities that were unused for `idle_seconds`."""
         listed = {0, *self.rules.bands}
         for band in tuple(self):
             if not band and band.priority not in listed and now - band.used_at >= idle_seconds:
@@ -289,7 +289,7 @@ class Bands:
         self._sort()
 
     def reconfigure(self, rules: BoundFlowControl, now: float) -> None:
-        """Bands with the same policies and time limit keep their order."""
+        """Use the rules of a reload. Bands with the same policies and time limit keep their order."""
         self.rules = rules
         for old in tuple(self):
             of_band = rules.of_band(old.priority)

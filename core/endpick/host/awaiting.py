@@ -30,13 +30,13 @@ class _Step(Protocol):
 
 
 def is_being_cancelled() -> bool:
-    """True while the current task is being cancelled; plugins may swallow or raise cancellations of their own."""
+    """Return True while the current task is being cancelled; a plugin's own CancelledError does not count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def call_awaited(step: _Step, access: Access, timeout_seconds: float, arguments: tuple[object, ...]) -> object:
-    """See `Step.run_async`."""
+    """Await a plugin's method; returns its answer or a fault. Called by `Step.run_async`."""
     if step.breaker.state and not step.admitted():
         return step.left_out()
     step.breaker.calls += 1

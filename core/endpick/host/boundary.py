@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A plugin raised, answered something invalid, or was left out; counted and logged, unless it is `uncounted`."""
+    """A plugin raised, answered something invalid, or was not called; counted and logged unless `uncounted`."""
 
     instance: str
     problem: str
@@ -33,7 +33,7 @@ class Fault:
 
 
 class Step(Generic[T]):
-    """A method bound to its instance, data scope, breaker and telemetry."""
+    """A method bound to its instance, data scope, circuit breaker and telemetry."""
 
     __slots__ = ("answers", "breaker", "call", "instance", "method", "scope", "telemetry", "timer")
 
@@ -51,7 +51,7 @@ class Step(Generic[T]):
         self.timer = telemetry.plugin_timer(method.point, instance)
 
     def calling(self, call: Callable[..., object]) -> Step[T]:
-        """The same step with another function in place of the method."""
+        """Return the same step with another function in place of the method."""
         return Step(call, self.instance, self.method, self.telemetry)
 
     def run(self, access: Access, *arguments: object) -> T | Fault:
@@ -79,7 +79,7 @@ class Step(Generic[T]):
         return cast("T", answer)
 
     def run_async(self, access: Access, timeout_seconds: float, *arguments: object) -> Awaitable[object]:
-        """Like `run`, for an async method. An answer after `timeout_seconds` is a `Fault`."""
+        """Call an async method like `run`. An answer after `timeout_seconds` is a `Fault`."""
         return call_awaited(self, access, timeout_seconds, arguments)
 
     def fault(self, problem: BaseException | str) -> Fault:
@@ -96,30 +96,30 @@ class Step(Generic[T]):
             report_late(self.instance, self.method.point, seconds, self.telemetry)
 
     def admitted(self) -> bool:
-        """True if the plugin may be called; ask while its circuit is not closed."""
+        """Return True if the plugin may be called. Only needed while its circuit is not closed."""
         return admitted(self.instance, self.telemetry) or self.method.settles
 
     def left_out(self) -> Fault:
-        """The fault of a plugin with an open circuit."""
+        """Return the fault of a plugin whose circuit is open, and count it."""
         self.telemetry.left_out(self.instance, self.method.point)
         return Fault(self.instance.name, f"it is left out because {self.breaker.reason}", self.instance.on_fault is OnFault.REFUSE)
 
 
 def bind(instance: Instance, method: Method[T], telemetry: Telemetry) -> Step[T]:
-    """The step of a method. Raises TypeError if the instance does not have it."""
+    """Bind a method of an instance. Raises TypeError if the instance does not have it."""
     if not isinstance(instance.plugin, method.owner):
         raise TypeError(f"{instance.origin} is no {method.owner.__name__}")
     return Step(getattr(instance.plugin, method.name), instance, method, telemetry)
 
 
 def bind_wanted(instance: Instance, method: Method[T], telemetry: Telemetry) -> Step[T] | None:
-    """Like `bind`; None if the plugin does not override the method."""
+    """Bind a method like `bind`; returns None if the plugin does not override it."""
     step = bind(instance, method, telemetry)
     return None if getattr(type(instance.plugin), method.name) is getattr(method.owner, method.name) else step
 
 
 def admitted(instance: Instance, telemetry: Telemetry) -> bool:
-    """True if the circuit admits a call; ask while it is not closed."""
+    """Return True if the circuit admits a call. Only needed while it is not closed."""
     before = instance.breaker.state
     admits = instance.breaker.admits()
     _report_change(instance, before, telemetry)
@@ -151,7 +151,7 @@ def _report_change(instance: Instance, before: BreakerState, telemetry: Telemetr
 
 
 def left_out_now(instances: Iterable[Instance]) -> tuple[str, ...]:
-    """One sentence for each open circuit."""
+    """Return a sentence for each open circuit, for `/healthz`."""
     return tuple(
         f"{instance.origin} is left out for {instance.breaker.seconds_left:.1f} s more: {instance.breaker.reason}"
         for instance in instances

@@ -8,26 +8,24 @@ from enum import IntEnum
 
 
 class BreakerState(IntEnum):
-    """HALF_OPEN is a probation: the next fault opens the circuit for twice as long."""
+    """The state of a circuit. In HALF_OPEN, a fault opens it for twice as long as before."""
 
     CLOSED = 0
     HALF_OPEN = 1
     OPEN = 2
 
 
-class BreakerEvent(IntEnum):
-    """Causes of a transition."""
-
+class _BreakerEvent(IntEnum):
     TRIPPED = 0
     COOLED = 1
     RECOVERED = 2
 
 
 TRANSITIONS: Mapping[tuple[int, int], BreakerState] = {
-    (BreakerState.CLOSED, BreakerEvent.TRIPPED): BreakerState.OPEN,
-    (BreakerState.OPEN, BreakerEvent.COOLED): BreakerState.HALF_OPEN,
-    (BreakerState.HALF_OPEN, BreakerEvent.TRIPPED): BreakerState.OPEN,
-    (BreakerState.HALF_OPEN, BreakerEvent.RECOVERED): BreakerState.CLOSED,
+    (BreakerState.CLOSED, _BreakerEvent.TRIPPED): BreakerState.OPEN,
+    (BreakerState.OPEN, _BreakerEvent.COOLED): BreakerState.HALF_OPEN,
+    (BreakerState.HALF_OPEN, _BreakerEvent.TRIPPED): BreakerState.OPEN,
+    (BreakerState.HALF_OPEN, _BreakerEvent.RECOVERED): BreakerState.CLOSED,
 }
 
 SHARE = 0.5
@@ -42,7 +40,7 @@ PROBATION_CALLS = 20
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """The limits for all instances of a process."""
+    """The limits of the circuit breakers of a process."""
 
     budget_seconds: float = 0.05  # a longer call is late
     faults: int = 20  # open the circuit, if they are `SHARE` of the calls
@@ -53,10 +51,9 @@ DEFAULT_SETTINGS = BreakerSettings()
 
 
 class Breaker:
-    """Counts the faults and late calls of one instance."""
+    """Counts the faults and late calls of one instance, and opens its circuit. `clock` gives monotonic seconds."""
 
     def __init__(self, settings: BreakerSettings, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
         self.state = BreakerState.CLOSED
         self.budget_seconds = settings.budget_seconds
         self.reason = ""
@@ -74,18 +71,18 @@ class Breaker:
 
     @property
     def seconds_left(self) -> float:
-        """How long the circuit stays open; 0 when it is not open."""
+        """The seconds until the circuit admits calls; 0 unless it is open."""
         return max(0.0, self._open_until - self._clock()) if self.state is BreakerState.OPEN else 0.0
 
     def admits(self) -> bool:
-        """True if the instance may be called; ask before each call while the state is not CLOSED."""
+        """Return True if the instance may be called. Ask before each call while the state is not CLOSED."""
         if self.state is BreakerState.OPEN:
             if self._clock() < self._open_until:
                 return False
-            self.state = TRANSITIONS[self.state, BreakerEvent.COOLED]
+            self.state = TRANSITIONS[self.state, _BreakerEvent.COOLED]
             self.calls = 0
         elif self.state is BreakerState.HALF_OPEN and self.calls >= PROBATION_CALLS:
-            self.state = TRANSITIONS[self.state, BreakerEvent.RECOVERED]
+            self.state = TRANSITIONS[self.state, _BreakerEvent.RECOVERED]
             self._cool_down_seconds = self._settings.cool_down_seconds
             self._last_strike_at = float("-inf")
         return True
@@ -100,7 +97,7 @@ class Breaker:
             self._trip(f"{self._faults} of {self.calls} calls failed")
 
     def took(self, seconds: float) -> None:
-        """Count a late call."""
+        """Count a call that exceeded the time budget by lasting `seconds`."""
         self._strike(seconds)
         self._late += 1
         self._busy_seconds += seconds
@@ -122,7 +119,7 @@ class Breaker:
             return
         if self.state is BreakerState.HALF_OPEN:
             self._cool_down_seconds = min(2.0 * self._cool_down_seconds, LONGEST_COOL_DOWN_SECONDS)
-        self.state = TRANSITIONS[self.state, BreakerEvent.TRIPPED]
+        self.state = TRANSITIONS[self.state, _BreakerEvent.TRIPPED]
         self.reason = reason
         self._open_until = self._clock() + self._cool_down_seconds
         self._last_strike_at = float("-inf")

@@ -49,7 +49,7 @@ def _is_instance(*types: type) -> Callable[[object], bool]:
 
 
 def _are_names(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
 
 
 _ATTRIBUTES = (
@@ -72,7 +72,7 @@ _ATTRIBUTES = (
 
 
 def instance_fault(plugin: Plugin[Any]) -> str | None:
-    """The first wrong attribute of an instance."""
+    """Return a message about the first invalid attribute of an instance, or None."""
     for attribute in _ATTRIBUTES:
         if isinstance(plugin, attribute.kind):
             value: object = getattr(plugin, attribute.name)
@@ -91,7 +91,7 @@ _ATTRIBUTE_SIMILARITY = 0.8
 
 
 def signature_faults(plugin: type) -> tuple[tuple[str, str], ...]:
-    """Misspelt methods and those the host cannot call, each with the reason."""
+    """Return misspelt methods and methods that the host cannot call, each with the reason."""
     unfit = ((name, reason) for name, base in _contract(plugin) for reason in _method_faults(plugin, name, base))
     return (*unfit, *_misspelt_methods(plugin))
 
@@ -117,7 +117,7 @@ def _misspelt_methods(plugin: type) -> Iterator[tuple[str, str]]:
         for name, member in vars(klass).items():
             if name in contract or name.startswith("_") or not inspect.isfunction(member):
                 continue
-            meant = _meant(name, [one for one in missing if _is_called_alike(member, getattr(plugin, one))], _METHOD_SIMILARITY)
+            meant = _meant(name, [method for method in missing if _is_called_alike(member, getattr(plugin, method))], _METHOD_SIMILARITY)
             if meant is not None:
                 yield name, f"is called by no part of endpick: did you mean '{meant}'?"
 
@@ -186,7 +186,7 @@ def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) 
 
 
 def check_contract(reference: Reference, candidate: Candidate, value: object) -> tuple[Diagnostic, ...]:
-    """Every reason why an object cannot serve as a plugin."""
+    """Return every reason why an object cannot serve as a plugin."""
     if not isinstance(value, type) or not issubclass(value, Plugin):
         return (_not_a_plugin_class(reference, candidate, value),)
     return (*_declaration_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
@@ -258,7 +258,7 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     else:
         messages += [
             f"the parameter '{name}' {whose} refers to {shown(mark.kind)}, which is no kind whose instances other plugins call"
-            for name, mark in marks_in(model)
+            for name, mark in _marks_in(model)
             if mark.kind not in KINDS or not KINDS[mark.kind].by_reference
         ]
     for attribute in ("consumes", "consumes_optional", "produces"):
@@ -281,13 +281,12 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))
 
 
-def marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
-    """The marked fields, nested ones included."""
+def _marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
     return tuple(_marks(model, set()))
 
 
 def mark_of(field: FieldInfo) -> RefersTo | None:
-    """The field's `RefersTo`."""
+    """Return the `RefersTo` annotation of a parameter, or None."""
     return next((mark for mark in field.metadata if isinstance(mark, RefersTo)), None)
 
 

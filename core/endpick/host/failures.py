@@ -12,7 +12,7 @@ PLUGIN_ERRORS = (Exception, SystemExit)  # other errors pass: KeyboardInterrupt,
 
 
 def describe_error(error: BaseException) -> str:
-    """Class and message of an exception."""
+    """Return the class and message of an exception."""
     message = " ".join(str(error).split())
     return (f"{type(error).__name__}: {message}" if message else type(error).__name__)[:500]
 
@@ -37,13 +37,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
-    """Frames outside the host and the import system, innermost last."""
+    """Return the frames outside the host, pluggy and the import system, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     return tuple(frame for frame in frames if not frame.filename.startswith(_HOST_OR_IMPORT_SYSTEM))
 
 
 def place(error: BaseException) -> str:
-    """The plugin's innermost frame as `file:line in function`; empty without plugin frames."""
+    """Return the innermost frame of the plugin as `file:line in function`; empty without plugin frames."""
     frames = plugin_frames(error)
     called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
     if called is None:
@@ -59,7 +59,7 @@ def _is_standard(file: Path) -> bool:
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:
-    """The plugin's frames as a diagnostic note."""
+    """Return the frames of the plugin as a diagnostic note."""
     frames = plugin_frames(error)
     if not frames:
         return ()

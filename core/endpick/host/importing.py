@@ -36,7 +36,7 @@ class Attribution(logging.Filter):
     """Handler filter that sets `plugin` on records written inside `attributed`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record."""
+        """Keep every record, and set its `plugin`."""
         origin = _origin.get()
         if origin and not hasattr(record, "plugin"):
             record.plugin = origin
@@ -45,7 +45,7 @@ class Attribution(logging.Filter):
 
 @dataclass(slots=True)
 class CapturedOutput:
-    """Output and warnings of plugin code."""
+    """The output and warnings of plugin code."""
 
     text: str = ""
     warnings: list[warnings.WarningMessage] = field(default_factory=list)
@@ -53,7 +53,7 @@ class CapturedOutput:
 
 @contextmanager
 def captured() -> Iterator[CapturedOutput]:
-    """Capture output and warnings of Python code."""
+    """Capture the output and warnings of Python code; the result is complete when the block ends."""
     output, printed = CapturedOutput(), io.StringIO()
     with warnings.catch_warnings(record=True) as caught, redirect_stdout(printed), redirect_stderr(printed):
         warnings.simplefilter("default")
@@ -68,7 +68,7 @@ _TARGET = re.compile(r"(?P<module>\w+(\.\w+)*)\s*(:\s*(?P<attribute>\w+(\.\w+)*)
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The object an entry point leads to."""
+    """The object that an entry point refers to, the seconds of the import, and its output."""
 
     value: object
     seconds: float
@@ -76,7 +76,7 @@ class Imported:
 
 
 def import_target(reference: Reference, candidate: Candidate) -> Imported | Diagnostic:
-    """Import a module and look up the attribute; errors become a diagnostic."""
+    """Import the target of an entry point; returns a diagnostic for any error."""
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
         return _wrong_entry_point(Code.E0303, reference, candidate, f"'{candidate.target}' is not of the form 'module:attribute'")

@@ -1,4 +1,4 @@
-"""Builds configured plugin objects and keeps them together with the host's knowledge about them."""
+"""Constructs plugin instances, and holds the data scope and circuit breaker of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One built plugin."""
+    """A constructed plugin with its name, data scope, circuit breaker and `onFault`."""
 
     name: str
     type: str
@@ -53,24 +53,24 @@ class Instance:
 
     @property
     def origin(self) -> str:
-        """Name for logs and diagnostics: `queue (queue-scorer, endpick 0.2.0)`."""
+        """The name in logs and diagnostics, such as `queue (queue-scorer, endpick 0.2.0)`."""
         return f"{self.name} ({self.type}, {self.distribution} {self.version})"
 
 
 def scope_of(name: str, subscriptions: Subscriptions, plugin_type: str = "") -> AccessScope:
-    """The keys an instance may access: it reads keys it consumes or produces, and writes keys it produces."""
+    """Return the keys that an instance may read (consumed and produced ones) and write (produced ones)."""
     produced = frozenset(key.name for key in subscriptions.produces)
     consumed = frozenset(key.name for key in (*subscriptions.consumes, *subscriptions.consumes_optional))
     return AccessScope(name, consumed | produced, produced, plugin_type, max_ages=subscriptions.max_ages)
 
 
 def subscriptions_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource | None = None) -> Subscriptions | Diagnostic:
-    """The data keys of an instance with these parameters."""
+    """Return the data keys of an instance with these parameters, or a diagnostic."""
     return _guarded(loaded, place or _nowhere(loaded), lambda: loaded.plugin.subscriptions(parameters), Subscriptions)
 
 
 def profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[tuple[str, ...] | Diagnostic, ...]:
-    """The required and the optional scheduling profiles of a profile handler with these parameters."""
+    """Return the required and the optional scheduling profiles of a profile handler."""
     assert issubclass(loaded.plugin, ProfileHandler)
     handler = loaded.plugin
     return tuple(_guarded(loaded, place, partial(ask, parameters), tuple) for ask in (handler.required_profiles, handler.optional_profiles))
@@ -87,7 +87,7 @@ def build(
     place: ParameterSource | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Instance | Diagnostic:
-    """Construct one instance; a constructor that raises is a diagnostic. `on_fault` None means the default of its kinds."""
+    """Construct an instance; returns a diagnostic if the constructor raises. `on_fault` None is the kinds' default."""
     place = place or _nowhere(loaded)
     declared = subscriptions_of(loaded, parameters, place) if subscriptions is None else subscriptions
     if isinstance(declared, Diagnostic):
@@ -128,7 +128,7 @@ class _Stamp(logging.Filter):
 
 
 def instance_logger(loaded: LoadedPlugin, name: str) -> logging.Logger:
-    """The logger of an instance; its records carry the instance's origin as `plugin`."""
+    """Return the logger of an instance; its records carry the instance's origin as `plugin`."""
     logger = logging.getLogger(f"endpick.plugin.{name}")
     logger.filters[:] = [_Stamp(f"{name} ({loaded.type}, {loaded.candidate.origin})")]
     return logger

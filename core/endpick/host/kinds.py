@@ -48,7 +48,7 @@ class OnFault(enum.StrEnum):
 
 
 class Layer(enum.IntEnum):
-    """Stages of a request, in order. Data flows from earlier layers to later ones only."""
+    """The stages of a request, in order. Data flows only from earlier layers to later ones."""
 
     COLLECTION = 0
     PARSING = 1
@@ -63,13 +63,13 @@ class Layer(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """Name for messages."""
+        """The name in messages, such as `pre-request`."""
         return self.name.lower().replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """A row of `KINDS`."""
+    """The facts about one plugin kind, as a row of `KINDS`."""
 
     api: Kind
     layer: Layer
@@ -82,12 +82,12 @@ class KindFacts:
 
     @property
     def name(self) -> str:
-        """For operators: `data-source`."""
+        """The name that operators write, such as `data-source`."""
         return self.api.kind
 
     @property
     def in_profile(self) -> bool:
-        """True if scheduling profiles name its instances."""
+        """True if scheduling profiles name the instances."""
         return self.named_at == _PROFILE
 
     @property
@@ -97,12 +97,12 @@ class KindFacts:
 
     @property
     def title(self) -> str:
-        """With article: `a data source`."""
+        """The name with its article, such as `a data source`."""
         return f"{'an' if self.noun[0] in 'aeio' else 'a'} {self.noun}"
 
     @property
     def noun(self) -> str:
-        """As words: `data source`."""
+        """The name in words, such as `data source`."""
         return self.name.replace("-", " ")
 
 
@@ -161,38 +161,38 @@ KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind
 
 
 def kinds_of(plugin: type) -> tuple[Kind, ...]:
-    """Kinds of a class, in table order."""
+    """Return the kinds of a class, in table order."""
     return tuple(kind for kind in KINDS if issubclass(plugin, kind))
 
 
 def default_on_fault(kinds: Iterable[Kind]) -> OnFault:
-    """REFUSE if a kind fails closed."""
+    """Return REFUSE if any of the kinds fails closed, else SKIP."""
     return OnFault.REFUSE if any(KINDS[kind].on_fault is OnFault.REFUSE for kind in kinds) else OnFault.SKIP
 
 
 def first_write(kinds: Iterable[Kind]) -> Layer:
-    """The earliest layer in which these kinds write."""
+    """Return the earliest layer in which these kinds write data."""
     rows = [KINDS[kind] for kind in kinds]
     return min(row.layer for row in ([row for row in rows if row.writes] or rows))
 
 
 def last_read(kinds: Iterable[Kind]) -> Layer:
-    """The latest layer in which these kinds read."""
+    """Return the latest layer in which these kinds read data."""
     return max(KINDS[kind].layer for kind in kinds)
 
 
 def titles(kinds: Iterable[Kind]) -> str:
-    """As words: `a filter and a scorer`."""
+    """Join the titles of the kinds, as in `a filter and a scorer`."""
     return " and ".join(KINDS[kind].title for kind in kinds)
 
 
 def parameters_model(plugin: type) -> object:
-    """The generic argument of the kind, checked by `contract`."""
+    """Return the generic argument of the kind, which `contract` checks."""
     return next(iter(generic_arguments(plugin, Plugin)), Parameters)
 
 
 def payload_of(plugin: type) -> type[object] | None:
-    """Second generic argument of a source or collector; None for any payload and for other kinds."""
+    """Return the payload type of a source or collector; None for any payload and for other kinds."""
     base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
     if base is None:
         return None

@@ -43,18 +43,18 @@ class LoadedPlugin:
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
-        """Schemas of a `parameters:` block; the last one is for display."""
+        """The schemas of a `parameters:` block; the last is for display."""
         return schemas_of(self.plugin)
 
     @property
     def summary(self) -> str:
-        """First line of its docstring."""
+        """The first line of the class's docstring."""
         own = self.plugin.__dict__.get("__doc__") or _docstring_in_source(self.plugin)
         return next(iter(own.strip().splitlines()), "")
 
     @property
     def description(self) -> str:
-        """Its docstring, or that of its kind."""
+        """The class's docstring, else that of its kind."""
         return inspect.getdoc(self.plugin) or inspect.cleandoc(_docstring_in_source(self.plugin))
 
 
@@ -71,7 +71,7 @@ def _docstring_in_source(plugin: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The plugin for a reference, or errors; warnings may come with either."""
+    """The result of loading: a plugin or errors, and warnings in either case."""
 
     loaded: LoadedPlugin | None
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -79,7 +79,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """An imported entry point under check; its value is a plugin class once it keeps the contract."""
+    """`value` is a plugin class once the contract is checked."""
 
     reference: Reference
     candidate: Candidate
@@ -95,9 +95,9 @@ class _Subject:
 def load(
     candidate: Candidate, reference: Reference, unmet: tuple[UnmetRequirement, ...] | None = None, offers: Sequence[Candidate] = ()
 ) -> Loading:
-    """Import a candidate; the first failing check refuses it. Policy and lock are the caller's business.
+    """Import and check a candidate; the first failed check refuses it. Policy and lock are not checked.
 
-    `unmet` requirements are looked up if None, except those of endpick. `offers` hold the current name of an alias.
+    If `unmet` is None, requirements are looked up, except those of endpick. `offers` hold the current name of an alias.
     """
     if unmet is None:
         unmet = () if candidate.is_builtin else unmet_of(candidate.distribution)
@@ -179,7 +179,7 @@ _CHECKS: tuple[Callable[[_Subject], tuple[Diagnostic, ...]], ...] = (
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
-    """An error for each alias that is also another plugin's name or alias."""
+    """Return an error for each alias that is also another plugin's name or alias."""
     claims: dict[str, LoadedPlugin] = {}
     found = []
     loaded_once = {(plugin.candidate.distribution, plugin.type): (reference, plugin) for reference, plugin in plugins}
@@ -255,7 +255,7 @@ def _warned(output: CapturedOutput) -> tuple[str, ...]:
 
 @dataclass
 class PluginCatalog:
-    """Plugin types installed, allowed and loaded; without `imports_third_parties`, built-in ones only."""
+    """Loads the installed and allowed plugin types; only built-in ones unless `imports_third_parties`."""
 
     candidates: Sequence[Candidate]
     policy: Policy = field(default_factory=Policy)
@@ -266,7 +266,7 @@ class PluginCatalog:
     _unmet: dict[str, tuple[UnmetRequirement, ...]] = field(default_factory=dict)
 
     def get(self, reference: Reference) -> Loading:
-        """The plugin for a reference; its own mistakes are reported once."""
+        """Return the plugin for a reference. Mistakes of the plugin itself are reported once."""
         candidate = self._load(reference)
         if isinstance(candidate, Loading):
             return candidate
@@ -277,19 +277,19 @@ class PluginCatalog:
         return loading
 
     def peek(self, plugin_type: str) -> LoadedPlugin | None:
-        """The plugin of a type; None if it cannot be loaded."""
+        """Return the plugin of a type, or None if it cannot be loaded."""
         candidate = self._load(Reference(plugin_type))
         return None if isinstance(candidate, Loading) else self._loadings[candidate].loaded
 
     def offers(self, plugin_type: str) -> bool:
-        """True if a distribution offers the type, which may fail to load."""
+        """Return True if a distribution offers the type, even if it cannot be loaded."""
         return bool(find(self.candidates, plugin_type))
 
     def types_that_produce(self, key: str) -> tuple[str, ...]:
-        """Loadable types that produce a data key, sorted."""
-        loaded = ((plugin_type, self.peek(plugin_type)) for plugin_type in sorted({one.type for one in self.candidates}))
+        """Return the loadable types that produce a data key, sorted."""
+        loaded = ((plugin_type, self.peek(plugin_type)) for plugin_type in sorted({candidate.type for candidate in self.candidates}))
         return tuple(
-            plugin_type for plugin_type, one in loaded if one is not None and any(produced.name == key for produced in one.plugin.produces)
+            name for name, plugin in loaded if plugin is not None and any(produced.name == key for produced in plugin.plugin.produces)
         )
 
     def _load(self, reference: Reference) -> Candidate | Loading:
@@ -314,6 +314,6 @@ class PluginCatalog:
 
 
 def policy_of(config: EndpointPickerConfig) -> Policy:
-    """The document's `pluginPolicy`."""
+    """Return the policy of `pluginPolicy` in the document."""
     given = config.plugin_policy
     return Policy() if given is None else Policy(given.allow_distributions, given.deny_types)

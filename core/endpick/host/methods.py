@@ -1,4 +1,4 @@
-"""The methods of plugins that the host calls: where each call is counted, and what it may answer."""
+"""The plugin methods that the host calls, with the metric label and the valid answers of each."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Method(Generic[T]):
     blames: bool = True
 
     def complaint(self, answer: object) -> str:
-        """The message about an answer of another type; empty for a valid one."""
+        """Return the message about an answer of another type; empty for a valid answer."""
         return f"answered {type(answer).__name__}, not {self.noun}" if self.answers and not isinstance(answer, self.answers) else ""
 
 

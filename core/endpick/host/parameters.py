@@ -22,19 +22,19 @@ from endpick.host.schema import Schema, Violation, own_model, schema_errors, vio
 
 @dataclass(frozen=True, slots=True)
 class ParameterSource:
-    """The place of a `parameters:` block, which may be missing."""
+    """The place of a `parameters:` block, which may be missing, in the document."""
 
     reference: Reference  # its entry
     path: DocumentPath = ()  # `("plugins", 0, "parameters")`
     source: SourceMap | None = None  # None for an added instance
 
     def value_span(self, inner: DocumentPath) -> Span | None:
-        """The value at a path within the block."""
+        """Return the span of the value at a path within the block."""
         source = self._source()
         return self.reference.span if source is None else source.value_span((*self.path, *inner))
 
     def key_span(self, inner: DocumentPath) -> Span | None:
-        """The key at a path; for an item of a list, the value."""
+        """Return the span of the key at a path; for an item of a list, of its value."""
         source = self._source()
         if source is None:
             return self.reference.span
@@ -42,7 +42,7 @@ class ParameterSource:
         return source.value_span(path) if isinstance(path[-1], int) else source.key_span(path)
 
     def block(self) -> Mapping[str, object]:
-        """The block as plain data."""
+        """Return the block as plain data, empty if it is missing."""
         source = self._source()
         return {} if source is None else cast("Mapping[str, object]", _at(source.data, self.path) or {})
 
@@ -51,7 +51,7 @@ class ParameterSource:
 
 
 def parameters_schema(loaded: LoadedPlugin) -> Schema:
-    """The author's schema, else the generated one."""
+    """Return the author's schema, else the schema generated from the model."""
     return loaded.schemas[-1]
 
 
@@ -131,7 +131,7 @@ def _described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[s
 def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) -> Mapping[str, object]:
     """Merge with a `$ref` or with the only alternative to null; the property's own keywords win."""
     choices = inner.get("anyOf")
-    real = [one for one in choices if isinstance(one, Mapping) and one.get("type") != "null"] if isinstance(choices, list) else [inner]
+    real = [item for item in choices if isinstance(item, Mapping) and item.get("type") != "null"] if isinstance(choices, list) else [inner]
     target = definitions.get(str(real[0].get("$ref", "")).removeprefix("#/$defs/")) if len(real) == 1 else None
     return {**target, **inner} if isinstance(target, Mapping) else inner
 
@@ -141,7 +141,7 @@ def _dotted(path: DocumentPath) -> str:
 
 
 class OpenParameters(Parameters):
-    """Parameters of a plugin with a JSON Schema and no model: every key is an attribute."""
+    """The parameters of a plugin with a JSON Schema and no model: every key is an attribute."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -149,9 +149,9 @@ class OpenParameters(Parameters):
 def check_parameters(
     loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource | None = None
 ) -> Parameters | tuple[Diagnostic, ...]:
-    """The typed parameters of an instance, or every mistake in `raw`."""
+    """Return the typed parameters of an instance, or every mistake in `raw`."""
     place = place or ParameterSource(Reference(loaded.candidate.type))
-    found = list(dict.fromkeys(one for schema in loaded.schemas for one in violations(schema_errors(schema, raw))))
+    found = list(dict.fromkeys(violation for schema in loaded.schemas for violation in violations(schema_errors(schema, raw))))
     model = own_model(loaded.plugin) or OpenParameters
     try:
         parameters = model.model_validate(raw)
@@ -163,7 +163,7 @@ def check_parameters(
 
 
 def deprecated_parameters(loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource) -> tuple[Diagnostic, ...]:
-    """A warning for each deprecated parameter, nested ones included."""
+    """Return a warning for each deprecated parameter, including nested ones."""
     return tuple(
         _about_given(Code.W0401, "is deprecated", inner, described.get("description"), loaded, place)
         for inner, described in _given(loaded, raw)
@@ -174,7 +174,7 @@ def deprecated_parameters(loaded: LoadedPlugin, raw: Mapping[str, object], place
 def ineffective_parameters(
     loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource, code: Code = Code.W0402
 ) -> tuple[Diagnostic, ...]:
-    """A diagnostic for each parameter without effect; see `endpick.api.ignored`."""
+    """Return a diagnostic for each parameter without effect; see `endpick.api.ignored`."""
     return tuple(
         _about_given(code, "has no effect", inner, described[HAS_NO_EFFECT], loaded, place)
         for inner, described in _given(loaded, raw)

@@ -32,7 +32,7 @@ _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalPrope
 
 
 def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
-    """Schemas of a `parameters:` block, the last for display; without a model, only the author's."""
+    """Return the schemas of a `parameters:` block, the last for display; without a model, only the author's."""
     model = own_model(plugin)
     generated = () if model is None else (_generated(model),)
     given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
@@ -40,7 +40,7 @@ def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
 
 
 def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
-    """The parameters model; None if there is only a schema."""
+    """Return the parameters model of a plugin, or None if it has a JSON Schema only."""
     model = parameters_model(plugin)
     assert isinstance(model, type)
     assert issubclass(model, Parameters)
@@ -48,13 +48,13 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
 
 
 def schema_errors(schema: Schema, block: Mapping[str, object]) -> Iterator[ValidationError]:
-    """Violations of a schema."""
+    """Validate a block; yields the errors of the `jsonschema` library."""
     instance: Any = dict(block)
     return iter(validator_for(schema, default=Draft202012Validator)(schema, registry=Registry()).iter_errors(instance))
 
 
 def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
-    """The first mistake in a plugin's schemas."""
+    """Return the first mistake in a plugin's schemas, or None."""
     try:
         schemas = schemas_of(plugin)
     except PLUGIN_ERRORS as error:
@@ -64,7 +64,7 @@ def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Pl
 
 @cache
 def _generated(model: type[Parameters]) -> Schema:
-    """Nested models are closed too, and default durations are Go durations."""
+    """Closes nested models, too, and writes default durations as Go durations."""
     schema = model.model_json_schema()
     for definition in (schema, *schema.get("$defs", {}).values()):
         if "properties" in definition:
@@ -74,14 +74,14 @@ def _generated(model: type[Parameters]) -> Schema:
 
 
 def _write_durations(properties: Iterable[Schema]) -> None:
-    for one in properties:
-        default = one.get("default")
-        if one.get("pattern") == DURATION_SCHEMA["pattern"] and isinstance(default, int | float):
-            one["default"] = duration_text(default)
+    for described in properties:
+        default = described.get("default")
+        if described.get("pattern") == DURATION_SCHEMA["pattern"] and isinstance(default, int | float):
+            described["default"] = duration_text(default)
 
 
 def _closed_at_top(schema: Schema) -> Schema:
-    """Refuse unknown names, unless the author decided or composed several schemas."""
+    """Refuses unknown names, unless the author decided this or composed several schemas."""
     if "properties" in schema and not _COMPOSED & set(schema):
         return {**schema, "additionalProperties": False}
     return schema
@@ -103,7 +103,7 @@ def _schema_fault(reference: Reference, candidate: Candidate, schema: object) ->
 
 @cache
 def _mistake(text: str) -> tuple[str, str | None]:
-    """The mistake in a schema, if any, and the reference that leads nowhere; cached for reloads."""
+    """The mistake in a schema and the reference without a target, if any; cached for reloads."""
     schema: Schema = json.loads(text)
     if "$schema" in schema and validator_for(schema, default=None) is None:  # type: ignore[arg-type]
         return f"is written in an unknown dialect, {schema['$schema']!r}", None
@@ -167,7 +167,7 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One mistake in a `parameters:` block."""
+    """A mistake in a `parameters:` block."""
 
     code: Code
     path: DocumentPath  # the unknown key, or the mapping that misses a key
@@ -177,7 +177,7 @@ class Violation:
 
 
 def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
-    """JSON Schema errors as violations; of `anyOf` and `oneOf`, those of the likeliest alternative."""
+    """Convert JSON Schema errors; of `anyOf` and `oneOf`, the likeliest alternative counts."""
     for error in errors:
         yield from _explained(error)
 
@@ -217,7 +217,6 @@ def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
 
 
 def _is_about_a_name(error: ValidationError) -> bool:
-    """An error from `propertyNames` is about a key."""
     *_, grandparent, parent, _ = ("", "", *error.absolute_schema_path)
     return parent == "propertyNames" and grandparent != "properties"
 

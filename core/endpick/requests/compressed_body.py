@@ -19,14 +19,14 @@ _ZSTD_MODULES: Final = ("compression.zstd", "backports.zstd")  # the first is Py
 
 
 def refuse_compressed(encoding: str) -> None:
-    """Refuse a request body, unless it is not compressed after all. Raises RequestRefused."""
+    """Raise RequestRefused with status 415, unless the encoding is `identity`."""
     if encoding.strip().lower() != IDENTITY:
         problem = f"the request body has content-encoding {shown(encoding)}, but is read uncompressed only; send it without"
         raise RequestRefused(Refused(415, CODE_OF[415], problem))
 
 
 class Decoder:
-    """Decodes gzip and deflate."""
+    """Decodes gzip and deflate incrementally; subclasses decode other encodings."""
 
     def __init__(self) -> None:
         self._state: Any = self._begin()
@@ -35,7 +35,7 @@ class Decoder:
         return zlib.decompressobj(_ZLIB_OR_GZIP)
 
     def step(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """Returns the output, the remaining input and whether to call again. Raises the library's own errors."""
+        """Return the output, the remaining input, and True to call again. Raises the library's own errors."""
         out: bytes = self._state.decompress(data, _PIECE_BYTES)
         if self._state.eof:
             return self._next_member(out)
@@ -48,38 +48,32 @@ class Decoder:
         return out, left, bool(left)
 
 
-class ZstdDecoder(Decoder):
-    """Decodes zstd."""
-
+class _ZstdDecoder(Decoder):
     def _begin(self) -> Any:  # noqa: ANN401
         return _module(_ZSTD_MODULES).ZstdDecompressor()
 
     def step(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """See `Decoder`."""
         out: bytes = self._state.decompress(data, _PIECE_BYTES)
         return self._next_member(out) if self._state.eof else (out, b"", not self._state.needs_input)
 
 
-class BrotliDecoder(Decoder):
-    """Decodes br."""
-
+class _BrotliDecoder(Decoder):
     def _begin(self) -> Any:  # noqa: ANN401
         return _module(("brotli",)).Decompressor()
 
     def step(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """See `Decoder`."""
         out: bytes = self._state.process(data, output_buffer_limit=_PIECE_BYTES)
         return out, b"", bool(out)  # `can_accept_more_data` is true while output is left
 
 
 def decoder_of(encoding: str) -> Decoder | None:
-    """None for an encoding that is unknown, or whose library is not installed."""
+    """Return a decoder, or None if the encoding is unknown or its library is not installed."""
     if encoding in ("gzip", "x-gzip", "deflate"):
         return Decoder()
     if encoding == "zstd" and _module(_ZSTD_MODULES) is not None:
-        return ZstdDecoder()
+        return _ZstdDecoder()
     if encoding == "br" and _module(("brotli",)) is not None:
-        return BrotliDecoder()
+        return _BrotliDecoder()
     return None
 
 
@@ -94,7 +88,7 @@ def _module(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - an optional librar
 
 
 class CompressedUsage(UsageReader):
-    """Reads a compressed response."""
+    """Decodes a compressed response, and passes its content to another reader."""
 
     __slots__ = ("_decoder", "_inner", "_report")
 

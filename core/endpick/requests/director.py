@@ -56,7 +56,7 @@ _SHEDDING: Final = OverloadStage.SHEDDING
 
 
 class Director:
-    """The `Decider` of the process."""
+    """The `Decider` of a serving process: runs each request through the pipeline."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Director:
             gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
-        """Use `pipeline` for undecided requests."""
+        """Decide later requests with `pipeline`. Called by a reload."""
         self._pipeline = pipeline
         if self._gate is not None:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -144,7 +144,7 @@ class Director:
             return self.refuse(refusal.refused, job, incoming)
 
     def prepare(self, job: Job) -> bool:
-        """Find candidates and run synchronous producers. True if others must be awaited. Raises RequestRefused."""
+        """Find candidates and run producers. Returns True if producers must be awaited. Raises RequestRefused."""
         if job.record is None:
             return self._prepare(job)
         with self._telemetry.listening(job.record.faults):
@@ -158,7 +158,7 @@ class Director:
         endpoints = within(job.incoming.subset, self._view)
         record = job.record
         if record is not None and len(endpoints) < len(self._view):
-            others = tuple([each.name for each in self._view.members if each not in endpoints])
+            others = tuple([endpoint.name for endpoint in self._view.members if endpoint not in endpoints])
             record.removed.append(Removal(SUBSET, SUBSET, others))
         if pipeline.flow_control is None:
             shed(pipeline.detector, built.request, endpoints, access)
@@ -174,7 +174,7 @@ class Director:
         return bool(pipeline.producers_later)
 
     def conclude(self, job: Job) -> Decision:
-        """Admit, schedule and prepare the request. Raises RequestRefused."""
+        """Run admitters, scheduling and pre-request plugins. Raises RequestRefused."""
         if job.record is None:
             return self._conclude(job)
         with self._telemetry.listening(job.record.faults):
@@ -237,7 +237,7 @@ class Director:
         return Routed(result.destinations, exchange, headers._values, built.body, headers._metadata, headers._removed, scores, flight)
 
     def refuse(self, refusal: Refused, job: Job | None, incoming: IncomingRequest | None = None) -> Refused:
-        """Count and record a refusal."""
+        """Count and record a refusal, and return it."""
         if job is not None:
             request = job.built.request
             if self._decisions is not None:

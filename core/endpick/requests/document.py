@@ -1,4 +1,4 @@
-"""The document of a decision record, for those who read it: a model for each class of `endpick.requests.record`."""
+"""Pydantic models of a decision record: one for each class of `endpick.requests.record`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class RequestOutput(_Part):
 
 
 class DecisionOutput(_Part):
-    """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decision`."""
+    """One decision: in `GET /decisions`, the decision log, `endpick why`, and as the argument of the hook `endpick_decided`."""
 
     version: Literal[2]
     why: Literal["sampled", "asked", "traced", "error"] = Field(

@@ -1,4 +1,4 @@
-"""The headers that identify a request, and those that plugins set for the model server."""
+"""Request headers that endpick reads, and headers that plugins set for the model server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWNED: Final = CONTROLS | {
 
 
 def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The first non-empty header."""
+    """Return the first non-empty value among these headers, or None."""
     for name in names:
         value = headers.get(name)
         if value:
@@ -33,12 +33,12 @@ def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def new_id() -> str:
-    """A request id."""
+    """Return a random UUID for a request without `x-request-id`."""
     return str(uuid4())
 
 
 class HeadersForUpstream:
-    """The `UpstreamHeaders` of one request."""
+    """Collects the headers and metadata that plugins set for the model server."""
 
     __slots__ = ("_metadata", "_removed", "_values")
 

@@ -35,7 +35,7 @@ UNREAD: Final = ParsedRequest(needs_model=False)  # the gateway kept the body, o
 
 @dataclass(slots=True)
 class BuiltRequest:
-    """A parsed request."""
+    """An inference request, and the parser that read it."""
 
     request: InferenceRequest
     parser: CompiledParser | None  # also reads the response, unless None
@@ -52,25 +52,25 @@ def build_request(
     access: Access,
     propagates_priority: bool = False,
 ) -> BuiltRequest:
-    """As in llm-d, rules override headers, and configured objectives discovered ones (unknown: 0). Raises RequestRefused."""
-    headers, came = incoming.headers, incoming.body
-    size_bytes = 0 if came is None else len(came)
+    """Parse the request and apply rewrites and objectives, whose precedence is llm-d's. Raises RequestRefused."""
+    headers, received = incoming.headers, incoming.body
+    size_bytes = 0 if received is None else len(received)
     if incoming.unread:
         size_bytes = _announced_size(headers)
-        came = None if is_upgrade(headers) else b""
+        received = None if is_upgrade(headers) else b""
     path = path_of(headers)
     rewrite = objective = fairness_id = None
     if not CONTROLS.isdisjoint(headers):
         rewrite, objective, fairness_id = first_of(headers, MODEL_REWRITE), first_of(headers, OBJECTIVE), first_of(headers, FAIRNESS_ID)
 
     parser, parsed, unread = None, UNREAD, ""
-    if came is not None:
+    if received is not None:
         parser = parsers.usual.get(path) or parsers.for_path(path)
         if parser is None:
             raise RequestRefused(Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'"))
         if "content-encoding" in headers and parser.reads_body:
             refuse_compressed(headers["content-encoding"])
-        answer = parsed_by(parser, path, headers, came, access)
+        answer = parsed_by(parser, path, headers, received, access)
         if isinstance(answer, Fault):
             refuse_unreadable(answer, changes_model=bool(rewrite or rules.rewrites))
             parser, unread = None, str(answer)
@@ -85,11 +85,11 @@ def build_request(
     if max(len(parsed.model), len(target), len(parsed.cache_salt), len(fairness_id or "")) > MAX_NAME_CHARACTERS:
         raise RequestRefused(LONG_NAME)
     body = None
-    if parser is not None and came is not None and target != parsed.model:
-        body = rewritten(parser.rewrite_model, came, parsed, target, access)
+    if parser is not None and received is not None and target != parsed.model:
+        body = rewritten(parser.rewrite_model, received, parsed, target, access)
     priority = objectives.get(objective, rules.objectives.get(objective, 0)) if objective else 0
-    if propagates_priority and parser is not None and came is not None and not incoming.unread:
-        body = rewritten(parser.rewrite_priority, body or came, parsed, priority, access) or body
+    if propagates_priority and parser is not None and received is not None and not incoming.unread:
+        body = rewritten(parser.rewrite_priority, body or received, parsed, priority, access) or body
     # Positional: with keywords, Python builds a dictionary first.
     request = InferenceRequest(
         headers.get(REQUEST_ID) or new_id(),
@@ -117,7 +117,7 @@ def _announced_size(headers: Mapping[str, str]) -> int:
 
 
 def within(subset: Iterable[str] | None, endpoints: Endpoints) -> Endpoints:
-    """Entries are `host:port`, or `host` for all ports; None allows all."""
+    """Return the endpoints in `subset`: `host:port`, or `host` for all its ports; None keeps all."""
     if subset is None:
         return endpoints
     allowed = frozenset(entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry for entry in subset)

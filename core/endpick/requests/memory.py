@@ -22,7 +22,7 @@ SHED_FOR_MEMORY: Final = Refused(429, CODE_OF[429], "endpick is short of memory,
 
 
 class OverloadStage(IntEnum):
-    """Overload by memory."""
+    """The overload of the process, by its share of the memory limit."""
 
     NORMAL = 0
     SHEDDING = 1
@@ -33,7 +33,7 @@ _BEGINS: Final = {OverloadStage.SHEDDING: 0.8, OverloadStage.REFUSING: 0.9}  # s
 
 
 def resident_bytes() -> int:
-    """Resident size; 0 if unknown."""
+    """Return the resident size of the process in bytes; 0 if /proc is not readable."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
@@ -41,7 +41,7 @@ def resident_bytes() -> int:
 
 
 class Memory:
-    """Memory of undecided requests, and the overload stage."""
+    """The bytes held by undecided requests, and the overload stage of the process."""
 
     __slots__ = ("budget_bytes", "held_bytes", "limit_bytes", "on_stage", "refused", "resident", "shed", "stage")
 
@@ -56,12 +56,12 @@ class Memory:
         self.shed = 0
 
     def hold(self, size: int) -> bool:
-        """Add bytes; False beyond the budget. Release them anyway."""
+        """Reserve bytes and return False beyond the budget. The caller releases them in either case."""
         self.held_bytes += size
         return self.held_bytes <= self.budget_bytes
 
     def measure(self) -> None:
-        """Update the stage."""
+        """Compare resident memory with the limit, and notify `on_stage` of a new stage."""
         used = self.resident() / self.limit_bytes
         stage = OverloadStage.NORMAL
         for candidate, begins in _BEGINS.items():

@@ -14,7 +14,7 @@ from endpick.host.boundary import Fault
 
 
 class BodyMode(IntEnum):
-    """Envoy's `BodySendMode`."""
+    """Envoy's `BodySendMode`: how much of a body Envoy sends to the picker."""
 
     NONE = 0
     STREAMED = 1
@@ -25,7 +25,7 @@ class BodyMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BodyModes:
-    """The body modes of a stream."""
+    """The body modes that Envoy announces for a stream, and whether the picker sees each body."""
 
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
@@ -44,7 +44,7 @@ EVERYTHING_SENT: Final = BodyModes()
 
 
 class IncomingRequest:
-    """A request as the gateway sent it."""
+    """A request as received from the gateway, before a parser has read it."""
 
     # No dataclass, nor is `Routed`: mypyc leaves a generated `__init__` interpreted, most of the cost of a call.
     __slots__ = ("body", "body_modes", "headers", "received_at", "subset", "unread")
@@ -68,7 +68,7 @@ class IncomingRequest:
 
 
 def is_upgrade(headers: Mapping[str, str]) -> bool:
-    """True for CONNECT, and for another protocol than HTTP, such as WebSocket."""
+    """Return True for CONNECT and for upgrades to another protocol than HTTP, such as WebSocket."""
     if headers.get(":method") == "CONNECT" or ":protocol" in headers:
         return True
     protocol = headers.get("upgrade")
@@ -79,7 +79,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class CloseCause(StrEnum):
-    """Why an exchange ended."""
+    """The reason why an exchange ended, as reported by the protocol layer."""
 
     END = "end"
     RESET = "reset"  # the client left early
@@ -89,47 +89,48 @@ class CloseCause(StrEnum):
 
 
 class Exchange(Protocol):
-    """Follows a routed request. Methods are called in this order; none may block."""
+    """Follows the response to a routed request. Methods are called in this order; none may block."""
 
     @property
     def wants_chunks(self) -> bool:
-        """If False, `response_chunk` is called for the end only."""
+        """If False, `response_chunk` is called only at the end of the response."""
 
     @property
     def rewrites(self) -> bool:
-        """If False, `response_chunk` never changes a chunk, and sees no empty ones."""
+        """If False, `response_chunk` never changes a chunk and receives no empty ones."""
 
     @property
     def adds_metadata(self) -> bool:
-        """If False, `response_metadata` is not called."""
+        """If False, `response_metadata` is not called, and the response has no dynamic metadata."""
 
     def response_headers(
         self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
     ) -> Mapping[str, str | None]:
-        """Returns headers to set, or to remove if None.
+        """Return the headers to set, or to remove if the value is None.
 
-        `served` is the reported `ip:port`. `gateway_error` is why the gateway answered itself, "" if it did not, None if it does not say.
+        `served` is the reported `ip:port`. `gateway_error` is the reason why the gateway answered by itself: "" if it did not, None if it
+        does not report this.
         """
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """Returns a replacement for the chunk, or None; `end` marks the last."""
+        """Return a replacement for the chunk, or None to keep it; `end` marks the last chunk."""
 
     def response_metadata(self) -> Metadata:
-        """Dynamic metadata for the last message."""
+        """Return the dynamic metadata that the last message of the response carries."""
 
     def finish(self, cause: CloseCause) -> None:
-        """Called once, last."""
+        """Release the request's resources. Called exactly once, after all other methods."""
 
 
 class Revocable(Protocol):
-    """A request in flight that may be evicted."""
+    """A request in flight that flow control may evict."""
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """Set the callback that evicts the request."""
+        """Register `revoke`, which resets the request's stream when flow control evicts it."""
 
 
 class Routed:
-    """Send the request to a model server."""
+    """The decision to send the request to a model server."""
 
     __slots__ = ("body", "destinations", "dynamic_metadata", "exchange", "flight", "remove_headers", "scores", "set_headers")
 
@@ -144,7 +145,7 @@ class Routed:
         scores: Mapping[str, float] | None = None,
         flight: Revocable | None = None,
     ) -> None:
-        """`destinations` are `ip:port`, best first. `body` replaces the original."""
+        """`destinations` are `ip:port`, best first. `body` replaces the request's body unless it is None."""
         self.destinations = destinations
         self.exchange = exchange
         self.set_headers = set_headers
@@ -157,7 +158,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answer with an error; `code` and `reason` are llm-d's names."""
+    """The decision to answer with an error; `code` and `reason` are llm-d's names."""
 
     status: int
     code: str
@@ -166,7 +167,7 @@ class Refused:
 
 
 class RequestRefused(Exception):  # noqa: N818 - a decision, not an error
-    """Raised to refuse the request."""
+    """Carries a refusal out of the pipeline to `Director.decide`, which returns it."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.message)
@@ -203,7 +204,7 @@ EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", r
 
 
 def refused(why: Rejection | Fault) -> Refused:
-    """From a plugin's rejection or fault."""
+    """Return the refusal for a plugin's rejection, or a 500 for its fault."""
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
     return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
@@ -213,10 +214,10 @@ Decision = Routed | Refused | DirectResponse
 
 
 class Decider(Protocol):
-    """Decides about requests."""
+    """Decides about requests on behalf of the protocol layer; `Director` implements it."""
 
     def wants_body(self, headers: Mapping[str, str]) -> bool:
-        """False to decide at the headers, although a body may follow."""
+        """Return False if the decision needs the headers only, although a body may follow."""
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Route, refuse or answer."""
+        """Return the decision; it is awaitable if the request has to wait."""

@@ -24,7 +24,7 @@ LARGE_BODY_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CompiledParser:
-    """`usage` is None if it reads none."""
+    """A parser's methods, bound to the boundary. `usage` is None if it reads no token usage."""
 
     claims: tuple[str, ...]
     reads_body: bool
@@ -38,20 +38,20 @@ class CompiledParser:
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """Longest suffix first, exact usual paths, and a fallback."""
+    """The configured parsers: by path suffix, longest first, by exact usual path, and a fallback."""
 
     by_suffix: tuple[tuple[str, CompiledParser], ...]
     fallback: CompiledParser | None
     usual: Mapping[str, CompiledParser] = field(default_factory=dict)
 
     @property
-    def each(self) -> tuple[CompiledParser, ...]:
-        """All parsers."""
+    def all(self) -> tuple[CompiledParser, ...]:
+        """Every parser once, with the fallback last."""
         named = {id(parser): parser for _, parser in self.by_suffix}
         return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
 
     def for_path(self, path: str) -> CompiledParser | None:
-        """The parser for a path without query."""
+        """Return the parser for a path without query, or None."""
         for suffix, parser in self.by_suffix:
             if path.endswith(suffix):
                 return parser
@@ -59,7 +59,7 @@ class Parsers:
 
 
 def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
-    """As in llm-d, parsers after a fallback are unused."""
+    """Bind the parsers in order. As in llm-d, those after a fallback are unused."""
     claims: dict[str, CompiledParser] = {}
     fallback: CompiledParser | None = None
     for instance in instances:
@@ -89,7 +89,7 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
 
 
 def wants_body(headers: Mapping[str, str], parsers: Parsers) -> bool:
-    """False if the body may stay open, or no parser reads it."""
+    """Return False for upgrades, whose body may stay open, and if no parser reads the body."""
     if is_upgrade(headers):
         return False
     path = path_of(headers)
@@ -98,12 +98,12 @@ def wants_body(headers: Mapping[str, str], parsers: Parsers) -> bool:
 
 
 def path_of(headers: Mapping[str, str]) -> str:
-    """The path without its query, as the gateway or an earlier proxy reports it."""
+    """Return the path without its query, as reported by the gateway or an earlier proxy."""
     return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
 
 
 def parsed_by(parser: CompiledParser, path: str, headers: Mapping[str, str], body: bytes, access: Access) -> ParsedRequest | Fault:
-    """The parser's answer. Raises RequestRefused for a rejection."""
+    """Return the parsed body, or the parser's fault. Raises RequestRefused for a rejection."""
     step = parser.parse if len(body) <= LARGE_BODY_BYTES else parser.parse_large
     answer = step.run(access, path, MappingProxyType(headers), body)
     if isinstance(answer, Rejection):
@@ -112,7 +112,7 @@ def parsed_by(parser: CompiledParser, path: str, headers: Mapping[str, str], bod
 
 
 def refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
-    """Raise RequestRefused, unless the request can go on without its body."""
+    """Raise RequestRefused after a parser's fault, unless the request can proceed without its body."""
     if fault.refuses:
         raise RequestRefused(refused(fault))
     if changes_model:
@@ -121,7 +121,7 @@ def refuse_unreadable(fault: Fault, *, changes_model: bool) -> None:
 
 
 def rewritten(step: Step[bytes], body: bytes, parsed: ParsedRequest, value: str | int, access: Access) -> bytes | None:
-    """The body with another model or priority; None if it stays as it is. Raises RequestRefused after a fault."""
+    """Return the body with the new value, or None if unchanged. Raises RequestRefused after a fault."""
     answer = step.run(access, body, parsed, value)
     if isinstance(answer, Fault):
         raise RequestRefused(refused(answer))

@@ -46,7 +46,7 @@ AdmissionStep: TypeAlias = Step[Rejection | None]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """`producers_later` begin with the first asynchronous one."""
+    """The bound steps of a plan. `producers_later` starts with the first asynchronous producer."""
 
     parsers: Parsers
     detector: Step[float] | None
@@ -66,12 +66,12 @@ class Pipeline:
 
     @property
     def producers(self) -> tuple[CompiledProducer, ...]:
-        """All producers."""
+        """All producers, in plan order."""
         return self.producers_at_once + self.producers_later
 
 
 class Job:
-    """One request in a pipeline."""
+    """The state of one undecided request."""
 
     __slots__ = ("built", "endpoints", "incoming", "pipeline", "record", "state")
 
@@ -96,12 +96,12 @@ def compile_pipeline(
     plan: str = "",
     telemetry: Telemetry,
 ) -> Pipeline:
-    """Bind the instances. Raises TypeError for a wrong kind."""
+    """Bind the instances to the steps of the request path. Raises TypeError for a wrong kind."""
 
     def bound(kind: Kind, method: Method[T]) -> tuple[Step[T], ...]:
         return tuple([bind(instance, method, telemetry) for instance in on_request.get(kind, ())])
 
-    producers = tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())])
+    producers = tuple([compile_producer(instance, telemetry) for instance in on_request.get(DataProducer, ())])
     first_async = next((position for position, producer in enumerate(producers) if producer.awaits), len(producers))
     return Pipeline(
         compile_parsers(parsers, telemetry),
@@ -123,13 +123,13 @@ def compile_pipeline(
 
 
 def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
-    """Consequences of unseen bodies."""
+    """Return a sentence for each plugin that misses data because the gateway sends no bodies."""
     lost: list[str] = []
     if not modes.sees_request_body:
-        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each if parser.reads_body]
+        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.all if parser.reads_body]
         lost += [f"{producer.step.instance.name} sees an empty prompt" for producer in pipeline.producers]
     if not modes.sees_response_body:
-        lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]
+        lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.all if parser.usage is not None]
         observers = pipeline.observers
         lost += [f"{step.instance.name} does not learn when a response begins" for step in observers.first_chunk]
         # Then only trailers mark the end of a response.
@@ -144,8 +144,7 @@ IF_AVAILABLE: Final = "if-available"
 RESERVE_ENDPOINT: Final = "reserve-endpoint"
 
 
-def refusal_in(answer: Rejection | Fault | None) -> RequestRefused | None:
-    """The refusal in a plugin's answer or fault, if any."""
+def _refusal_in(answer: Rejection | Fault | None) -> RequestRefused | None:
     if answer is None or (isinstance(answer, Fault) and not answer.refuses):
         return None
     return RequestRefused(refused(answer))
@@ -154,7 +153,7 @@ def refusal_in(answer: Rejection | Fault | None) -> RequestRefused | None:
 def respond(
     steps: Sequence[Step[DirectResponse | None]], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access
 ) -> DirectResponse | None:
-    """The first responder's answer."""
+    """Return the first response of a responder, or None. Raises RequestRefused after a fault."""
     for step in steps:
         answer = step.run(access, request, endpoints, state)
         if isinstance(answer, DirectResponse):
@@ -165,9 +164,9 @@ def respond(
 
 
 def process_headers(steps: Sequence[AdmissionStep], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest:
-    """An identity they find becomes the fairness id, unless the client sent one."""
+    """Run the header processors. An identity they find becomes the fairness id if the client sent none."""
     for step in steps:
-        refusal = refusal_in(step.run(access, request, state))
+        refusal = _refusal_in(step.run(access, request, state))
         if refusal is not None:
             raise refusal
     identity = state.get(AGENT_IDENTITY)
@@ -177,7 +176,7 @@ def process_headers(steps: Sequence[AdmissionStep], request: InferenceRequest, s
 
 
 def shed(detector: Step[float] | None, request: InferenceRequest, endpoints: Endpoints, access: Access) -> None:
-    """Refuse negative priorities while the pool is saturated."""
+    """Refuse requests of negative priority while the pool is saturated. Raises RequestRefused."""
     if request.priority >= 0 or detector is None:
         return
     saturation = detector.run(access, endpoints)
@@ -195,7 +194,7 @@ def filter_candidates(
     access: Access,
     record: DecisionRecord | None = None,
 ) -> Endpoints:
-    """The endpoints that all filters keep."""
+    """Return the endpoints that all candidate filters keep. Raises RequestRefused after a fault."""
     dropped: BoolArray | None = None
     for step in steps:
         answer = step.run(access, request, endpoints)
@@ -219,7 +218,7 @@ def filter_candidates(
 
 @dataclass(frozen=True, slots=True)
 class CompiledProducer:
-    """`awaits` is True for an `async def`."""
+    """A bound producer. `awaits` is True if `produce` is an `async def`."""
 
     step: Step[object]
     awaits: bool
@@ -227,7 +226,7 @@ class CompiledProducer:
 
 
 def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
-    """Bind the producer."""
+    """Bind `produce` of an instance."""
     step = bind(instance, PRODUCE, telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, DataProducer)
@@ -237,7 +236,7 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
 def produce(
     producers: Sequence[CompiledProducer], request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
 ) -> None:
-    """Run synchronous producers."""
+    """Run synchronous producers, which put data into `state`. Raises RequestRefused after a fault."""
     for producer in producers:
         step = producer.step
         answer = step.run(access, request, endpoints, state)
@@ -252,9 +251,9 @@ def produce(
 
 
 def admit(steps: Sequence[AdmissionStep], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> None:
-    """Run the admitters."""
+    """Run the admitters. Raises RequestRefused for the first rejection."""
     for step in steps:
-        refusal = refusal_in(step.run(access, request, endpoints, state))
+        refusal = _refusal_in(step.run(access, request, endpoints, state))
         if refusal is not None:
             raise refusal
 
@@ -267,32 +266,32 @@ def prepare_request(
     state: CycleState,
     access: Access,
 ) -> RequestRefused | DirectResponse | None:
-    """Run all pre-request plugins; returns the first refusal, else the first response."""
+    """Run all pre-request plugins; returns the first refusal, else the first response, else None."""
     refusal, response = None, None
     for step in steps:
         answer = step.run(access, request, result, headers, state)
         if isinstance(answer, DirectResponse):
             response = response or answer
         elif answer is not None:
-            refusal = refusal or refusal_in(answer)
+            refusal = refusal or _refusal_in(answer)
     return refusal or response
 
 
 def prefers(headers: Mapping[str, str], token: str) -> bool:
-    """True if the header `Prefer` has the token."""
+    """Return True if the header `Prefer` contains the token."""
     preference = headers.get("prefer")
-    return preference is not None and token in (each.strip().lower() for each in preference.split(","))
+    return preference is not None and token in (item.strip().lower() for item in preference.split(","))
 
 
 def was_cached(result: SchedulingResult, state: CycleState) -> bool:
-    """True if the first pick probably has the prefix."""
+    """Return True if the first pick probably has a prefix of the prompt cached."""
     picked = result.runs[result.primary].picked
     return picked is not None and bool(state.column(PREFIX_MATCH_BLOCKS, picked)[0] > 0)
 
 
 def scores_of(result: SchedulingResult) -> dict[str, float] | None:
-    """By address; None if destinations were replaced."""
+    """Return scores by address, or None if the profile handler replaced the destinations."""
     run = result.runs[result.primary]
     if run.scored is None or run.picked is None or run.picked.members[0].address != result.destinations[0]:
         return None
-    return dict(zip([each.address for each in run.scored.endpoints.members], run.scored.scores.tolist(), strict=True))
+    return dict(zip([endpoint.address for endpoint in run.scored.endpoints.members], run.scored.scores.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The record of a decision, for people who ask later why a request went where it did."""
+"""Decision records, which show why a request was routed to its endpoint."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Values: TypeAlias = NDArray[np.float64] | NDArray[np.object_]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The pool at the decision: a copy of each column, and when its cells were written; per-request columns have no age."""
+    """A copy of the pool's columns at the decision. Per-request columns have no write times."""
 
     endpoints: tuple[Endpoint, ...]
     taken_at: float
@@ -81,7 +81,7 @@ class Snapshot:
 
     @property
     def cells(self) -> int:
-        """The number of values, for limits on memory."""
+        """The number of values, which counts towards limits on memory."""
         return len(self.endpoints) * len(self.columns)
 
 
@@ -114,16 +114,16 @@ class RequestShape:
 
     @classmethod
     def of(cls, request: InferenceRequest, state: CycleState) -> RequestShape:
-        """From what the producers found."""
+        """Return the shape of a request, from the data that the producers put into `state`."""
         tokenized = state._values.get(TOKENIZED_PROMPT.name)
-        tokens = sum([len(each.token_ids) for each in tokenized]) if isinstance(tokenized, tuple) else request.prompt.estimated_tokens
+        tokens = sum([len(prompt.token_ids) for prompt in tokenized]) if isinstance(tokenized, tuple) else request.prompt.estimated_tokens
         blocks = state._values.get(PREFIX_BLOCKS.name)
         objective = first_of(request.headers, OBJECTIVE) or ""
         found = blocks if isinstance(blocks, PrefixBlocks) else None
         return cls(tokens, found, request.streaming, request.max_output_tokens, objective)
 
     def document(self) -> dict[str, JSONValue]:
-        """As JSON."""
+        """Return the shape as a JSON object, with camelCase names."""
         blocks = self.blocks
         return {
             "promptTokens": self.prompt_tokens,
@@ -136,7 +136,7 @@ class RequestShape:
 
 
 class RecordedSpan(Protocol):
-    """The span of a traced request: the headers that continue its trace at the model server, and the trace's id."""
+    """The span of a traced request: headers that continue the trace at the model server, and the trace id."""
 
     headers: Mapping[str, str]
     trace_id: str
@@ -144,19 +144,7 @@ class RecordedSpan(Protocol):
 
 @dataclass(slots=True, eq=False)
 class DecisionRecord:
-    """One request; filled in until it ends.
-
-    Attributes:
-        plan: Hash of the plan that decided.
-        model: The name sent to the model server.
-        candidates: Endpoints that scheduling started with.
-        destinations: `host:port`, best first.
-        status: HTTP status of the refusal or of a plugin's direct response; None if the request was routed.
-        unread: Why the parser did not read the body.
-        time: Unix seconds at the decision.
-        notes: What plugins annotated, by instance.
-        trace_id: Empty unless it is traced.
-    """
+    """The record of one request; the director and the exchange fill it in until the request ends."""
 
     why: Why
     plan: str
@@ -186,32 +174,32 @@ class DecisionRecord:
 
     @classmethod
     def of(cls, request: InferenceRequest, plan: str, why: Why) -> DecisionRecord:
-        """A record without results. Keeps names only, never bodies."""
+        """Return a record without results. It keeps names only, never bodies."""
         return cls(why, plan, request.id, request.model, request.path, request.priority, request.fairness_id)
 
     @property
     def cells(self) -> int:
-        """The number of values and block hashes, for limits on memory."""
+        """The number of values and block hashes, which counts towards limits on memory."""
         blocks = None if self.request is None else self.request.blocks
         return (0 if self.snapshot is None else self.snapshot.cells) + (0 if blocks is None else blocks.total_blocks)
 
     @property
     def is_refused(self) -> bool:
-        """False for a routed request, and for a direct response that is no error."""
+        """True for a refusal, and for a direct response with an error status."""
         return self.status is not None and self.status >= _FIRST_ERROR
 
     @property
     def has_failed(self) -> bool:
-        """True if it was refused, or its response failed."""
+        """True if the request was refused or its response failed."""
         return self.is_refused or (self.outcome is not None and is_failure(self.outcome.cause, self.outcome.status))
 
     def concerns(self, endpoint: str) -> bool:
-        """True if the endpoint, with or without its namespace, was in the pool."""
+        """Return True if the endpoint, named with or without its namespace, was in the pool."""
         known = () if self.snapshot is None else self.snapshot.endpoints
-        return any(endpoint in (each.name, each.name.rpartition("/")[2], each.address) for each in known)
+        return any(endpoint in (member.name, member.name.rpartition("/")[2], member.address) for member in known)
 
     def begin_scheduling(self, request: InferenceRequest, candidates: Endpoints, state: CycleState) -> None:
-        """Note what scheduling starts with."""
+        """Record the request and its candidates before scheduling."""
         self.request = RequestShape.of(request, state)
         self.snapshot = snapshot(candidates, state)
         self.candidates = names_of(candidates)
@@ -219,16 +207,16 @@ class DecisionRecord:
         self.unread = state.get(UNREAD) or ""
 
     def decided(self, result: SchedulingResult, schedule_seconds: float, decide_seconds: float) -> None:
-        """Note the pick."""
+        """Record the scheduling result and both durations, in seconds."""
         self.destinations = result.destinations
         self.schedule_seconds, self.decide_seconds = schedule_seconds, decide_seconds
 
     def refused(self, refusal: Refused) -> None:
-        """Note the refusal."""
+        """Record the status and message of a refusal."""
         self.status, self.refusal = refusal.status, refusal.message
 
     def ended(self, end: ResponseEnd) -> None:
-        """Note the outcome."""
+        """Record the outcome once the response has ended."""
         usage = end.usage
         self.outcome = Outcome(
             end.cause.value,
@@ -245,22 +233,22 @@ class DecisionRecord:
 
 
 def is_failure(cause: str, status: int) -> bool:
-    """True for broken responses and server errors. Their decisions are always recorded."""
+    """Return True for broken responses and server errors, whose decisions are always recorded."""
     return status >= _FIRST_SERVER_ERROR or cause == TerminationCause.ERROR
 
 
 class DecisionLog(Protocol):
-    """Chooses the decisions to record, and takes the finished records."""
+    """Selects the decisions to record, and stores the finished records."""
 
     def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord | None:
-        """A record for the director to fill in, or None."""
+        """Return a record for the director to fill in, or None to skip the request."""
 
     def finish(self, record: DecisionRecord) -> None:
-        """Called once per record, at the refusal or the end of the response."""
+        """Store a record. Called once per record, at the refusal or the end of the response."""
 
 
 def document_of(record: DecisionRecord, *, values: bool = True) -> dict[str, JSONValue]:
-    """The record as JSON, with or without the data of the endpoints; `endpick schema decision` describes it."""
+    """Return the record as JSON; `endpick schema decision` prints its schema. `values` includes endpoint data."""
     document: dict[str, JSONValue] = {"version": VERSION}
     for name, shown in _names(DecisionRecord):
         if name == "snapshot":
@@ -286,18 +274,18 @@ def _endpoints(taken: Snapshot) -> list[JSONValue]:
                 if ages is not None:
                     rows[row][1][name] = ages[row]
     return [
-        {"name": one.name, "address": one.address, "labels": dict(one.labels), "values": values, "ages": ages}
-        for one, (values, ages) in zip(taken.endpoints, rows, strict=True)
+        {"name": endpoint.name, "address": endpoint.address, "labels": dict(endpoint.labels), "values": values, "ages": ages}
+        for endpoint, (values, ages) in zip(taken.endpoints, rows, strict=True)
     ]
 
 
 def is_missing(value: object) -> bool:
-    """True for the content of an empty cell."""
+    """Return True for None and NaN, the content of an empty cell."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def to_json(value: object) -> JSONValue:
-    """Plain data: field names in camelCase; NaN and infinity become null."""
+    """Convert a value to plain data: field names in camelCase; NaN and infinity become null."""
     if type(value) is float:  # the most frequent first: a record has a thousand values
         return value if math.isfinite(value) else None
     if value is None or type(value) is str or type(value) is int or type(value) is bool:
@@ -319,16 +307,14 @@ def to_json(value: object) -> JSONValue:
 
 @lru_cache(maxsize=256)
 def _names(kind: type[Any]) -> tuple[tuple[str, str], ...]:
-    """The fields of a dataclass, and how they are shown."""
-    return tuple([(each.name, camel_case(each.name)) for each in fields(kind)])
+    return tuple([(attribute.name, _camel_case(attribute.name)) for attribute in fields(kind)])
 
 
 def to_time(unix_seconds: float) -> str:
-    """ISO 8601 in UTC."""
+    """Format Unix seconds as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def camel_case(name: str) -> str:
-    """`first_second` as `firstSecond`."""
+def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)

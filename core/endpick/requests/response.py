@@ -38,7 +38,7 @@ _OPEN: Final = BreakerState.OPEN
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Overridden observer methods."""
+    """The observer methods that plugins override, bound in plan order."""
 
     breakers: tuple[Breaker, ...] = ()
     started: tuple[Step[object], ...] = ()
@@ -47,7 +47,7 @@ class Observers:
     ended: tuple[Step[object], ...] = ()
 
     def without_open_circuits(self) -> Observers:
-        """The observers to call now."""
+        """Return a copy without observers whose circuit is open."""
         return Observers((), *map(_callable_now, (self.started, self.first_chunk, self.metadata, self.ended)))
 
 
@@ -56,7 +56,7 @@ def _callable_now(steps: tuple[Step[object], ...]) -> tuple[Step[object], ...]:
 
 
 def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Observers:
-    """Bind the observers."""
+    """Bind the methods that each observer overrides."""
 
     def bound(method: Method[object]) -> tuple[Step[object], ...]:
         steps = [bind_wanted(instance, method, telemetry) for instance in instances]
@@ -82,7 +82,7 @@ TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExchangeHost:
-    """Shared by all exchanges."""
+    """The services that all exchanges share."""
 
     access: Access
     telemetry: Telemetry
@@ -91,7 +91,7 @@ class ExchangeHost:
 
 
 class TrackedExchange:
-    """The `Exchange` and `ResponsePace` of a scheduled request."""
+    """The `Exchange` of a scheduled request, and its `ResponsePace` for metrics."""
 
     __slots__ = (
         "_bytes",
@@ -136,7 +136,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A handler may have replaced the `destinations` of `picked`."""
+        """A profile handler may have replaced the `destinations` of `picked`."""
         request = built.request
         self._host = host
         self._clock = host.clock
@@ -173,7 +173,7 @@ class TrackedExchange:
         self._flight: Flight | None = None
 
     def notify_flow_control(self, on_finished: Callable[[], None], flight: Flight | None) -> None:
-        """Notify flow control of the end."""
+        """Register `on_finished` and `flight`, which are called when the response ends."""
         self._on_finished, self._flight = on_finished, flight
 
     def response_headers(
@@ -307,13 +307,13 @@ class TrackedExchange:
         decisions.finish(record)
 
     def abandon(self) -> None:
-        """The request was refused after all."""
+        """End an exchange whose request was refused after scheduling, without metrics or record."""
         self._is_sent = False
         self.finish(CloseCause.ERROR)
 
 
 class BodilessExchange:
-    """The `Exchange` of a request without a body."""
+    """The `Exchange` of a request without a body, which is only counted."""
 
     __slots__ = ("_clock", "_ended", "_fairness_id", "_received_at", "_telemetry")
 
@@ -351,7 +351,7 @@ class BodilessExchange:
 
 
 def _is_text(content_type: str) -> bool:
-    """True for JSON. In gRPC, a model name of another length would break the frame."""
+    """True for JSON only: in gRPC, a model name of another length would break the frame."""
     return not content_type or "json" in content_type
 
 
@@ -384,7 +384,7 @@ def _add_metadata(answer: object, added: dict[str, dict[str, MetadataValue]], st
 
 
 def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
-    """Picked ones first, because sidecars share a destination."""
+    """Picked endpoints come first, because sidecars share a destination."""
     if served in destinations:
         position = destinations.index(served)
         if position < len(picked):

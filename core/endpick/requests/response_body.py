@@ -16,7 +16,7 @@ _MAX_TOKENS: Final = 1 << 64  # more could not be added to a metric
 
 
 def read_usage(step: Step[Usage | None], access: Access, body: bytes, streaming: bool) -> Usage | None:
-    """An invalid answer is a fault of the parser."""
+    """Return the usage in a response body, or None. An invalid answer is a fault of the parser."""
     usage = step.run(access, body, streaming)
     if usage is None or isinstance(usage, Fault):
         return None
@@ -27,7 +27,7 @@ def read_usage(step: Step[Usage | None], access: Access, body: bytes, streaming:
 
 
 def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
-    """Both usages; missing counts come from the earlier one."""
+    """Combine two usages; counts missing from the later one are taken from the earlier."""
     if earlier is None or later is None:
         return earlier if later is None else later
     cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
@@ -42,20 +42,20 @@ _SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
 class UsageReader:
-    """Finds no usage."""
+    """The base of readers of token usage; by itself it finds none."""
 
     __slots__ = ()
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next chunk."""
+        """Process the next chunk of the response body."""
 
     def result(self) -> Usage | None:
-        """The usage found."""
+        """Return the usage read so far, or None."""
         return None
 
 
 class StreamedUsage(UsageReader):
-    """Reads server-sent events."""
+    """Reads the usage from server-sent events, and skips events longer than `MAX_EVENT_BYTES`."""
 
     __slots__ = ("_found", "_is_null", "_mark", "_partial", "_read")
 
@@ -101,7 +101,7 @@ def _last_event_end(data: bytearray, start: int) -> int:
 
 
 class WholeUsage(UsageReader):
-    """Reads one JSON body."""
+    """Reads the usage from a JSON body; of long bodies it keeps the tail only."""
 
     __slots__ = ("_body", "_found", "_mark", "_read")
 
@@ -130,7 +130,7 @@ _FRAME_HEAD: Final = 5
 
 
 class FramedUsage(UsageReader):
-    """Reads gRPC messages."""
+    """Reads the usage from length-prefixed gRPC messages."""
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 

@@ -16,8 +16,8 @@ _CARRIERS: Final = (b"response", b"message")  # hold the envelope in events of t
 _LONGEST_CARRIER: Final = 8
 
 
-class JSONPlace:
-    """Where in a JSON document a text has arrived."""
+class _JSONPlace:
+    """Tracks the position in a JSON document that arrives in chunks."""
 
     __slots__ = ("_depth", "_escaped", "_in_carrier", "_in_object", "_in_string", "_key")
 
@@ -25,7 +25,6 @@ class JSONPlace:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a document."""
         self._depth = 0
         self._in_object = False  # the document is an object
         self._in_carrier = False
@@ -35,7 +34,6 @@ class JSONPlace:
 
     @property
     def is_start(self) -> bool:
-        """True between documents."""
         return self._depth == 0 and not self._in_string
 
     @property
@@ -44,7 +42,6 @@ class JSONPlace:
         return self._in_object and not self._in_string and (self._depth == 1 or (self._depth == 2 and self._in_carrier))
 
     def advance(self, data: bytes, start: int, stop: int) -> None:
-        """Read `data[start:stop]`."""
         at = start
         while at < stop:
             if not self._in_string:
@@ -85,7 +82,7 @@ _MAX_SEPARATOR: Final = 3
 
 
 class ModelNameRestorer:
-    """Replaces the `model` of a response, or of each event; nested fields and strings stay as they are."""
+    """Restores the `model` of a response or of each event; nested fields and strings are unchanged."""
 
     __slots__ = ("_before", "_found", "_held", "_longest", "_place", "_restored", "_separator", "_spellings", "_theirs")
 
@@ -97,7 +94,7 @@ class ModelNameRestorer:
         self._longest = len(self._spellings[1])
         self._held = b""
         self._before = b""  # the end of the previous chunk
-        self._place = JSONPlace()
+        self._place = _JSONPlace()
         self._restored = False  # in this document
         self._separator: re.Pattern[bytes] | None = None
         if "event-stream" in content_type:
@@ -106,7 +103,7 @@ class ModelNameRestorer:
             self._separator = _END_OF_LINE
 
     def feed(self, chunk: bytes, end: bool) -> bytes | None:
-        """The changed chunk, without a possible start of a match; None when unchanged."""
+        """Return the changed chunk, or None if unchanged. A possible start of a match is held back."""
         data = self._held + chunk if self._held else chunk
         held = b"" if end else self._possible_start(data)
         unchanged = data is chunk and not held

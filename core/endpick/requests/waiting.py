@@ -44,7 +44,7 @@ class FlowGate:
     """Runs the queues of flow control on the event loop."""
 
     def __init__(self, pool: Pool, access: Access, clock: Callable[[], float], memory: Memory, report: Callable[[], Report]) -> None:
-        """`report` makes the metrics when flow control is first enabled."""
+        """`report` is called to make the metrics when flow control is first enabled."""
         self._pool = pool
         self._access = access
         self._clock = clock
@@ -58,17 +58,17 @@ class FlowGate:
 
     @property
     def controller(self) -> FlowController:
-        """The queues, once flow control was enabled."""
+        """The queues; flow control must have been enabled."""
         assert self._controller is not None
         return self._controller
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
+        """The number of requests waiting in all queues."""
         return 0 if self._controller is None else self._controller.waiting
 
     def enter(self, built: BuiltRequest, state: CycleState) -> Awaitable[None] | None:
-        """None to go on, or an awaitable for the dispatch; both raise RequestRefused."""
+        """Return None to proceed, or an awaitable that ends at the dispatch. Both raise RequestRefused."""
         controller = self.controller
         if controller.may_pass(built.request):
             return None
@@ -85,7 +85,7 @@ class FlowGate:
         return _Wait(controller, offered, future, state, self._clock)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step[float] | None) -> None:
-        """Use other rules, or None to dispatch every waiting request."""
+        """Use the rules of a reload, or dispatch every waiting request if they are None."""
         if bound is None or detector is None:
             if self._controller is not None:
                 self._controller.end_all(WaitEnd.DISPATCHED)
@@ -96,12 +96,12 @@ class FlowGate:
             self.something_changed()
 
     def something_changed(self, _change: object = None) -> None:
-        """A request ended, or an endpoint joined or reported."""
+        """Run the queues soon. Called when a request ends, or an endpoint joins or reports."""
         if self._controller is not None and self._controller.waiting:
             self._run_soon()
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:
-        """Track a request to a model server; None without eviction."""
+        """Track a request in flight so that it can be evicted; returns None if eviction is off."""
         reclaimer = None if self._controller is None else self._controller.reclaimer
         return None if reclaimer is None else reclaimer.track(request, endpoint)
 
@@ -118,7 +118,7 @@ class FlowGate:
         self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One per loop iteration: the detector counts it before the next."""
+        """Runs once per loop iteration, so the detector counts the request before the next dispatch."""
         self._runs_soon = False
         delay = TICK_SECONDS
         try:
@@ -179,25 +179,19 @@ class _Wait:
         self._controller.leave(self._entry)
 
 
-class SynchronousSteps(Protocol):
-    """Part of the director."""
-
+class _SynchronousSteps(Protocol):
     @property
-    def access(self) -> Access:
-        """The host's."""
+    def access(self) -> Access: ...
 
-    def prepare(self, job: Job) -> bool:
-        """See `Director.prepare`."""
+    def prepare(self, job: Job) -> bool: ...
 
-    def conclude(self, job: Job) -> Decision:
-        """See `Director.conclude`."""
+    def conclude(self, job: Job) -> Decision: ...
 
-    def refuse(self, refusal: Refused, job: Job | None) -> Refused:
-        """See `Director.refuse`."""
+    def refuse(self, refusal: Refused, job: Job | None) -> Refused: ...
 
 
-async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
-    """`waiting` is None without flow control."""
+async def decide_later(director: _SynchronousSteps, job: Job, waiting: Awaitable[None] | None) -> Decision:
+    """Finish a decision that waits for flow control or for producers. `waiting` is None without flow control."""
     try:
         if waiting is not None:
             await waiting
@@ -214,7 +208,7 @@ async def decide_later(director: SynchronousSteps, job: Job, waiting: Awaitable[
 
 
 async def _produce_later(producer: CompiledProducer, host: Access, job: Job) -> None:
-    """Under its own `Access`, because other requests run meanwhile."""
+    """Uses a separate `Access`, because other requests run meanwhile."""
     access = Access(None, host.on_violation)
     endpoints, state = job.endpoints._accessed_by(access), job.state._accessed_by(access)
     answer = await producer.step.run_async(access, producer.timeout_seconds, job.built.request, endpoints, state)

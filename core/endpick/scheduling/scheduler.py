@@ -1,4 +1,4 @@
-"""Runs the profiles of a request: filters, scorers and a picker each, then the profile handler."""
+"""Runs the scheduling profiles that the profile handler names: filters, scorers and a picker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS: Final = "fiub"  # numpy's kinds of floats, integers and booleans
 
 
 class Profile:
-    """Everything one profile run calls, in order."""
+    """The bound filters, scorers and picker of one scheduling profile."""
 
     __slots__ = ("_factors", "filters", "name", "picker", "scorers", "weights")
 
@@ -47,11 +47,11 @@ class Profile:
         self.picker = picker
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
-        """Filter, score, weigh, pick. Never raises; `failure` has the reason of a failed run."""
+        """Filter, score, weigh and pick. Never raises; `failure` describes a failed run."""
         for step in self.filters:
             if not endpoints._size:
                 break
-            kept = checked_filter(step, endpoints, step.run(access, request, endpoints, state))
+            kept = _checked_filter(step, endpoints, step.run(access, request, endpoints, state))
             if not isinstance(kept, Fault):
                 endpoints = kept
             elif kept.refuses:
@@ -63,14 +63,14 @@ class Profile:
         # No matrix product: equal endpoints must get equal totals, because pickers break ties at random.
         totals = np.zeros(count)
         for scorer, factor in zip(self.scorers, self._factors, strict=True):
-            scores = checked_scores(scorer, count, scorer.run(access, request, endpoints, state))
+            scores = _checked_scores(scorer, count, scorer.run(access, request, endpoints, state))
             if not isinstance(scores, Fault):
                 totals += scores * factor
             elif scores.refuses:
                 return self._failed(scores)
 
         scored = ScoredEndpoints(endpoints, totals)
-        picked = checked_pick(self.picker, endpoints, self.picker.run(access, request, scored, state))
+        picked = _checked_pick(self.picker, endpoints, self.picker.run(access, request, scored, state))
         if isinstance(picked, Fault):
             if picked.refuses:
                 return self._failed(picked, scored)
@@ -84,7 +84,7 @@ class Profile:
 def compile_profile(
     name: str, filters: Sequence[Instance], scorers: Sequence[tuple[Instance, float]], picker: Instance, telemetry: Telemetry
 ) -> Profile:
-    """Bind the instances."""
+    """Bind the plugins of a profile. Raises TypeError for a wrong kind."""
     return Profile(
         name,
         tuple([bind(instance, FILTER, telemetry) for instance in filters]),
@@ -94,16 +94,15 @@ def compile_profile(
     )
 
 
-def checked_filter(step: FilterStep, given: Endpoints, answer: BoolArray | Endpoints | Fault) -> Endpoints | Fault:
-    """The endpoints a filter kept, from a mask or a subset of `given`."""
+def _checked_filter(step: FilterStep, given: Endpoints, answer: BoolArray | Endpoints | Fault) -> Endpoints | Fault:
     if isinstance(answer, Fault):
         return answer
     kept = as_view(given, answer)
     return step.fault(kept) if isinstance(kept, str) else kept
 
 
-def checked_scores(step: Step[FloatArray], count: int, answer: FloatArray | Fault) -> FloatArray | Fault:
-    """Scores clamped to [0, 1]; a fault unless `count` finite numbers."""
+def _checked_scores(step: Step[FloatArray], count: int, answer: FloatArray | Fault) -> FloatArray | Fault:
+    """Scores clamped to [0, 1], or a fault unless there are `count` finite numbers."""
     if isinstance(answer, Fault):
         return answer
     if answer.shape != (count,):
@@ -119,8 +118,7 @@ def checked_scores(step: Step[FloatArray], count: int, answer: FloatArray | Faul
     return np.clip(answer, 0.0, 1.0)
 
 
-def checked_pick(step: Step[Endpoints], candidates: Endpoints, answer: Endpoints | Fault) -> Endpoints | Fault:
-    """The endpoints a picker chose; a fault unless one or more of the candidates."""
+def _checked_pick(step: Step[Endpoints], candidates: Endpoints, answer: Endpoints | Fault) -> Endpoints | Fault:
     if isinstance(answer, Fault):
         return answer
     problem = validate_subset(candidates, answer) if answer._size else "picked no endpoint"
@@ -128,7 +126,7 @@ def checked_pick(step: Step[Endpoints], candidates: Endpoints, answer: Endpoints
 
 
 def as_view(given: Endpoints, answer: BoolArray | Endpoints) -> Endpoints | str:
-    """The view for a filter's answer (a mask or a subset of `given`), or the problem."""
+    """Return the view for a filter's mask or subset of `given`, or a description of the problem."""
     if isinstance(answer, np.ndarray):
         try:
             return given.where(answer)
@@ -138,7 +136,7 @@ def as_view(given: Endpoints, answer: BoolArray | Endpoints) -> Endpoints | str:
 
 
 def validate_subset(given: Endpoints, kept: Endpoints) -> str | None:
-    """The problem unless `kept` is a subset of `given` without repetitions."""
+    """Return a description of the problem, or None if `kept` is a subset of `given` without repetitions."""
     if kept._generation is not given._generation:
         return "answered endpoints of another pool than it was given"
     rows = kept._row_numbers()
@@ -161,7 +159,7 @@ REJECTED_SATURATED = "rejected-saturated"
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A compiled profile handler and the profiles it chooses among, in configuration order."""
+    """A compiled profile handler and its profiles, in configuration order."""
 
     profiles: Mapping[str, Profile]
     names: tuple[str, ...]
@@ -206,7 +204,7 @@ class Scheduler:
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
-    """Bind the handler."""
+    """Bind the methods of the profile handler. Raises TypeError for a wrong kind."""
     return Scheduler(
         dict(profiles),
         tuple(profiles),

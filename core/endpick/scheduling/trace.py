@@ -20,7 +20,7 @@ from endpick.scheduling.scheduler import NUMBERS, Profile, Scheduler, as_view
 
 @dataclass(slots=True)
 class FilterRecord:
-    """Names of endpoints; `problem` if it failed."""
+    """The endpoints that a filter was given and kept, by name; `problem` if it failed."""
 
     instance: str
     type: str
@@ -31,7 +31,7 @@ class FilterRecord:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Given but not kept, in the order given."""
+        """The endpoints given but not kept, in the order given."""
         kept = set(self.kept)
         return tuple(name for name in self.given if name not in kept)
 
@@ -40,7 +40,7 @@ class FilterRecord:
 class ScorerRecord:
     """One score per candidate: as returned, and as added to the totals.
 
-    Not frozen: the records of one request would take a tenth longer.
+    Not frozen, because freezing makes the records of a request a tenth slower.
     """
 
     instance: str
@@ -54,7 +54,7 @@ class ScorerRecord:
 
 @dataclass(slots=True)
 class ProfileRecord:
-    """One profile run; one total per candidate; `picked` is best first."""
+    """One profile run, with one total per candidate; `picked` lists the best endpoint first."""
 
     profile: str
     filters: tuple[FilterRecord, ...]
@@ -69,7 +69,7 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """Time in flow control, and saturation on arrival (1 is full)."""
+    """The seconds a request waited in flow control, and the saturation on arrival (1 is full)."""
 
     seconds: float
     saturation: float
@@ -82,7 +82,7 @@ UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, whic
 
 
 class Tracer:
-    """A scheduler that records its profile runs. Keep it: binding its steps costs more than a run."""
+    """A scheduler that records its profile runs. Reuse it: binding its steps costs more than a run."""
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self.scheduler = scheduler
@@ -91,7 +91,7 @@ class Tracer:
         self._traced = replace(scheduler, profiles=profiles)
 
     def into(self, runs: list[ProfileRecord]) -> Scheduler:
-        """The scheduler, which appends to `runs` until the next call."""
+        """Return the scheduler, which appends its runs to `runs` until the next call."""
         self._runs = runs
         return self._traced
 
@@ -191,5 +191,5 @@ def _scorer_record(step: _TracedStep[FloatArray], weight: float, given: Endpoint
 
 
 def names_of(endpoints: Endpoints) -> tuple[str, ...]:
-    """In order."""
+    """Return the names of the endpoints, in view order."""
     return tuple([endpoint.name for endpoint in endpoints.members])

@@ -43,7 +43,7 @@ _LABELS: tuple[Mapping[str, str], ...] = (
 
 
 class Reported(StrEnum):
-    """How much data the endpoints have reported."""
+    """The amount of data that the endpoints have reported."""
 
     EVERYTHING = "every endpoint has reported"
     SOME = "every second endpoint has reported nothing"
@@ -53,7 +53,7 @@ class Reported(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A request, its candidates and the state left by producers."""
+    """A request, its candidates and the state after the producers."""
 
     request: InferenceRequest
     endpoints: Endpoints
@@ -72,7 +72,7 @@ class Raised:
 
 
 class Accesses:
-    """Allows every access and records the keys."""
+    """Allows every access to data, and records the keys."""
 
     def __init__(self, declared: AccessScope) -> None:
         self.access = Access(on_violation=self._accessed)
@@ -90,39 +90,32 @@ class Accesses:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingTable:
-    """An endpoint table that records every written key."""
-
+class _RecordingTable:
     table: EndpointTable
     accesses: Accesses
 
     @property
     def generation(self) -> Generation:
-        """The current rows of the table."""
         return self.table.generation
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
-        """Record the key, and write an endpoint's value."""
         self.accesses.writes.add(key.name)
         self.table.write(key, endpoint, value, since)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Record the key, and write a pool-wide value."""
         self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
     def restarted(self, endpoint: Endpoint) -> None:
-        """Drop the values of an endpoint whose server restarted."""
         self.table.restarted(endpoint)
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """All endpoints; reads are recorded."""
         return self.table.view(Access(self.accesses.running, self.accesses.access.on_violation))
 
 
 @dataclass(slots=True)
 class Clock:
-    """A clock that stands still; tests set `now`."""
+    """A manual clock; tests set `now`, in seconds."""
 
     now: float = START_OF_TIME
 
@@ -133,7 +126,7 @@ class Clock:
 
 @dataclass
 class Bench:
-    """One instance and its surroundings."""
+    """One instance of a plugin, with the data, clock and recorders that it runs with."""
 
     instance: Instance
     block: str  # origin of the `parameters:`
@@ -147,7 +140,7 @@ class Bench:
 
     @property
     def consumed(self) -> tuple[AnyKey, ...]:
-        """The keys it declares to read."""
+        """The data keys that the instance consumes."""
         declared = self.instance.subscriptions
         return (*declared.consumes, *declared.consumes_optional)
 
@@ -163,8 +156,8 @@ class Bench:
             self.accesses.access.scope = None
 
     def writer(self, endpoint: Endpoint | None = None) -> TableWriter:
-        """The column writer of a collector."""
-        recording = RecordingTable(self.table, self.accesses)
+        """Return the column writer that the instance gets as a collector."""
+        recording = _RecordingTable(self.table, self.accesses)
         return TableWriter(recording, self.instance.scope, endpoint, self.accesses.access.on_violation)
 
     def scene(
@@ -174,7 +167,7 @@ class Bench:
         request: InferenceRequest | None = None,
         seed: int = 1,
     ) -> Scene:
-        """A request and candidates with plausible data for the declared keys; repeatable by seed."""
+        """Return a request and candidates with plausible data for the declared keys; repeatable by seed."""
         if (reported, size, seed) not in self._made_up:
             random = Random(seed)  # noqa: S311 - made-up data
             self._made_up[reported, size, seed] = self._generation(reported, size, random), random
@@ -219,7 +212,7 @@ class Bench:
 def make_bench(
     subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1, is_shared: bool = False
 ) -> Bench | Diagnostic:
-    """Build the subject as the host does."""
+    """Build the plugin as the host does, with recorders around it."""
     declared = subscriptions_of(subject.loaded, parameters)
     if isinstance(declared, Diagnostic):
         return declared
@@ -233,7 +226,7 @@ def make_bench(
         clock=clock,
         logger=_quiet_logger(),
         registry=CollectorRegistry(),
-        columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
+        columns=TableWriter(_RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
         is_shared=is_shared,
     )
     context = replace(context, instances=stub_instances(parameters))
@@ -258,8 +251,8 @@ _STUBS: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {
 
 
 def stub_instances(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
-    """A stub for each instance named in the parameters."""
-    named = {one.name: _STUBS[one.kind] for one in references_in(parameters, {}) if one.kind in _STUBS}
+    """Return a stub for each instance that the parameters name."""
+    named = {reference.name: _STUBS[reference.kind] for reference in references_in(parameters, {}) if reference.kind in _STUBS}
     return {name: stub(name, Parameters(), PluginContext()) for name, stub in named.items()}
 
 
@@ -271,7 +264,7 @@ def _quiet_logger() -> logging.Logger:
 
 
 def benches(subject: PluginUnderTest, *, seed: int = 1, is_shared: bool = False) -> Iterator[Bench]:
-    """A bench for each valid block."""
+    """Yield a bench for each `parameters:` block that the host accepts."""
     for block, parameters in subject.valid_blocks():
         bench = make_bench(subject, block.origin, parameters, seed=seed, is_shared=is_shared)
         if isinstance(bench, Bench):
@@ -282,7 +275,7 @@ DEFAULT_PROFILE = "default"
 
 
 def profiles_of(bench: Bench) -> tuple[str, ...]:
-    """The profiles that a handler requires or names in its parameters, else `default`."""
+    """Return the profiles that a handler requires or names in its parameters, else `default`."""
     parameters = bench.instance.plugin.parameters.model_dump()
     named = [value for name, value in parameters.items() if "profile" in name.lower() and isinstance(value, str) and value]
     plugin = bench.instance.plugin

@@ -70,7 +70,7 @@ ANSWER = b'{"model": "base", "usage": {"prompt_tokens": 3, "completion_tokens": 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a method, or `Raised`."""
+    """The answer of a method in a scene; its value may be `Raised`."""
 
     method: str
     scene: Scene
@@ -78,15 +78,15 @@ class Answer:
 
 
 def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[Answer]:
-    """Call every method of the request path, for every request and amount of data."""
+    """Call every method of the request path, for each request and amount of data."""
     for request in requests or varied_requests():
         for reported in Reported:
             scene = bench.scene(reported, request=request)
-            yield from (Answer(method, scene, value) for method, value in walk_one(bench, scene))
+            yield from (Answer(method, scene, value) for method, value in walk_scene(bench, scene))
 
 
-def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
-    """Call the instance's methods in the host's order."""
+def walk_scene(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
+    """Call the methods of the instance in the order of the host; yields the name and answer of each."""
     plugin, call = bench.instance.plugin, bench.call
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     if isinstance(plugin, Parser):
@@ -164,7 +164,7 @@ def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) ->
 
 
 def finished(bench: Bench, method: Callable[..., object], *arguments: object) -> object:
-    """Like `Bench.call`, but awaits the answer, except inside an event loop."""
+    """Call a method like `Bench.call`, and await the answer unless an event loop runs."""
     answer = bench.call(method, *arguments)
     if not inspect.isawaitable(answer) or asyncio._get_running_loop() is not None:
         return answer
@@ -176,7 +176,7 @@ def finished(bench: Bench, method: Callable[..., object], *arguments: object) ->
 
 
 def scored(endpoints: Endpoints) -> ScoredEndpoints:
-    """Totals that fall from the first candidate to the last."""
+    """Return candidates whose totals fall from the first to the last."""
     return ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
 
 
@@ -192,12 +192,12 @@ CANCEL_SECONDS = 1.0
 
 
 class IgnoredCancellation(Exception):  # noqa: N818 - an outcome, not an accident
-    """The plugin keeps running after its cancellation."""
+    """Raised for a plugin that keeps running after its cancellation."""
 
 
 @asynccontextmanager
 async def started(bench: Bench) -> AsyncIterator[None]:
-    """The instance between `start` and `stop`."""
+    """Start the instance, and stop it when the block ends."""
     await bench.instance.plugin.start()
     try:
         yield
@@ -206,7 +206,7 @@ async def started(bench: Bench) -> AsyncIterator[None]:
 
 
 async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Raised:
-    """The payloads of a source for one endpoint, or its first exception."""
+    """Return the payloads of a source for one endpoint, or its first exception."""
     plugin = bench.instance.plugin
     found: list[object] = []
     if isinstance(plugin, PollingSource):
@@ -222,18 +222,18 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
     elif isinstance(plugin, EndpointEventSource):
         payloads = [bench.call(plugin.notify, EndpointEvent(change, endpoint)) for change in EndpointChange]
         found.extend(payload for payload in payloads if payload is not None)
-    return next((one for one in found if isinstance(one, Raised)), None) or found
+    return next((payload for payload in found if isinstance(payload, Raised)), None) or found
 
 
 async def run_discovery(bench: Bench, registry: EndpointRegistry) -> object:
-    """Run a discovery briefly; returns None or `Raised`."""
+    """Run a discovery for a moment; returns None or `Raised`."""
     plugin = bench.instance.plugin
     assert isinstance(plugin, EndpointDiscovery)
     return await _run_briefly(bench, plugin.run(registry))
 
 
 async def _run_briefly(bench: Bench, work: Awaitable[object]) -> object:
-    """The result, `Raised`, or None if cancelled after a moment. Raises IgnoredCancellation."""
+    """Returns the result, `Raised`, or None if cancelled after a moment. Raises IgnoredCancellation."""
 
     async def guarded() -> object:
         try:
@@ -272,7 +272,7 @@ _KEEPS_OPEN = ("an empty page", "garbage", "status 500")
 
 @asynccontextmanager
 async def answering(kind: str) -> AsyncIterator[Endpoint]:
-    """An endpoint with a server that gives this answer of `ANSWERS`."""
+    """Yield an endpoint whose server sends this response of `ANSWERS`."""
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,7 +303,7 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def no_server() -> AsyncIterator[Endpoint]:
-    """An endpoint without a server."""
+    """Yield an endpoint whose port is closed."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -330,7 +330,7 @@ GRACE_SECONDS = 0.5
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    """Like `asyncio.run`, but does not wait for tasks that ignore their cancellation."""
+    """Run a coroutine like `asyncio.run`, without waiting for tasks that ignore their cancellation."""
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _loop, _context: None)  # leftovers are reported as findings
     try:

@@ -212,7 +212,7 @@ _CONCRETE: Mapping[object, type] = {Mapping: dict, Sequence: list, Iterable: lis
 
 
 def garbage_of(kind: type) -> tuple[object, ...]:
-    """Meaningless payloads of this type, if any."""
+    """Return meaningless payloads of this type, such as empty text; () for an unknown type."""
     return tuple(_of_type(kind))
 
 
@@ -300,7 +300,7 @@ class FakeFlow:
     @property
     def size_bytes(self) -> int:
         """Total size in bytes of the flow's waiting requests."""
-        return sum(each.size_bytes for each in self.waiting)
+        return sum(request.size_bytes for request in self.waiting)
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -347,7 +347,7 @@ class FakeBand:
         """
         flow = self._flows.setdefault(waiting.request.fairness_id, FakeFlow(waiting.request.fairness_id))
         before = flow.head
-        insort(flow.waiting, waiting, key=lambda each: (each.key, each.arrival))
+        insort(flow.waiting, waiting, key=lambda entry: (entry.key, entry.arrival))
         if flow.head is not before:
             self._call(self._policy.flow_changed, self, flow)
 

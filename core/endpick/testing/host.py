@@ -270,8 +270,8 @@ def host_of(
     """
     loaded = load_config(text=config, name="config.yaml") if config is not None else load_config()
     offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
-    types = {one.type for one in offered}
-    others = [one for one in (discover() if installed is None else installed) if one.type not in types]
+    types = {candidate.type for candidate in offered}
+    others = [candidate for candidate in (discover() if installed is None else installed) if candidate.type not in types]
     outcome = make_plan(loaded, (*others, *offered), hooks=Hooks())
     if outcome.plan is None:
         raise HostRefused(render_text(outcome.diagnostics, {loaded.path: loaded.source.text}, colour=False))
@@ -286,7 +286,7 @@ def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
 
 
 class FixtureError(ValueError):
-    """The file is invalid; the message lists the mistakes."""
+    """Raised for an invalid endpoints file; the message lists the mistakes."""
 
 
 class _Closed(BaseModel):
@@ -310,11 +310,11 @@ class EndpointsFixture(_Closed):
 
 
 def read_fixture(text: bytes) -> EndpointsFixture:
-    """Read YAML or JSON. Raises `FixtureError`."""
+    """Read an endpoints file in YAML or JSON. Raises FixtureError."""
     try:
         return EndpointsFixture.model_validate(next(iter(documents_of(text.decode())), None))
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in error.errors(include_url=False)]
+        found = [f"{'.'.join(map(str, detail['loc'])) or 'the document'}: {detail['msg']}" for detail in error.errors(include_url=False)]
         raise FixtureError("\n".join(found)) from error
     except ValueError as error:
         raise FixtureError(f"it is not YAML: {error}") from error
@@ -340,13 +340,13 @@ def arrange(host: Host, situation: EndpointsFixture) -> None:
 
 
 def missing_data(host: Host) -> tuple[str, ...]:
-    """A sentence for each key of a collector that an instance requires, and that some endpoints have no value of."""
+    """Return a sentence for each required key of a collector that some endpoints have no value for."""
     generation = host.table.generation
-    collectors = {one.name for one in host.instances.values() if DataCollector in one.kinds}
+    collectors = {instance.name for instance in host.instances.values() if DataCollector in instance.kinds}
     readers: dict[str, list[str]] = {}
-    for one in host.plan.graph.subscriptions:
-        if one.required and one.producer in collectors and one.consumer not in collectors:
-            readers.setdefault(one.key.partition("@")[0], []).append(one.consumer)
+    for subscription in host.plan.graph.subscriptions:
+        if subscription.required and subscription.producer in collectors and subscription.consumer not in collectors:
+            readers.setdefault(subscription.key.partition("@")[0], []).append(subscription.consumer)
     found = []
     for key, names in readers.items():
         written_at = generation.columns[key].written_at.tolist()

@@ -64,7 +64,7 @@ class PluginUnderTest:
         aliases = getattr(self.plugin, "aliases", ())
         target = self.target
         return next(
-            (one.type for one in self.offers if one.target.replace(" ", "") == target and one.type not in aliases),
+            (offer.type for offer in self.offers if offer.target.replace(" ", "") == target and offer.type not in aliases),
             self.plugin.__qualname__,
         )
 
@@ -138,7 +138,7 @@ def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Can
     """Make the subject of the checks for a plugin class."""
     leading = PluginUnderTest(plugin, tuple(candidates), inputs or Inputs())
     name, target = leading.name, leading.target
-    offers = tuple(one for one in candidates if one.target.replace(" ", "") == target or one.type == name)
+    offers = tuple(candidate for candidate in candidates if candidate.target.replace(" ", "") == target or candidate.type == name)
     return PluginUnderTest(plugin, offers, leading.inputs)
 
 

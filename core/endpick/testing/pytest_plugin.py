@@ -19,7 +19,7 @@ _MARK = "endpick-testing"  # metadata file of distributions made by tests
 
 
 class MakeEndpoints(Protocol):
-    """The fixture `make_endpoints`."""
+    """The type of the fixture `make_endpoints`."""
 
     def __call__(
         self,
@@ -28,23 +28,23 @@ class MakeEndpoints(Protocol):
         labels: Sequence[Mapping[str, str]] = (),
         pool: Mapping[AnyKey, object] | None = None,
     ) -> Endpoints:
-        """Make endpoints."""
+        """Return endpoints whose values were reported just now."""
 
 
 class MakeHost(Protocol):
-    """The fixture `host`."""
+    """The type of the fixture `host`."""
 
     def __call__(self, config: str | None = None, plugins: Mapping[str, type[Plugin[Any]]] | None = None, *, seed: int = 1) -> Host:
-        """Make a host."""
+        """Return a started host. Raises HostRefused."""
 
 
 class MakeDistribution(Protocol):
-    """The fixture `make_distribution`."""
+    """The type of the fixture `make_distribution`."""
 
     def __call__(
         self, name: str, entry_points: Mapping[str, str], modules: Mapping[str, str] | None = None, *, version: str = "1.0"
     ) -> Path:
-        """Install a distribution."""
+        """Install a distribution for the test; returns its directory."""
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def host() -> Iterator[MakeHost]:
         return hosts[-1]
 
     yield make
-    for each in hosts:
-        each.close()
+    for made_host in hosts:
+        made_host.close()
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     find_all = discovery.find_installed
 
     def visible(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-        return tuple(one for one in find_all(path) if one.key == HOST_DISTRIBUTION or (Path(one.path) / _MARK).exists())
+        return tuple(dist for dist in find_all(path) if dist.key == HOST_DISTRIBUTION or (Path(dist.path) / _MARK).exists())
 
     monkeypatch.setattr(discovery, "find_installed", visible)
 

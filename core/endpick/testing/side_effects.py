@@ -34,7 +34,7 @@ _OURS = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A blocking call and its place in the plugin."""
+    """A blocking call, and its place in the plugin."""
 
     action: str
     place: str
@@ -45,7 +45,7 @@ class Blocking:
 
 @dataclass(slots=True)
 class Watch:
-    """One thread's blocking calls, each place once."""
+    """The blocking calls of one thread, each place once."""
 
     found: dict[Blocking, None] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
@@ -56,7 +56,7 @@ _active: ContextVar[Watch | None] = ContextVar("endpick_testing_watch", default=
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Record blocking calls in this context and its tasks."""
+    """Record blocking calls in this context and in tasks that it creates."""
     _install()
     token = _active.set(watch)
     try:
@@ -67,7 +67,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 @cache
 def _install() -> None:
-    """Once per process: an audit hook cannot be removed."""
+    """Installed once per process, because an audit hook cannot be removed."""
     sys.addaudithook(_hook)
     if sys.version_info < (3, 13):
         _audit_sleep()
@@ -102,7 +102,7 @@ def _hook(event: str, arguments: Sequence[object]) -> None:
 
 
 def _plugin_frame(frame: FrameType | None) -> FrameType | None:
-    """Innermost, outside the standard library; None for imports and asyncio's own calls."""
+    """The innermost frame outside the standard library; None for imports and asyncio's own calls."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(("<frozen importlib", _ASYNCIO)) or file.endswith(("linecache.py", "importlib/__init__.py")):
@@ -122,26 +122,26 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The open threads and sockets."""
+    """A snapshot of the open threads and sockets of the process."""
 
     threads: frozenset[threading.Thread]
     sockets: frozenset[str]
 
     @classmethod
     def now(cls) -> Running:
-        """Collects garbage first: unreferenced sockets close only then."""
+        """Take a snapshot. Collects garbage first, because unreferenced sockets close only then."""
         gc.collect()
         return cls(frozenset(threading.enumerate()), _sockets())
 
     def added(self, later: Running) -> tuple[str, ...]:
-        """Descriptions of the additions in `later`."""
+        """Describe the threads and sockets of `later` that are not in this snapshot."""
         threads = sorted(thread.name for thread in later.threads - self.threads if thread.is_alive())
         sockets = later.sockets - self.sockets
         return (*(f"the thread '{name}'" for name in threads), *([f"{len(sockets)} open socket(s)"] if sockets else []))
 
 
 async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
-    """Await `work`; returns the tasks still running a moment later."""
+    """Await `work`; returns descriptions of the tasks that still run a moment later."""
     before = asyncio.all_tasks()
     await work()
     for _ in range(_POLLS):
@@ -153,7 +153,6 @@ async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
 
 
 def _sockets() -> frozenset[str]:
-    """Empty without /proc."""
     if not _DESCRIPTORS.is_dir():
         return frozenset()
     found = set()

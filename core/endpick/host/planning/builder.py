@@ -23,7 +23,7 @@ from endpick.host.resolution import Reference
 
 @dataclass(frozen=True, slots=True)
 class DraftInstance:
-    """An instance, as complete as its mistakes allow."""
+    """An instance of the plan under construction; mistakes leave fields None."""
 
     name: str
     place: ParameterSource
@@ -36,31 +36,31 @@ class DraftInstance:
 
     @property
     def type(self) -> str:
-        """The type's current name, or the document's if it is not loaded."""
+        """The current name of the type, or the document's name if it is not loaded."""
         return self.place.reference.type if self.loaded is None else self.loaded.type
 
     def is_a(self, kind: Kind) -> bool:
-        """True if it has this kind."""
+        """Return True if the instance is known to be of this kind."""
         return self.loaded is not None and kind in self.loaded.kinds
 
     def may_be_a(self, kind: Kind) -> bool:
-        """True if it has this kind or its kinds are unknown."""
+        """Return True if the instance is of this kind or its kinds are unknown."""
         return self.loaded is None or kind in self.loaded.kinds
 
     @property
     def path(self) -> DocumentPath | None:
-        """Its entry under `plugins`."""
+        """The path of its entry under `plugins`; None if the host added it."""
         return None if self.spec is None else self.spec.path
 
     @property
     def plugin(self) -> PluginReference:
-        """Its name in diagnostics."""
+        """The reference that diagnostics show."""
         return self.place.reference.plugin(self.loaded.candidate if self.loaded else None)
 
 
 @dataclass
 class PlanBuilder:
-    """The state of planning; the document names the `used` instances."""
+    """The state of planning. `used` are the instances that the document refers to."""
 
     loaded: LoadedConfig
     config: EndpointPickerConfig
@@ -69,25 +69,25 @@ class PlanBuilder:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
-    spared: set[str] = field(default_factory=set)  # defined, and of a type that is not installed and not needed
+    skipped: set[str] = field(default_factory=set)  # defined, but of a type that is neither installed nor needed
     endpoints_file: Path | None = None
 
     @property
     def source(self) -> SourceMap:
-        """The document's source map."""
+        """The source map of the document, for spans."""
         return self.loaded.source
 
     @property
     def is_complete(self) -> bool:
-        """True if every instance is known; only then can one be missing."""
+        """True if every instance is known; otherwise an instance must not be reported as missing."""
         return all(instance.loaded is not None for instance in self.instances.values()) and not self.loaded.is_damaged(("plugins",))
 
     def of_kind(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """In document order, added ones last."""
+        """Return the instances of a kind, in document order, added ones last."""
         return tuple(instance for instance in self.instances.values() if instance.is_a(kind))
 
     def configured(self, kind: Kind) -> tuple[DraftInstance, ...]:
-        """Instances of a kind in the document."""
+        """Return the instances of a kind that the document defines."""
         return tuple(instance for instance in self.of_kind(kind) if instance.spec is not None)
 
     def report(
@@ -109,18 +109,18 @@ class PlanBuilder:
         self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
 
     def announce(self, subject: str, message: str, code: Code = Code.N0501) -> None:
-        """Announce a default."""
+        """Record a default that planning has filled in."""
         self.announcements.append(Announcement(code, subject, message))
 
     def label(self, path: DocumentPath, message: str) -> Label:
-        """A secondary place for a diagnostic."""
+        """Return a secondary place for a diagnostic."""
         return Label(self.source.value_span(path), message)
 
 
 def report_same_names(
     parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelSpec], plural: str, code: Code, builder: PlanBuilder
 ) -> None:
-    """Report every part with the name of an earlier part."""
+    """Report every part that has the name of an earlier part."""
     first: dict[str, SchedulingProfile | ObjectiveSpec | ModelSpec] = {}
     for part in parts:
         earlier = first.setdefault(part.name, part)
@@ -135,12 +135,12 @@ def report_same_names(
 
 
 def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
-    """The instance with this name; an unknown name is reported, unless a faulty entry may define it."""
+    """Return the instance with this name. Reports an unknown name, unless a faulty entry may define it."""
     instance = builder.instances.get(name)
     if instance is not None:
         builder.used.add(name)
     elif not builder.loaded.may_define(name):
-        defined = [*builder.instances, *builder.spared]
+        defined = [*builder.instances, *builder.skipped]
         listed = f"defined are {', '.join(defined)}" if defined else "no instance is defined under `plugins:`"
         close = did_you_mean(name, defined)
         builder.report(
@@ -154,7 +154,7 @@ def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Co
 
 
 def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder, code: Code = Code.E0501) -> DraftInstance | None:
-    """Like `look_up`, for one kind; an instance of unknown kind passes."""
+    """Look up an instance of one kind, like `look_up`; an instance of unknown kind is accepted."""
     instance = look_up(name, path, builder, code)
     if instance is None or instance.loaded is None or kind in instance.loaded.kinds:
         return instance
@@ -171,23 +171,23 @@ def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder
     return None
 
 
-STRICT_BAND_SELECTION = "strict-band-selection-policy"  # llm-d's default, and what endpick always does
+STRICT_BAND_SELECTION = "strict-band-selection-policy"  # llm-d's default, and the only selection in endpick
 
 
 def spare_idle(builder: PlanBuilder) -> None:
-    """Leave out instances that do nothing here: of llm-d's default band selection, and those that only talk to other replicas."""
+    """Skip instances without effect: llm-d's default band selection, and exchanges with other replicas."""
     layer = builder.config.data_layer
     unshared = () if layer is None else tuple(reference[0] for reference in (layer.peers_ref, layer.syncer_ref) if reference)
     for spec in builder.config.plugins:
         is_idle = spec.type == STRICT_BAND_SELECTION or (spec.instance in unshared and find_name("type", spec.type) is not None)
         if is_idle and not builder.catalog.offers(spec.type):
-            builder.spared.add(spec.instance)
+            builder.skipped.add(spec.instance)
 
 
 def define_instances(builder: PlanBuilder) -> None:
-    """Load types and read parameters; an entry with a duplicate name is checked and left out."""
+    """Load the types and read the parameters; an entry with a duplicate name is checked and dropped."""
     for spec in builder.config.plugins:
-        if spec.instance in builder.spared:
+        if spec.instance in builder.skipped:
             continue
         place = _place(spec, builder)
         loading = builder.catalog.get(place.reference)
@@ -204,7 +204,7 @@ def define_instances(builder: PlanBuilder) -> None:
 def add_instance(
     builder: PlanBuilder, plugin_type: str, reason: str, announced_as: str = "", parameters: Mapping[str, object] = MappingProxyType({})
 ) -> DraftInstance:
-    """Add an instance named after its type; announce it as kind `announced_as`, if given."""
+    """Add an instance named after its type, and announce it as kind `announced_as` if given."""
     name = plugin_type
     while name in builder.instances:
         name = f"{name}-default"
@@ -216,7 +216,7 @@ def add_instance(
     builder.diagnostics.extend(loading.diagnostics)
     instance = _read(DraftInstance(name, place, reason=reason), loading, parameters, builder)
     note = f"endpick adds this plugin by itself: {reason}"
-    builder.diagnostics[before:] = [replace(one, notes=(*one.notes, note)) for one in builder.diagnostics[before:]]
+    builder.diagnostics[before:] = [replace(diagnostic, notes=(*diagnostic.notes, note)) for diagnostic in builder.diagnostics[before:]]
     builder.instances[name] = instance
     builder.used.add(name)
     return instance
@@ -254,7 +254,7 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if not isinstance(checked, Parameters):
         # A missing parameter may be a faulty one, reported already.
         incomplete = instance.spec is not None and builder.loaded.is_damaged(place.path)
-        builder.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
+        builder.diagnostics.extend(diagnostic for diagnostic in checked if not (incomplete and diagnostic.code is Code.E0406))
     declared: Subscriptions | Diagnostic | None
     if parameters is not None:
         declared = subscriptions_of(loaded, parameters, place)
@@ -294,9 +294,9 @@ def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
 def _subscriptions_despite(
     mistakes: Parameters | Iterable[Diagnostic], loaded: LoadedPlugin, raw: Mapping[str, object], place: ParameterSource
 ) -> Subscriptions | None:
-    """The data keys of an instance with faulty parameters; None if they depend on one of those."""
+    """The data keys of an instance with faulty parameters; None if they depend on those."""
     assert not isinstance(mistakes, Parameters)
-    found = [(one.path[len(place.path) :][:1], one.help or "") for one in mistakes]
+    found = [(mistake.path[len(place.path) :][:1], mistake.help or "") for mistake in mistakes]
     faulty = {str(name) for path, _ in found for name in path}
     sound = check_parameters(loaded, {name: value for name, value in raw.items() if name not in faulty}, place) if faulty else ()
     if not isinstance(sound, Parameters):

@@ -19,24 +19,23 @@ Feeding = dict[str, list[str]]  # collectors by source, in document order
 
 
 def plan_sources(builder: PlanBuilder) -> Feeding:
-    """The document's bindings, plus defaults."""
+    """Return the collectors of each source: the document's bindings and the defaults."""
     feeding: Feeding = {}
     for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
         _feed(spec, feeding, builder)
     if injects_defaults(builder) and not builder.loaded.is_damaged(("dataLayer",)):
         _add_metrics(feeding, builder)
     for collector in builder.of_kind(DataCollector):
-        feed_by_default_source(collector, feeding, builder)
+        _feed_by_default_source(collector, feeding, builder)
     return feeding
 
 
 def injects_defaults(builder: PlanBuilder) -> bool:
-    """True unless the document forbids it."""
+    """Return False if the document sets `dataLayer.injectDefaults: false`."""
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
-def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
-    """Bind a collector to its default source."""
+def _feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
     if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
         return
     if collector.is_a(DataSource):
@@ -47,7 +46,7 @@ def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: 
     if wanted is None or not injects_defaults(builder):
         return
     reason = f"no source feeds collector '{collector.name}'"
-    source = next((one for one in builder.of_kind(DataSource) if one.loaded and one.loaded.type == wanted), None)
+    source = next((instance for instance in builder.of_kind(DataSource) if instance.loaded and instance.loaded.type == wanted), None)
     if source is None:
         source = add_instance(builder, wanted, reason, "data source")
     else:
@@ -60,7 +59,7 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
     source = look_up_kind(spec.plugin_ref, path, DataSource, builder, Code.E0607)
     collectors = feeding.setdefault(source.name, []) if source is not None else []
     for reference in spec.collector_refs:
-        if source is not None and _hears_anyway(source, reference, builder):
+        if source is not None and _is_notified_anyway(source, reference, builder):
             continue
         place = (*reference.path, "pluginRef")
         collector = look_up_kind(reference.plugin_ref, place, DataCollector, builder)
@@ -72,8 +71,8 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
         _add_collectors(source, feeding, builder)
 
 
-def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
-    """llm-d wants listeners to endpoint events named here, endpick notifies all."""
+def _is_notified_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
+    """llm-d requires listeners to endpoint events to be named here; endpick notifies all of them."""
     named = builder.instances.get(reference.plugin_ref)
     if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
         return False
@@ -117,7 +116,7 @@ def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
 
 
 def _of_type(plugin_type: str, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    return next((one for one in builder.instances.values() if one.type == plugin_type and one.may_be_a(kind)), None)
+    return next((instance for instance in builder.instances.values() if instance.type == plugin_type and instance.may_be_a(kind)), None)
 
 
 def _bind(source: DraftInstance, collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
@@ -154,25 +153,24 @@ PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObs
 
 
 def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
-    """The subscription graph; empty if inconsistent or unknown."""
-    add_default_producers(builder, feeding)
+    """Return the subscription graph; empty if it is inconsistent or unknown."""
+    _add_default_producers(builder, feeding)
     participants = _participants(builder)
     resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder))
     # An unknown instance may produce a missing key.
     certain = builder.is_complete and len(participants) == len(builder.instances)
-    found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
+    found = (diagnostic for diagnostic in resolution.diagnostics if certain or diagnostic.code is not Code.E0601)
     # Added instances have no place in the document.
-    builder.diagnostics.extend(replace(one, span=one.span or builder.source.key_span(())) for one in found)
+    builder.diagnostics.extend(replace(diagnostic, span=diagnostic.span or builder.source.key_span(())) for diagnostic in found)
     if resolution.graph is None:
         return SubscriptionGraph()
-    builder.diagnostics.extend(one for one in resolution.notes if one.span is not None)
+    builder.diagnostics.extend(diagnostic for diagnostic in resolution.notes if diagnostic.span is not None)
     if certain:
         _warn(resolution.graph, builder)
     return resolution.graph
 
 
-def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
-    """Add default producers for missing keys, also for those of added producers."""
+def _add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
     if not builder.is_complete:
         return
     while True:
@@ -182,7 +180,7 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
             for consumer, key in missing_keys(participants)
             if key.default_producer and _may_add(key.default_producer, builder)
         ] or [
-            (key.default_producer, f"'{name}' is read without naming one of its producers, {', '.join(one.name for one in offers)}")
+            (key.default_producer, f"'{name}' is read without naming one of its producers, {', '.join(offer.name for offer in offers)}")
             for name, (key, offers) in rivals(participants).items()
             if key.default_producer and key.default_producer not in builder.instances and builder.catalog.offers(key.default_producer)
         ]
@@ -190,7 +188,7 @@ def add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
             return
         producer, reason = wanted[0]
         builder.announce(producer, f"added producer '{producer}': {reason}", Code.N0601)
-        feed_by_default_source(add_instance(builder, producer, reason), feeding, builder)
+        _feed_by_default_source(add_instance(builder, producer, reason), feeding, builder)
 
 
 def _may_add(plugin_type: str, builder: PlanBuilder) -> bool:
@@ -226,9 +224,9 @@ def _advice(key: AnyKey, builder: PlanBuilder) -> str:
     shared, _, wanted = key.name.partition("@")
     if wanted:
         giving = [
-            one.name
-            for one in builder.instances.values()
-            if one.subscriptions and shared in {key.name for key in one.subscriptions.produces}
+            instance.name
+            for instance in builder.instances.values()
+            if instance.subscriptions and shared in {key.name for key in instance.subscriptions.produces}
         ]
         return f"'{wanted}' does not produce it; " + (
             f"name one of {', '.join(giving)}" if giving else f"define '{wanted}' under `plugins:`"

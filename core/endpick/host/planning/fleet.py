@@ -18,11 +18,11 @@ LOCAL_STORE = "local-state-store"
 
 
 def plan_fleet(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> FleetPlan | None:
-    """The store of the document, else of `--state-url`."""
+    """Return the state store of the document, else of `--state-url`, or None."""
     layer = builder.config.data_layer
     peers, syncer = (None, None) if layer is None else (layer.peers_ref, layer.syncer_ref)
     if peers is not None:
-        if peers[0] not in builder.spared:
+        if peers[0] not in builder.skipped:
             look_up_kind(*peers, PeerDiscovery, builder)
         builder.report(
             Code.N0502,
@@ -40,7 +40,7 @@ def plan_fleet(builder: PlanBuilder, state_url: str, pool: PoolSettings) -> Flee
             path,
             help="remove the flag, or the store",
         )
-    if name in builder.spared or look_up_kind(name, path, StateStore, builder) is None:
+    if name in builder.skipped or look_up_kind(name, path, StateStore, builder) is None:
         return None
     assert layer is not None
     return FleetPlan(name, layer.sync_interval, layer.publish_timeout)

@@ -29,7 +29,7 @@ DEFAULT_CANDIDATE_FILTER = "endpoint-health"
 
 
 def plan_parsers(builder: PlanBuilder) -> tuple[str, ...]:
-    """Parsers in the order in which they are tried: the named ones, or llm-d's defaults as far as they are installed."""
+    """Return the parsers in the order of trial: the named ones, or llm-d's defaults if installed."""
     if builder.config.parser_refs:
         return _named_parsers(builder)
     if builder.loaded.is_damaged(("requestHandler",)) or builder.loaded.is_damaged(("parser",)):
@@ -47,7 +47,7 @@ def plan_parsers(builder: PlanBuilder) -> tuple[str, ...]:
 
 
 def _named_parsers(builder: PlanBuilder) -> tuple[str, ...]:
-    """Warns of a second parser of a type and of those after a fallback."""
+    """Warns of a second parser of a type and of parsers after a fallback."""
     kept: dict[str, str] = {}
     fallback = ""
     for reference in builder.config.parser_refs:
@@ -67,7 +67,7 @@ def _named_parsers(builder: PlanBuilder) -> tuple[str, ...]:
 
 
 def plan_detector(builder: PlanBuilder) -> str | None:
-    """The named saturation detector, or llm-d's default if it is installed."""
+    """Return the named saturation detector, or llm-d's default if it is installed."""
     reference = builder.config.saturation_detector_ref
     if reference is not None:
         named = _named_or_added(reference, SaturationDetector, builder)
@@ -82,7 +82,7 @@ def plan_detector(builder: PlanBuilder) -> str | None:
 
 
 def plan_candidate_filters(builder: PlanBuilder) -> None:
-    """Add the filter that leaves out failing endpoints, unless the document defines one or forbids additions."""
+    """Add the filter of failing endpoints, unless the document defines one or forbids additions."""
     taken = any(DEFAULT_CANDIDATE_FILTER in (instance.name, instance.type) for instance in builder.instances.values())
     if taken or not injects_defaults(builder) or not builder.catalog.offers(DEFAULT_CANDIDATE_FILTER):
         return
@@ -93,7 +93,6 @@ def plan_candidate_filters(builder: PlanBuilder) -> None:
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
-    """The named instance, or as in llm-d a new one of that type."""
     name, path = reference.plugin_ref, (*reference.path, "pluginRef")
     if name not in builder.instances and builder.catalog.offers(name) and not builder.loaded.may_define(name):
         reason = f"it is named at {builder.source.value_span(path)} and not defined under plugins"
@@ -110,10 +109,10 @@ _DEFAULTS = {FairnessPolicy: DEFAULT_FAIRNESS, OrderingPolicy: DEFAULT_ORDERING,
 
 
 def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
-    """The queue settings; None if the feature gate is off or a policy is missing."""
+    """Return the queue settings; None if the feature gate is off or a policy is missing."""
     section = builder.config.flow_control or FlowControl()
     if not builder.config.gates["flowControl"]:
-        _spare_named(section, builder)
+        _mark_named_used(section, builder)
         return None
     _check_band_selection(section, builder)
     for template in (section.default_priority_band, section.default_negative_priority_band):
@@ -147,7 +146,7 @@ def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
 def _check_band_selection(section: FlowControl, builder: PlanBuilder) -> None:
     """Only llm-d's default, from the highest priority to the lowest, is available."""
     name, path = section.band_selection_policy_plugin_ref, ("flowControl", "bandSelectionPolicyPluginRef")
-    if name is None or name in builder.spared or (name == STRICT_BAND_SELECTION and name not in builder.instances):
+    if name is None or name in builder.skipped or (name == STRICT_BAND_SELECTION and name not in builder.instances):
         return
     named = look_up(name, path, builder)
     if named is not None and named.loaded is not None:
@@ -222,7 +221,7 @@ def _only(kind: Kind, default: str, builder: PlanBuilder) -> str | None:
 
 
 def _report_idle(kinds: tuple[Kind, ...], why: str, builder: PlanBuilder, first: int = 0) -> None:
-    for instance in (one for kind in kinds for one in builder.configured(kind)[first:]):
+    for instance in (configured for kind in kinds for configured in builder.configured(kind)[first:]):
         assert instance.path is not None
         builder.report(
             Code.W0502, f"'{instance.name}' has no effect: {why}", (*instance.path, "type"), help="remove it", plugin=instance.plugin
@@ -240,8 +239,7 @@ def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> No
         )
 
 
-def _spare_named(section: FlowControl, builder: PlanBuilder) -> None:
-    """Mark the policies of an ineffective section as used."""
+def _mark_named_used(section: FlowControl, builder: PlanBuilder) -> None:
     builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
 
 

@@ -18,12 +18,12 @@ _MAX_PORT = 65535
 
 
 class PoolSettingsError(ValueError):
-    """Contradictory or invalid pool flags."""
+    """Raised for contradictory or invalid pool flags; the message goes to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Pool flags as in llm-d; empty if not given."""
+    """The pool flags of llm-d; a flag that is not given is empty."""
 
     name: str = ""
     namespace: str = ""  # of pool and Pods
@@ -46,7 +46,7 @@ class PoolSettings:
         return bool(self.name or self.selector)
 
     def parameters(self) -> dict[str, object]:
-        """`parameters:` of the discovery, from given flags only."""
+        """Return the `parameters:` of the discovery, from given flags only."""
         given: dict[str, object] = {
             "poolName": self.name,
             "poolNamespace": self.namespace,
@@ -74,7 +74,7 @@ def _add_pool_discovery(pool: PoolSettings, builder: PlanBuilder) -> str | None:
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:
-    """Ports of `--endpoint-target-ports` without duplicates; each value may be a list. Raises PoolSettingsError."""
+    """Parse `--endpoint-target-ports`, whose values may be lists; no duplicates. Raises PoolSettingsError."""
     words = [word.strip() for text in given for word in text.split(",")]
     for word in words:
         if not (word.isascii() and word.isdigit() and int(word) <= _MAX_PORT):
@@ -83,7 +83,7 @@ def target_ports(given: Sequence[str]) -> tuple[int, ...]:
 
 
 def plan_discovery(builder: PlanBuilder, pool: PoolSettings) -> str | None:
-    """The discovery of the document, of `--endpoints` or of pool flags."""
+    """Return the discovery of the document, of `--endpoints` or of the pool flags."""
     layer = builder.config.data_layer
     reference = None if layer is None else layer.discovery_ref
     if reference is not None:
@@ -124,7 +124,7 @@ def _report_idle_flags(named: DraftInstance, path: DocumentPath, pool: PoolSetti
 
 
 def discovery_by_flags(loaded: LoadedConfig) -> Diagnostic | None:
-    """A note if the document leaves discovery to flags of `serve`."""
+    """Return a note if the document leaves the discovery to flags of `serve`."""
     missing = missing_discovery(loaded)
     return missing and replace(
         missing,
@@ -136,7 +136,7 @@ def discovery_by_flags(loaded: LoadedConfig) -> Diagnostic | None:
 
 
 def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
-    """The error for a missing discovery; None if a mistake may have hidden it."""
+    """Return the error for a missing discovery; None if a mistake may have hidden it."""
     layer = None if loaded.config is None else loaded.config.data_layer
     damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
     if damaged or (layer is not None and layer.discovery_ref is not None):

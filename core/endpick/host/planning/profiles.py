@@ -62,7 +62,7 @@ _PROFILE_KINDS = tuple(kind for kind, row in KINDS.items() if row.in_profile)
 
 
 def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
-    """Scheduling profiles, each with a picker."""
+    """Return the scheduling profiles, each with a picker."""
     given = builder.config.scheduling_profiles
     if not given and not builder.loaded.is_damaged(("schedulingProfiles",)):
         return (_default_profile(builder),)
@@ -71,7 +71,7 @@ def plan_profiles(builder: PlanBuilder) -> tuple[PlannedProfile, ...]:
 
 
 def warn_fallbacks(profiles: Iterable[PlannedProfile], builder: PlanBuilder) -> None:
-    """Warn of pickers that name fallbacks, once each."""
+    """Warn once of each picker that names fallback endpoints."""
     for name in dict.fromkeys(profile.picker for profile in profiles):
         picker = builder.instances.get(name)
         most = getattr(picker and picker.parameters, "max_num_of_endpoints", 1)
@@ -190,7 +190,7 @@ DEFAULT_HANDLER = "single-profile-handler"
 
 
 def plan_handler(builder: PlanBuilder) -> str | None:
-    """The profile handler; None if missing or unknown."""
+    """Return the profile handler; None if it is missing or unknown."""
     profiles = builder.config.scheduling_profiles
     handlers = builder.of_kind(ProfileHandler)
     builder.used.update(handler.name for handler in handlers)
@@ -234,13 +234,13 @@ def _judge_number_of_profiles(
     most = loaded.plugin.most_profiles
     if most is None or len(profiles) <= most:
         return
-    one = most == 1
+    single = most == 1
     builder.report(
         Code.E0507,
-        f"'{handler.name}' runs {'one scheduling profile' if one else f'{most} scheduling profiles'}, and {len(profiles)} are defined",
+        f"'{handler.name}' runs {'one scheduling profile' if single else f'{most} scheduling profiles'}, and {len(profiles)} are defined",
         (*handler.spec.path, "type"),
         labels=[builder.label((*profile.path, "name"), "one of them") for profile in profiles],
-        help=f"use a profile handler that chooses among more profiles, or remove all profiles but {'one' if one else most}",
+        help=f"use a profile handler that chooses among more profiles, or remove all profiles but {'one' if single else most}",
         plugin=handler.plugin,
     )
 
@@ -250,7 +250,7 @@ def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, build
         return
     required, optional = profiles_of(loaded, handler.parameters, handler.place)
     if isinstance(required, Diagnostic) or isinstance(optional, Diagnostic):
-        builder.diagnostics += [one for one in (required, optional) if isinstance(one, Diagnostic)]
+        builder.diagnostics += [keys for keys in (required, optional) if isinstance(keys, Diagnostic)]
         return
     defined = [profile.name for profile in builder.config.scheduling_profiles] or [DEFAULT_PROFILE]
     for name in required:
@@ -289,7 +289,7 @@ def _warn_odd_profile(profile: PlannedProfile, path: DocumentPath, builder: Plan
                 path,
                 help="use max-score-picker or weighted-random-picker, or remove the scorers",
             )
-    elif emptied and any(one.name not in builder.used for one in builder.configured(Scorer)):
+    elif emptied and any(scorer.name not in builder.used for scorer in builder.configured(Scorer)):
         builder.report(
             Code.W0504,
             f"scheduling profile '{profile.name}' names no scorer, although some are defined, so '{picker.name}' picks at random",

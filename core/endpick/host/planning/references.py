@@ -16,7 +16,7 @@ from endpick.host.planning.subscriptions import toposort
 
 @dataclass(frozen=True, slots=True)
 class NamedInstance:
-    """A parameter that names an instance."""
+    """A reference from a parameter to an instance."""
 
     name: str
     kind: Kind  # of the instance
@@ -26,7 +26,7 @@ class NamedInstance:
 
 
 def references_in(parameters: BaseModel, block: Mapping[str, object]) -> tuple[NamedInstance, ...]:
-    """Instances that parameters name, in field order; `block` holds them as written."""
+    """Return the instances that parameters name, in field order; `block` holds them as written."""
     return tuple(_in_model(parameters, block, ()))
 
 
@@ -40,9 +40,9 @@ def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[N
         if mark is None:
             yield from _in_value(value, inner, place)
             continue
-        for each, at in _names(value, place):
-            if each:
-                yield NamedInstance(each, mark.kind, at, ".".join(map(str, at)), inner is not None)
+        for instance_name, at in _names(value, place):
+            if instance_name:
+                yield NamedInstance(instance_name, mark.kind, at, ".".join(map(str, at)), inner is not None)
 
 
 def _in_value(value: object, block: object, path: DocumentPath) -> Iterator[NamedInstance]:
@@ -69,7 +69,7 @@ References = Mapping[str, tuple[str, ...]]  # instances that each instance names
 
 
 def plan_references(builder: PlanBuilder) -> References:
-    """Look up every reference; report the wrong ones."""
+    """Look up every reference, and report invalid ones."""
     found = {instance.name: _looked_up(instance, builder) for instance in tuple(builder.instances.values())}
     references = {name: named for name, named in found.items() if named}
     for circle in toposort({name: set(named) for name, named in references.items()}).cycles:
@@ -78,7 +78,7 @@ def plan_references(builder: PlanBuilder) -> References:
 
 
 def in_order(names: Sequence[str], references: References) -> tuple[str, ...]:
-    """The names in order, but each after the instances it refers to."""
+    """Sort the names so that each follows the instances it refers to."""
     ordered: dict[str, None] = {}
 
     def add(name: str) -> None:

@@ -114,7 +114,7 @@ def _type(key: AnyKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """An instance with its data keys, kinds (at least one) and place, if any."""
+    """An instance with its data keys, kinds (at least one), and place if it has one."""
 
     name: str
     type: str
@@ -125,18 +125,18 @@ class Participant:
     path: DocumentPath = ()
 
     def diagnostic(self, code: Code, message: str, advice: str, labels: tuple[Label, ...] = (), notes: tuple[str, ...] = ()) -> Diagnostic:
-        """A diagnostic at its place."""
+        """Return a diagnostic at the place of the instance."""
         return Diagnostic(code, message, self.span, labels, advice, notes, self.plugin, self.path)
 
     @property
     def produced(self) -> Mapping[str, AnyKey]:
-        """Keys it writes, by name and by `key@instance`."""
+        """The keys that it writes, by name and by `key@instance`."""
         own = {key.name: key for key in self.subscriptions.produces}
         return {f"{name}@{self.name}": key for name, key in own.items()} | own
 
     @property
     def consumed(self) -> tuple[tuple[AnyKey, bool], ...]:
-        """Keys it reads, True for required ones; sorted by name."""
+        """The keys that it reads, with True for required ones; sorted by name."""
         required = {key.name: (key, True) for key in self.subscriptions.consumes}
         optional = {key.name: (key, False) for key in self.subscriptions.consumes_optional}
         return tuple(entry for _, entry in sorted((optional | required).items()))
@@ -179,7 +179,7 @@ _KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subscription:
-    """A key from a producer to a consumer."""
+    """A data key that a consumer reads from a producer."""
 
     consumer: str
     key: str
@@ -190,7 +190,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Need:
-    """A key that is read and not written."""
+    """A data key that an instance reads and no instance writes."""
 
     consumer: str
     key: str
@@ -198,7 +198,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGraph:
-    """A consistent set of subscriptions."""
+    """A consistent set of subscriptions: the data flow of a plan."""
 
     order: tuple[str, ...] = ()  # producers, each after those it reads from
     subscriptions: tuple[Subscription, ...] = ()  # by consumer and key
@@ -206,25 +206,25 @@ class SubscriptionGraph:
     unread: tuple[str, ...] = ()  # producers without a reader
 
     def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Direct and indirect producers for these instances, in order."""
+        """Return the direct and indirect producers for these instances, in order."""
         needed: set[str] = set()
         waiting = set(consumers)
         while waiting:
-            fresh = {one.producer for one in self.subscriptions if one.consumer in waiting} - needed
+            fresh = {edge.producer for edge in self.subscriptions if edge.consumer in waiting} - needed
             needed |= fresh
             waiting = fresh
         return tuple(name for name in self.order if name in needed)
 
     def keys_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
-        """Keys these instances need directly or indirectly, sorted."""
+        """Return the keys that these instances need directly or indirectly, sorted."""
         direct = set(consumers)
         readers = direct | set(self.producers_for(direct))
-        return tuple(sorted({one.key for one in self.subscriptions if one.consumer in readers}))
+        return tuple(sorted({edge.key for edge in self.subscriptions if edge.consumer in readers}))
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A graph, or mistakes; `notes` may come with either."""
+    """The result of `resolve_subscriptions`: a graph or mistakes, and `notes` in either case."""
 
     graph: SubscriptionGraph | None
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -232,9 +232,9 @@ class Resolution:
 
 
 def rivals(participants: Iterable[Participant]) -> dict[str, tuple[AnyKey, list[Participant]]]:
-    """Per-request keys that several instances produce and an instance reads without naming one, with their producers."""
+    """Return per-request keys with several producers that a consumer reads without naming one."""
     members = list(participants)
-    read = {key.name for one in members for key, _ in one.consumed}
+    read = {key.name for producer in members for key, _ in producer.consumed}
     return {
         name: (offers[0].produced[name], offers)
         for name, offers in sorted(_producers(members).items())
@@ -243,7 +243,7 @@ def rivals(participants: Iterable[Participant]) -> dict[str, tuple[AnyKey, list[
 
 
 def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
-    """Required keys without a producer, with their consumers; sorted."""
+    """Return required keys without a producer, with their consumers; sorted."""
     ordered = sorted(participants, key=attrgetter("name"))
     produced = {name for participant in ordered for name in participant.produced}
     return tuple(
@@ -254,47 +254,47 @@ def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant
 def resolve_subscriptions(
     participants: Iterable[Participant], help_for_missing: Callable[[AnyKey], str] = lambda _: "add an instance that produces it"
 ) -> Resolution:
-    """Build the graph, whatever the order of the instances."""
+    """Build the graph; the result does not depend on the order of the instances."""
     by_name = {participant.name: participant for participant in sorted(participants, key=attrgetter("name"))}
     producers = _producers(by_name.values())
     others: dict[str, list[Participant]] = {}  # of keys that are read from the instance named after the default type, as in llm-d
     for key_name, (key, offers) in rivals(by_name.values()).items():
-        for one in offers:
-            if one.name == key.default_producer:
-                producers[key_name] = [one]
-                others[key_name] = [other for other in offers if other is not one]
+        for producer in offers:
+            if producer.name == key.default_producer:
+                producers[key_name] = [producer]
+                others[key_name] = [other for other in offers if other is not producer]
     subscriptions = tuple(_subscriptions(by_name.values(), producers))
-    waits_for = {name: {one.producer for one in subscriptions if one.consumer == name} for name in by_name}
+    waits_for = {name: {edge.producer for edge in subscriptions if edge.consumer == name} for name in by_name}
     for key_name, earlier in tuple(others.items()):
         (chosen,) = producers[key_name]
-        if any(_reaches(one.name, chosen.name, waits_for) for one in earlier):
-            producers[key_name] = [chosen, *others.pop(key_name)]  # ambiguous after all
+        if any(_reaches(producer.name, chosen.name, waits_for) for producer in earlier):
+            producers[key_name] = [chosen, *others.pop(key_name)]  # still ambiguous
         else:
-            waits_for[chosen.name].update(one.name for one in earlier)  # the last value written counts
+            waits_for[chosen.name].update(producer.name for producer in earlier)  # the last value written counts
     ordered = toposort(waits_for)
     diagnostics = (
-        *(_malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
+        *(_malformed(participant, key) for participant in by_name.values() for key in _malformed_keys(participant)),
         *(_missing(consumer, key, help_for_missing(key)) for consumer, key in missing_keys(by_name.values())),
         *_ambiguities(by_name.values(), producers),
-        *(diagnostic for one in subscriptions for diagnostic in _between(by_name[one.producer], by_name[one.consumer], one.key)),
+        *(diagnostic for edge in subscriptions for diagnostic in _between(by_name[edge.producer], by_name[edge.consumer], edge.key)),
         *(_cycle([by_name[name] for name in names], _keys_between(names, subscriptions)) for names in ordered.cycles),
     )
     if diagnostics:
         return Resolution(None, diagnostics)
-    read_from = {one.producer for one in subscriptions}
+    read_from = {edge.producer for edge in subscriptions}
     return Resolution(
         SubscriptionGraph(
             order=tuple(name for name in ordered.order if by_name[name].subscriptions.produces),
             subscriptions=subscriptions,
             unmet=tuple(
-                Need(one.name, key.name)
-                for one in by_name.values()
-                for key, required in one.consumed
+                Need(participant.name, key.name)
+                for participant in by_name.values()
+                for key, required in participant.consumed
                 if not required and key.name not in producers
             ),
-            unread=tuple(name for name, one in by_name.items() if one.subscriptions.produces and name not in read_from),
+            unread=tuple(name for name, participant in by_name.items() if participant.subscriptions.produces and name not in read_from),
         ),
-        notes=tuple(_choices([one for one in subscriptions if one.key in others], others, by_name)),
+        notes=tuple(_choices([edge for edge in subscriptions if edge.key in others], others, by_name)),
     )
 
 
@@ -302,16 +302,16 @@ def _reaches(start: str, goal: str, waits_for: Mapping[str, Collection[str]]) ->
     seen, waiting = set[str](), {start}
     while waiting and goal not in seen:
         seen |= waiting
-        waiting = {name for one in waiting for name in waits_for[one]} - seen
+        waiting = {name for start in waiting for name in waits_for[start]} - seen
     return goal in seen
 
 
 def _choices(
     chosen: Sequence[Subscription], others: Mapping[str, Sequence[Participant]], by_name: Mapping[str, Participant]
 ) -> Iterator[Diagnostic]:
-    for consumer, producer in dict.fromkeys((one.consumer, one.producer) for one in chosen):
-        keys = [one.key for one in chosen if (one.consumer, one.producer) == (consumer, producer)]
-        yield _chosen(keys, producer, sorted({one.name for key in keys for one in others[key]}), by_name[consumer])
+    for consumer, producer in dict.fromkeys((edge.consumer, edge.producer) for edge in chosen):
+        keys = [edge.key for edge in chosen if (edge.consumer, edge.producer) == (consumer, producer)]
+        yield _chosen(keys, producer, sorted({rival.name for key in keys for rival in others[key]}), by_name[consumer])
 
 
 def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
@@ -337,7 +337,7 @@ def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, 
 
 
 def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
-    """Two producers of a column are wrong; of another key only if no consumer names one."""
+    """Two producers of a column are an error; of another key only if no consumer names its producer."""
     readers: dict[str, list[Participant]] = {}
     for participant in participants:
         for key, _ in participant.consumed:
@@ -350,5 +350,5 @@ def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, li
 
 
 def _keys_between(names: tuple[str, ...], subscriptions: Iterable[Subscription]) -> list[str]:
-    key_of = {(one.consumer, one.producer): one.key for one in reversed(tuple(subscriptions))}
+    key_of = {(edge.consumer, edge.producer): edge.key for edge in reversed(tuple(subscriptions))}
     return [key_of[pair] for pair in zip(names, (*names[1:], names[0]), strict=True)]

@@ -18,7 +18,7 @@ from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.testing.bench import Bench, Raised, Scene, benches, make_bench
-from endpick.testing.exercise import IgnoredCancellation, answering, payloads_from, run, scored, started, walk, walk_one
+from endpick.testing.exercise import IgnoredCancellation, answering, payloads_from, run, scored, started, walk, walk_scene
 from endpick.testing.factories import varied_requests
 from endpick.testing.plugin_under_test import Finding, NotApplicable, PluginUnderTest, check
 from endpick.testing.side_effects import Running, tasks_left
@@ -89,7 +89,7 @@ def does_not_change_its_inputs(subject: PluginUnderTest) -> Iterator[Finding]:
         for request in varied_requests():
             scene = bench.scene(request=request)
             before = _Snapshot.of(bench, scene)
-            for method, _ in walk_one(bench, scene):
+            for method, _ in walk_scene(bench, scene):
                 changed = before.differs(bench, scene)
                 if changed:
                     yield Finding(
@@ -118,7 +118,7 @@ def does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
     found: dict[str, None] = {}
     for bench in benches(subject):
         for request in varied_requests():
-            for method, _ in walk_one(bench, bench.scene(request=request)):
+            for method, _ in walk_scene(bench, bench.scene(request=request)):
                 found.update({f"`{method}` {blocking}": None for blocking in bench.watch.found})
                 bench.watch.found.clear()
     for action in found:
@@ -193,12 +193,12 @@ def _copied(fact: object) -> object:
         return fact
 
 
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        if one.dtype == np.object_:
-            return bool(one.tolist() == other.tolist())
-        return np.array_equal(one, other, equal_nan=True)
-    return bool(one == other)
+def _equal(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        if left.dtype == np.object_:
+            return bool(left.tolist() == right.tolist())
+        return np.array_equal(left, right, equal_nan=True)
+    return bool(left == right)
 
 
 def _loop_seconds(endpoints: Endpoints) -> float:
@@ -213,7 +213,6 @@ def _loop_seconds(endpoints: Endpoints) -> float:
 
 
 def _best_of(bench: Bench, scene: Scene, budget: float) -> float:
-    """The fastest attempt."""
     best = float("inf")
     for _ in range(_ATTEMPTS):
         started = thread_time()
@@ -281,7 +280,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
             async with answering("an empty page") as endpoint, started(bench):
                 if isinstance(bench.instance.plugin, DataSource):
                     await payloads_from(bench, endpoint)
-                for _, value in walk_one(bench, bench.scene()):
+                for _, value in walk_scene(bench, bench.scene()):
                     await _settled(value)
         except IgnoredCancellation:
             raise
@@ -311,8 +310,8 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
         async with started(second):
             if first is not None:
                 await first.instance.plugin.stop()
-            said = [(method, await _settled(value)) for method, value in walk_one(second, second.scene())]
-            return {method: value for method, value in said if isinstance(value, Raised)}
+            answers = [(method, await _settled(value)) for method, value in walk_scene(second, second.scene())]
+            return {method: value for method, value in answers if isinstance(value, Raised)}
     except PLUGIN_ERRORS as problem:
         return {"start": Raised(problem)}
 

@@ -161,8 +161,8 @@ def collector_reads_good_payloads(subject: PluginUnderTest) -> Iterator[Finding]
         for payload in subject.inputs.payloads:
             answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
             if answer is not None:
-                said = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
-                yield Finding(f"`collect` {said} for the payload {_shown(payload)}", "write values with writer.set, and return nothing")
+                problem = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
+                yield Finding(f"`collect` {problem} for the payload {_shown(payload)}", "write values with writer.set, and return nothing")
                 return
 
 

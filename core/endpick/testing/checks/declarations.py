@@ -98,8 +98,8 @@ def requires_endpick(subject: PluginUnderTest) -> Iterator[Finding]:
     offer = subject.candidate
     if offer.is_builtin or not offer.metadata_path:
         return
-    required = [one for one in map(Requirement, requirements_of(offer.distribution)) if normalise(one.name) == HOST_DISTRIBUTION]
-    if not any(bound.operator in (">=", "~=", "==", ">") for one in required for bound in one.specifier):
+    required = [need for need in map(Requirement, requirements_of(offer.distribution)) if normalise(need.name) == HOST_DISTRIBUTION]
+    if not any(bound.operator in (">=", "~=", "==", ">") for need in required for bound in need.specifier):
         yield Finding(f"{offer.distribution} does not say which endpick it needs", f'add "endpick>={__version__}" to its `dependencies`')
 
 
@@ -150,8 +150,8 @@ def describes_its_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
     schema = parameters_schema(subject.loaded)
     definitions = schema.get("$defs", {})
     assert isinstance(definitions, Mapping)
-    for owner, one in (("", schema), *((f"{name}.", definition) for name, definition in definitions.items())):
-        for name, described in one.get("properties", {}).items():
+    for owner, definition in (("", schema), *((f"{name}.", definition) for name, definition in definitions.items())):
+        for name, described in definition.get("properties", {}).items():
             if not described.get("description"):
                 yield Finding(f"the parameter '{owner}{name}' has no description", "add `Field(description=...)`, with unit and range")
 

@@ -75,7 +75,7 @@ def ordering_policy_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
         plugin = bench.instance.plugin
         assert isinstance(plugin, OrderingPolicy)
         waiting = [make_waiting(request=request, ttl_seconds=ttl, arrival=7) for request in requests for ttl in (60.0, 0.0)]
-        yield from _keys([bench.call(plugin.sort_key, each) for each in waiting])
+        yield from _keys([bench.call(plugin.sort_key, request) for request in waiting])
 
 
 @check(UsageLimitPolicy)
@@ -105,8 +105,8 @@ def eviction_filter_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Find
         for dispatched in _dispatched():
             answer = bench.call(plugin.is_evictable, dispatched)
             if not isinstance(answer, bool):
-                said = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
-                yield Finding(f"`is_evictable` {said} for request '{dispatched.request.id}'", "answer True or False")
+                problem = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
+                yield Finding(f"`is_evictable` {problem} for request '{dispatched.request.id}'", "answer True or False")
                 return
 
 
@@ -116,7 +116,7 @@ def eviction_order_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, EvictionOrderingPolicy)
-        yield from _keys([bench.call(plugin.sort_key, each) for each in _dispatched()])
+        yield from _keys([bench.call(plugin.sort_key, dispatched) for dispatched in _dispatched()])
 
 
 def _band(bench: Bench) -> FakeBand:
@@ -166,7 +166,7 @@ def _keys(answers: Sequence[object]) -> Iterator[Finding]:
         if isinstance(answer, Raised):
             yield Finding(f"`sort_key` raises {answer}", _KEY_HELP)
             return
-        if not isinstance(answer, tuple) or not all(_is_number(each) for each in answer):
+        if not isinstance(answer, tuple) or not all(_is_number(number) for number in answer):
             yield Finding(f"`sort_key` answers {answer!r}, not a tuple of numbers", _KEY_HELP)
             return
         if length is not None and len(answer) != length:
@@ -182,7 +182,7 @@ def _is_number(value: object) -> bool:
 def _no_ceilings(answer: object, expected: int) -> str | None:
     if isinstance(answer, Raised):
         return f"raises {answer}"
-    if isinstance(answer, str) or not isinstance(answer, Sequence) or not all(_is_number(each) for each in answer):
+    if isinstance(answer, str) or not isinstance(answer, Sequence) or not all(_is_number(ceiling) for ceiling in answer):
         return f"answers {answer!r}, not a sequence of numbers"
     if len(answer) != expected:
         return f"answers {len(answer)} numbers"

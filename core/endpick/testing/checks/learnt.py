@@ -9,7 +9,7 @@ import numpy as np
 from endpick.api import CandidateFilter, DataProducer, Endpoints, Filter, Scorer
 from endpick.api.fleet import LearntState
 from endpick.testing.bench import Bench, Raised, benches
-from endpick.testing.exercise import finished, walk_one
+from endpick.testing.exercise import finished, walk_scene
 from endpick.testing.factories import varied_requests
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
@@ -19,18 +19,18 @@ _TOLERANCE = 0.01  # relative: moving averages depend a little on the order
 @check(LearntState)
 def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
     """An instance that got a snapshot decides like the one that made it."""
-    for teacher, pupil in _pairs(subject):
-        _teach(teacher)
-        parts = teacher.call(_parts, _state(teacher))
+    for original, replica in _pairs(subject):
+        _serve_requests(original)
+        parts = original.call(_parts, _state(original))
         if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
             yield Finding(f"`snapshot` comes to {parts}", "yield bytes, for example msgspec.msgpack.encode(...)")
             return
         for part in parts:
-            restored = pupil.call(_state(pupil).restore, part)
+            restored = replica.call(_state(replica).restore, part)
             if isinstance(restored, Raised):
                 yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
                 return
-        if not _alike(_decisions(teacher), _decisions(pupil)):
+        if not _alike(_decisions(original), _decisions(replica)):
             yield Finding("after `restore`, it decides differently", "put everything that a decision depends on into the snapshot")
             return
 
@@ -38,10 +38,10 @@ def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
 @check(LearntState)
 def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
     """Deltas of two pickers may come in either order, and each of them twice."""
-    for (one, other), (first, second) in zip(_pairs(subject), _pairs(subject, seed=2), strict=True):
+    for (first_source, second_source), (first, second) in zip(_pairs(subject), _pairs(subject, seed=2), strict=True):
         drained = []
-        for bench in (one, other):
-            _teach(bench)
+        for bench in (first_source, second_source):
+            _serve_requests(bench)
             deltas = bench.call(_state(bench).drain_deltas)
             if not isinstance(deltas, bytes):
                 yield Finding(f"`drain_deltas` comes to {deltas}", "return bytes; empty bytes if there is nothing to tell")
@@ -66,7 +66,7 @@ def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
 def drains_once(subject: PluginUnderTest) -> Iterator[Finding]:
     """A second `drain_deltas` without requests in between returns empty bytes."""
     for bench in benches(subject, is_shared=True):
-        _teach(bench)
+        _serve_requests(bench)
         bench.call(_state(bench).drain_deltas)
         again = bench.call(_state(bench).drain_deltas)
         if again != b"":
@@ -88,37 +88,37 @@ def _parts(state: LearntState) -> list[bytes]:
     return list(state.snapshot())
 
 
-def _teach(bench: Bench) -> None:
+def _serve_requests(bench: Bench) -> None:
     for request in varied_requests():
-        for _ in walk_one(bench, bench.scene(request=request)):
+        for _ in walk_scene(bench, bench.scene(request=request)):
             continue  # other checks judge the answers
 
 
 def _decisions(bench: Bench) -> list[object]:
-    """The decisions about each request: scores, kept endpoints, and written data."""
-    plugin, said = bench.instance.plugin, []
+    """Scores, kept endpoints and written data for each request."""
+    plugin, answers = bench.instance.plugin, []
     for request in varied_requests():
         scene = bench.scene(request=request)
-        asked = (request, scene.endpoints)
+        arguments = (request, scene.endpoints)
         if isinstance(plugin, CandidateFilter):
-            said.append(bench.call(plugin.filter_candidates, *asked))
+            answers.append(bench.call(plugin.filter_candidates, *arguments))
         if isinstance(plugin, DataProducer):
-            said.append(finished(bench, plugin.produce, *asked, scene.state))
-            said += [scene.state._columns[name][1] for name in sorted(scene.state._columns)]
+            answers.append(finished(bench, plugin.produce, *arguments, scene.state))
+            answers += [scene.state._columns[name][1] for name in sorted(scene.state._columns)]
         if isinstance(plugin, Filter):
-            said.append(bench.call(plugin.filter, *asked, scene.state))
+            answers.append(bench.call(plugin.filter, *arguments, scene.state))
         if isinstance(plugin, Scorer):
-            said.append(bench.call(plugin.score, *asked, scene.state))
-    return [*said, *(column.values for _, column in sorted(bench.table.generation.columns.items()))]
+            answers.append(bench.call(plugin.score, *arguments, scene.state))
+    return [*answers, *(column.values for _, column in sorted(bench.table.generation.columns.items()))]
 
 
-def _alike(one: list[object], other: list[object]) -> bool:
-    return len(one) == len(other) and all(map(_equal, one, other))
+def _alike(left: list[object], right: list[object]) -> bool:
+    return len(left) == len(right) and all(map(_equal, left, right))
 
 
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype != np.object_:
-        return one.shape == other.shape and np.allclose(one, other, rtol=_TOLERANCE, equal_nan=True)
-    if isinstance(one, Endpoints) and isinstance(other, Endpoints):
-        return [endpoint.name for endpoint in one.members] == [endpoint.name for endpoint in other.members]
-    return isinstance(one, Raised) == isinstance(other, Raised)
+def _equal(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.dtype != np.object_:
+        return left.shape == right.shape and np.allclose(left, right, rtol=_TOLERANCE, equal_nan=True)
+    if isinstance(left, Endpoints) and isinstance(right, Endpoints):
+        return [endpoint.name for endpoint in left.members] == [endpoint.name for endpoint in right.members]
+    return isinstance(left, Raised) == isinstance(right, Raised)

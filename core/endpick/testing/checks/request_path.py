@@ -153,8 +153,8 @@ def observer_copes_with_every_response(subject: PluginUnderTest) -> Iterator[Fin
 def _first(subject: PluginUnderTest, method: str, is_right: Callable[[object], bool], advice: str) -> Iterator[Finding]:
     wrong = next((answer for answer in _answers(subject, method) if not is_right(answer.value)), None)
     if wrong is not None:
-        said = f"raises {wrong.value}" if isinstance(wrong.value, Raised) else f"answers {type(wrong.value).__name__}"
-        yield Finding(f"`{method}` {said} for request '{wrong.scene.request.id}'", advice)
+        problem = f"raises {wrong.value}" if isinstance(wrong.value, Raised) else f"answers {type(wrong.value).__name__}"
+        yield Finding(f"`{method}` {problem} for request '{wrong.scene.request.id}'", advice)
 
 
 def _answers(subject: PluginUnderTest, method: str) -> Iterator[Answer]:
@@ -201,9 +201,9 @@ def handler_decides(subject: PluginUnderTest) -> Iterator[Finding]:
             answer = bench.call(plugin.process_results, scene.request, runs, scene.state)
             problem = _undecided(answer, runs)
             if problem:
-                came = ", ".join(f"'{name}' {'failed' if run.picked is None else 'picked'}" for name, run in runs.items())
+                outcomes = ", ".join(f"'{name}' {'failed' if run.picked is None else 'picked'}" for name, run in runs.items())
                 yield Finding(
-                    f"`process_results` {problem}, where {came}",
+                    f"`process_results` {problem}, where {outcomes}",
                     "answer SchedulingResult(primary, results, destinations), or SchedulingResult.failed(sentence) when there is none",
                 )
                 return

@@ -164,8 +164,8 @@ def picker_picks_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
 @check(Picker)
 def picker_is_deterministic_under_a_seed(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed pick the same endpoints every time."""
-    for one, second in zip(benches(subject), benches(subject), strict=True):
-        if _picks(one) != _picks(second):
+    for first, second in zip(benches(subject), benches(subject), strict=True):
+        if _picks(first) != _picks(second):
             yield Finding("two instances with the same seed pick different endpoints", "draw from `self.context.random`, not from `random`")
             return
 
@@ -173,8 +173,8 @@ def picker_is_deterministic_under_a_seed(subject: PluginUnderTest) -> Iterator[F
 @check(Picker)
 def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
     """A picker that does not draw at random puts higher totals first when endpoints differ only in score."""
-    for one, other in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
-        picks = _picks(one, Reported.NOTHING)
+    for bench, other in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
+        picks = _picks(bench, Reported.NOTHING)
         if len({*picks, *_picks(other, Reported.NOTHING)}) > 1:
             continue  # random or round robin
         # Totals fall from first to last, so the order of rank is the order of score.
@@ -289,9 +289,9 @@ def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]
 @check(Scorer)
 def scorer_is_deterministic(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed give the same scores, so simulations and tests are repeatable."""
-    for one, other in zip(benches(subject), benches(subject), strict=True):
+    for bench, other in zip(benches(subject), benches(subject), strict=True):
         for _ in range(_SCORER_REPEATS):
-            first, second = _ask_scorer(one, one.scene()), _ask_scorer(other, other.scene())
+            first, second = _ask_scorer(bench, bench.scene()), _ask_scorer(other, other.scene())
             if _is_scores(first) and _is_scores(second) and not _equal(first, second):
                 yield Finding(
                     "two instances with the same seed give different scores", "draw from `self.context.random`, read `self.context.clock`"
@@ -351,5 +351,5 @@ def _outside(answer: object) -> float | None:
     return float(wrong[np.abs(wrong).argmax()]) if len(wrong) else None
 
 
-def _equal(one: object, other: object) -> bool:
-    return _is_scores(one) and _is_scores(other) and one.shape == other.shape and np.allclose(one, other, rtol=1e-9, equal_nan=True)
+def _equal(left: object, right: object) -> bool:
+    return _is_scores(left) and _is_scores(right) and left.shape == right.shape and np.allclose(left, right, rtol=1e-9, equal_nan=True)
