@@ -13,7 +13,7 @@ from pydantic import Field
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
 from endpick.cli.output import Output
 from endpick.diagnostics import ExitCode
-from endpick.host.planning.changes import Change, ChangeKind, changes, plan_hash
+from endpick.engine.changes import Change, ChangeKind, changes, plan_hash
 
 
 class ComparedPlan(Output):

@@ -11,8 +11,8 @@ import click
 from endpick.api import Parser, ProfileHandler, SaturationDetector
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit
 from endpick.diagnostics.tables import table
+from endpick.engine.plan_document import Picture, PlanDocument, document_of, picture_of
 from endpick.host.kinds import KINDS, Kind
-from endpick.host.planning.document import Picture, PlanDocument, document_of, picture_of
 from endpick.host.planning.plan import FlowControlSettings, Plan, PlannedInstance, PlannedProfile
 
 NONE = "-"

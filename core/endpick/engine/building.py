@@ -14,13 +14,13 @@ from endpick.api.plugin import Plugin
 from endpick.data.collection import Collection
 from endpick.data.polling import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
+from endpick.engine.changes import plan_hash
 from endpick.flow_control.policies import bind_flow_control, checked_saturation
 from endpick.host.boundary import Fault, Step, bind
 from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.host.failures import PLUGIN_ERRORS, FaultOfAnother, describe_error
 from endpick.host.instance import Instance, build, instance_logger, scope_of
 from endpick.host.methods import DISAGGREGATE, SATURATION
-from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan, PlannedInstance
 from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline, compile_pipeline

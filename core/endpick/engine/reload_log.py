@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from endpick.diagnostics import Diagnostic
-from endpick.host.planning.changes import Change
+from endpick.engine.changes import Change
 
 REMEMBERED = 50
 

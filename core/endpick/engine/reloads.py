@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from endpick.diagnostics import Diagnostic
 from endpick.engine.building import carry_over
+from endpick.engine.changes import changes, plan_hash
 from endpick.engine.instances import StartRefused
 from endpick.engine.picker import Picker
 from endpick.engine.reload_log import ReloadEntry, ReloadLog, ReloadResult, Trigger
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
-from endpick.host.planning.changes import changes, plan_hash
 from endpick.host.planning.plan import Plan, PlanOutcome
 
 _log = logging.getLogger("endpick.serve")

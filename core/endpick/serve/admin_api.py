@@ -24,11 +24,11 @@ from endpick.api.data import AnyKey
 from endpick.api.endpoint import Generation
 from endpick.api.plugin import Plugin
 from endpick.api.request import JSONValue
+from endpick.engine.changes import masked, parameters_of, plan_hash
 from endpick.engine.picker import Picker
+from endpick.engine.plan_document import document_of as plan_document
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
-from endpick.host.planning.changes import masked, parameters_of, plan_hash
-from endpick.host.planning.document import document_of as plan_document
 from endpick.host.planning.plan import Plan
 from endpick.requests.record import Why, document_of, is_missing, to_json
 from endpick.serve.decisions import DecisionRecords

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from endpick.api.hooks import HostServices
 from endpick.data.collection import CollectionSettings
 from endpick.diagnostics import Code, Diagnostic
+from endpick.engine.changes import plan_hash
 from endpick.engine.instances import StartRefused
 from endpick.engine.picker import Picker, PickerSettings, view_of
 from endpick.engine.reload_log import ReloadEntry, ReloadResult, Trigger
@@ -24,7 +25,6 @@ from endpick.fleet.exchange import Exchange
 from endpick.fleet.link import FleetLink, new_origin
 from endpick.host.boundary import left_out_now
 from endpick.host.hooks import Failure
-from endpick.host.planning.changes import plan_hash
 from endpick.host.planning.plan import Plan
 from endpick.requests.memory import Memory, OverloadStage
 from endpick.serve import legacy

@@ -48,7 +48,7 @@ class Keep(DataCollector):
 
 
 class Rig:
-    """A table and a loop over some sources, each feeding the same collectors."""
+    """A table and a loop over some sources, each bindings the same collectors."""
 
     def __init__(self, recorder, sources, collectors, refresh: float = 0.1) -> None:
         self.table = EndpointTable(now, KEYS)

@@ -174,7 +174,7 @@ def look_up_kind(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder
 STRICT_BAND_SELECTION = "strict-band-selection-policy"  # llm-d's default, and the only selection in endpick
 
 
-def spare_idle(builder: PlanBuilder) -> None:
+def skip_idle(builder: PlanBuilder) -> None:
     """Skip instances without effect: llm-d's default band selection, and exchanges with other replicas."""
     layer = builder.config.data_layer
     unshared = () if layer is None else tuple(reference[0] for reference in (layer.peers_ref, layer.syncer_ref) if reference)

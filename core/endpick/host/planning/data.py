@@ -15,19 +15,19 @@ from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, 
 METRICS_SOURCE = "metrics-data-source"
 METRICS_COLLECTOR = "core-metrics-extractor"
 
-Feeding = dict[str, list[str]]  # collectors by source, in document order
+SourceBindings = dict[str, list[str]]  # collectors by source, in document order
 
 
-def plan_sources(builder: PlanBuilder) -> Feeding:
+def plan_sources(builder: PlanBuilder) -> SourceBindings:
     """Return the collectors of each source: the document's bindings and the defaults."""
-    feeding: Feeding = {}
+    bindings: SourceBindings = {}
     for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
-        _feed(spec, feeding, builder)
+        _feed(spec, bindings, builder)
     if injects_defaults(builder) and not builder.loaded.is_damaged(("dataLayer",)):
-        _add_metrics(feeding, builder)
+        _add_metrics(bindings, builder)
     for collector in builder.of_kind(DataCollector):
-        _feed_by_default_source(collector, feeding, builder)
-    return feeding
+        _feed_by_default_source(collector, bindings, builder)
+    return bindings
 
 
 def injects_defaults(builder: PlanBuilder) -> bool:
@@ -35,11 +35,11 @@ def injects_defaults(builder: PlanBuilder) -> bool:
     return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
 
 
-def _feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
-    if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
+def _feed_by_default_source(collector: DraftInstance, bindings: SourceBindings, builder: PlanBuilder) -> None:
+    if collector.loaded is None or any(collector.name in collectors for collectors in bindings.values()):
         return
     if collector.is_a(DataSource):
-        _bind(collector, collector, feeding, builder)
+        _bind(collector, collector, bindings, builder)
         return
     plugin = collector.loaded.plugin
     wanted = plugin.default_source if issubclass(plugin, DataCollector) else None
@@ -51,13 +51,13 @@ def _feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder:
         source = add_instance(builder, wanted, reason, "data source")
     else:
         builder.announce(source.name, f"bound collector '{collector.name}' to data source '{source.name}': {reason}")
-    _bind(source, collector, feeding, builder)
+    _bind(source, collector, bindings, builder)
 
 
-def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
+def _feed(spec: DataSourceSpec, bindings: SourceBindings, builder: PlanBuilder) -> None:
     path = (*spec.path, "pluginRef")
     source = look_up_kind(spec.plugin_ref, path, DataSource, builder, Code.E0607)
-    collectors = feeding.setdefault(source.name, []) if source is not None else []
+    collectors = bindings.setdefault(source.name, []) if source is not None else []
     for reference in spec.collector_refs:
         if source is not None and _is_notified_anyway(source, reference, builder):
             continue
@@ -68,7 +68,7 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder) -> None:
                 _check_payload(source, collector, builder, place)
             collectors.append(collector.name)
     if source is not None and not spec.collector_refs and not builder.loaded.is_damaged(spec.path):
-        _add_collectors(source, feeding, builder)
+        _add_collectors(source, bindings, builder)
 
 
 def _is_notified_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
@@ -89,20 +89,20 @@ def _is_notified_anyway(source: DraftInstance, reference: PluginRef, builder: Pl
     return True
 
 
-def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
+def _add_collectors(source: DraftInstance, bindings: SourceBindings, builder: PlanBuilder) -> None:
     if source.is_a(DataCollector):
-        _bind(source, source, feeding, builder)
+        _bind(source, source, bindings, builder)
         return
     plugin = None if source.loaded is None else source.loaded.plugin
     for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
         reason = f"data source '{source.name}' names no collectors"
         builder.announce(wanted, f"added collector '{wanted}' to data source '{source.name}': it names none")
         collector = _of_type(wanted, DataCollector, builder) or add_instance(builder, wanted, reason)
-        _bind(source, collector, feeding, builder)
+        _bind(source, collector, bindings, builder)
 
 
-def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
-    if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
+def _add_metrics(bindings: SourceBindings, builder: PlanBuilder) -> None:
+    if any(builder.instances[name].type == METRICS_SOURCE for name in bindings):
         return
     source, collector = _of_type(METRICS_SOURCE, DataSource, builder), _of_type(METRICS_COLLECTOR, DataCollector, builder)
     offers = builder.catalog.offers
@@ -112,17 +112,17 @@ def _add_metrics(feeding: Feeding, builder: PlanBuilder) -> None:
     builder.announce(METRICS_SOURCE, f"added data source '{METRICS_SOURCE}' with collector '{METRICS_COLLECTOR}': {reason}")
     source = source or add_instance(builder, METRICS_SOURCE, reason)
     collector = collector or add_instance(builder, METRICS_COLLECTOR, reason)
-    _bind(source, collector, feeding, builder)
+    _bind(source, collector, bindings, builder)
 
 
 def _of_type(plugin_type: str, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
     return next((instance for instance in builder.instances.values() if instance.type == plugin_type and instance.may_be_a(kind)), None)
 
 
-def _bind(source: DraftInstance, collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
+def _bind(source: DraftInstance, collector: DraftInstance, bindings: SourceBindings, builder: PlanBuilder) -> None:
     builder.used.update((source.name, collector.name))
     _check_payload(source, collector, builder, None)
-    collectors = feeding.setdefault(source.name, [])
+    collectors = bindings.setdefault(source.name, [])
     if collector.name not in collectors:
         collectors.append(collector.name)
 
@@ -152,9 +152,9 @@ def _name(payload: type[object]) -> str:
 PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObserver, DataSource})
 
 
-def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
+def plan_data(builder: PlanBuilder, bindings: SourceBindings) -> SubscriptionGraph:
     """Return the subscription graph; empty if it is inconsistent or unknown."""
-    _add_default_producers(builder, feeding)
+    _add_default_producers(builder, bindings)
     participants = _participants(builder)
     resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder))
     # An unknown instance may produce a missing key.
@@ -170,7 +170,7 @@ def plan_data(builder: PlanBuilder, feeding: Feeding) -> SubscriptionGraph:
     return resolution.graph
 
 
-def _add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
+def _add_default_producers(builder: PlanBuilder, bindings: SourceBindings) -> None:
     if not builder.is_complete:
         return
     while True:
@@ -188,7 +188,7 @@ def _add_default_producers(builder: PlanBuilder, feeding: Feeding) -> None:
             return
         producer, reason = wanted[0]
         builder.announce(producer, f"added producer '{producer}': {reason}", Code.N0601)
-        _feed_by_default_source(add_instance(builder, producer, reason), feeding, builder)
+        _feed_by_default_source(add_instance(builder, producer, reason), bindings, builder)
 
 
 def _may_add(plugin_type: str, builder: PlanBuilder) -> bool:

@@ -16,8 +16,8 @@ from endpick.host.environment import Lock, LockCheck, check_lock
 from endpick.host.hooks import Hooks, load_hooks
 from endpick.host.kinds import KINDS, Kind
 from endpick.host.loader import PluginCatalog, policy_of
-from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, report_same_names, spare_idle
-from endpick.host.planning.data import PURE_PRODUCERS, Feeding, plan_data, plan_sources
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, define_instances, report_same_names, skip_idle
+from endpick.host.planning.data import PURE_PRODUCERS, SourceBindings, plan_data, plan_sources
 from endpick.host.planning.fleet import plan_fleet
 from endpick.host.planning.flow_control import plan_candidate_filters, plan_detector, plan_flow_control, plan_parsers
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
@@ -120,7 +120,7 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
 
 
 def _plan(builder: PlanBuilder, hooks: Hooks, pool: PoolSettings = NO_POOL, state_url: str = "") -> Plan | None:
-    spare_idle(builder)
+    skip_idle(builder)
     define_instances(builder)
     profiles = plan_profiles(builder)
     warn_fallbacks(profiles, builder)
@@ -129,10 +129,10 @@ def _plan(builder: PlanBuilder, hooks: Hooks, pool: PoolSettings = NO_POOL, stat
     detector = plan_detector(builder)
     flow_control = plan_flow_control(builder)
     plan_candidate_filters(builder)
-    feeding = plan_sources(builder)
+    bindings = plan_sources(builder)
     discovery = plan_discovery(builder, pool)
     fleet = plan_fleet(builder, state_url, pool)
-    graph = plan_data(builder, feeding)
+    graph = plan_data(builder, bindings)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     report_same_names(builder.config.models, "models", Code.E0513, builder)
@@ -149,7 +149,7 @@ def _plan(builder: PlanBuilder, hooks: Hooks, pool: PoolSettings = NO_POOL, stat
         handler=handler,
         parsers=parsers,
         detector=detector,
-        sources=_sources(feeding, builder, graph),
+        sources=_sources(bindings, builder, graph),
         discovery=discovery,
         fleet=fleet,
         on_request=_on_request(builder, graph),
@@ -200,7 +200,7 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
     }
 
 
-def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
+def _sources(bindings: SourceBindings, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
     """A collector is active if its data is read, it writes none, or it decides about requests."""
     readers = [each.name for each in builder.instances.values() if not each.is_a(DataCollector) or _decides(each)]
     needed = {*graph.producers_for(readers), *readers}
@@ -208,7 +208,7 @@ def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -
         PlannedSource(
             source, tuple(collectors), tuple(name for name in collectors if name in needed or not _produces(builder.instances[name]))
         )
-        for source, collectors in feeding.items()
+        for source, collectors in bindings.items()
     )
 
 

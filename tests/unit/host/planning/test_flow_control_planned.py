@@ -14,9 +14,9 @@ from endpick.api import ResponseObserver
 from endpick.cli.plan import plan as plan_command
 from endpick.config import load_config
 from endpick.diagnostics import render_text
+from endpick.engine.plan_document import document_of
 from endpick.flow_control.policies import bind_flow_control
 from endpick.host.discovery import discover
-from endpick.host.planning.document import document_of
 from endpick.host.planning.plan import BandSettings, EvictionSettings
 from endpick.host.planning.planner import make_plan
 from unit.host.planning.planned import Result

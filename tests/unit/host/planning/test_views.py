@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from endpick.cli.plan import mermaid
-from endpick.host.planning.document import Arrow, Node, Picture, document_of, picture_of
+from endpick.engine.plan_document import Arrow, Node, Picture, document_of, picture_of
 from unit.host.planning.planned import plan
 
 SCHEMAS = Path(__file__).parents[4] / "schemas"

@@ -15,13 +15,13 @@ from pydantic import SecretStr
 
 from endpick.api import Parameters
 from endpick.config import load_config
+from endpick.engine.changes import MASK, changes, parameters_of, plan_hash
 from endpick.host.discovery import discover
-from endpick.host.planning.changes import MASK, changes, parameters_of, plan_hash
 from endpick.host.planning.plan import Plan
 from endpick.host.planning.planner import make_plan
 
 INSTALLED = discover()
-TESTS = Path(__file__).parents[3]
+TESTS = Path(__file__).parents[2]
 BASE = """\
 apiVersion: endpick/v1alpha1
 kind: EndpointPickerConfig
@@ -226,7 +226,7 @@ def test_an_upgraded_distribution_is_one_change():
 
 @pytest.mark.long
 def test_the_hash_is_the_same_in_another_process():
-    code = "from unit.host.planning.test_changes import *; print(plan_hash(with_parameters(Confidential())))"
+    code = "from unit.engine.test_changes import *; print(plan_hash(with_parameters(Confidential())))"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=TESTS)
 
     assert made.stdout.strip() == plan_hash(with_parameters(Confidential()))

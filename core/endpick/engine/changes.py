@@ -13,9 +13,9 @@ from typing import Any, cast
 from pydantic import SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
+from endpick.engine.plan_document import document_of
 from endpick.host.failures import PLUGIN_ERRORS
 from endpick.host.kinds import KINDS, Layer
-from endpick.host.planning.document import document_of
 from endpick.host.planning.plan import Plan, PlannedInstance
 
 MASK = "***"
