@@ -1,4 +1,4 @@
-"""The `endpick` script and `python -m endpick`: prepares the process before anything heavy is imported."""
+"""The `endpick` script, which prepares the process before it imports anything heavy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the verb on the command line; the entry point of the `endpick` script."""
     # numpy would start a thread per core for matrix products, which endpick does not compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:2] == ["serve"]:

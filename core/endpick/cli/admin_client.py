@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
-
-from endpick.diagnostics import ExitCode
 
 DEFAULT_URL = "http://127.0.0.1:9090"
 _TIMEOUT_SECONDS = 10.0
@@ -65,9 +62,3 @@ def _reason(body: bytes) -> str:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace").strip()
-
-
-def fail(error: AdminError) -> NoReturn:
-    """Print the error and exit."""
-    click.echo(f"error: {str(error)[:1000]}", err=True)
-    sys.exit(ExitCode.FAILED)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import click
 
-from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
-from endpick.diagnostics import ExitCode
+from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError
+from endpick.cli.console import fail
 
 _PARTS = {
     "config.json": ("config",),
@@ -47,11 +46,10 @@ def command(file: Path | None, url: str, token_file: Path | None) -> None:
                 bundle.writestr(name, _part(picker, name, path))
         unfinished.replace(archive)
     except OSError as error:
-        click.echo(f"error: {archive} cannot be written: {error.strerror}", err=True)
-        sys.exit(ExitCode.FAILED)
+        fail(f"{archive} cannot be written: {error.strerror}")
     except AdminError as error:
         unfinished.unlink(missing_ok=True)
-        fail(error)
+        fail(str(error)[:1000])
     click.echo(f"{archive} ({archive.stat().st_size // 1024 + 1} KiB): {', '.join(_PARTS)}")
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -36,6 +36,14 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[Loade
 
     sources = {loaded.path: loaded.source.text for loaded in configs}
     click.echo(render_text(diagnostics, sources, colour=wants_colour(sys.stderr)), err=True, nl=False)
+
+
+def fail(message: str) -> NoReturn:
+    """Print an error on standard error, and exit with `ExitCode.FAILED`."""
+    from endpick.diagnostics import ExitCode
+
+    click.echo(f"error: {message}", err=True)
+    sys.exit(ExitCode.FAILED)
 
 
 ENDPOINTS_OPTION = click.option(

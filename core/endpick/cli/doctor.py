@@ -35,7 +35,7 @@ class ExaminedDistribution(Output):
 
 
 class HookObject(Output):
-    """An installed hook object."""
+    """A hook object that an installed distribution offers."""
 
     name: str
     distribution: str
@@ -51,7 +51,7 @@ class ServingProcess(Output):
 
 
 class DoctorOutput(Output):
-    """Output of `endpick doctor`."""
+    """The document that `endpick doctor --format json` prints."""
 
     endpick: str
     api: int = Field(description="Major version of the plugin API of this endpick.")
@@ -94,7 +94,7 @@ def command(strict: bool, loads: bool, url: str | None, output: str) -> None:
 
 
 def ask_serving(url: str) -> ServingProcess:
-    """Read `/healthz`. Raises UsageError for a `url` that is not HTTP."""
+    """Return the readiness from `/healthz`. Raises UsageError if `url` is not HTTP."""
     client = AdminClient(url)
     try:
         lines = client.text("healthz").splitlines()
@@ -107,7 +107,7 @@ def _load(environment: Environment) -> dict[Candidate, tuple[float, tuple[Diagno
     from endpick.host.loader import load
     from endpick.host.resolution import Reference
 
-    usable = (one for one in environment.candidates if one.is_usable)
+    usable = (candidate for candidate in environment.candidates if candidate.is_usable)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
     return {
         candidate: (
@@ -122,13 +122,16 @@ def _text(environment: Environment, diagnostics: tuple[Diagnostic, ...], seconds
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
     parts[0] += f"compatible with llm-d-router as of {AS_OF}\n"
-    rows = ((copy.name, copy.version or "-", _installation(copy.source_path), copy.path) for copy in environment.copies)
+    rows = (
+        (copy.name, copy.version or "-", f"editable from {copy.source_path}" if copy.source_path else "wheel", copy.path)
+        for copy in environment.copies
+    )
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if environment.hook_objects:
-        parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((one.type, one.origin, one.target) for one in environment.hook_objects)))
+        parts.append(table(("HOOK OBJECT", "FROM", "TARGET"), ((hook.type, hook.origin, hook.target) for hook in environment.hook_objects)))
     if seconds:
         slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
-        rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one.module)) for one, taken in slowest)
+        rows_loaded = ((plugin.type, plugin.origin, f"{taken * 1000:.1f} ms", import_place(plugin.module)) for plugin, taken in slowest)
         parts.append(table(("TYPE", "FROM", "IMPORT", "MODULE"), rows_loaded))
     if answer is not None:
         lines = (f"{answer.url} is {'ready' if answer.ready else 'not ready'}", *answer.remarks)
@@ -138,10 +141,6 @@ def _text(environment: Environment, diagnostics: tuple[Diagnostic, ...], seconds
     count = len(diagnostics) + (0 if answer is None else len(answer.remarks))
     parts.append("no problems found\n" if not count else f"{count} finding{'s' if count > 1 else ''}\n")
     return "\n".join(parts)
-
-
-def _installation(source_path: str) -> str:
-    return f"editable from {source_path}" if source_path else "wheel"
 
 
 def _json(environment: Environment, diagnostics: tuple[Diagnostic, ...], seconds: _Seconds, answer: ServingProcess | None) -> str:

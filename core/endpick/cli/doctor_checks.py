@@ -1,4 +1,4 @@
-"""The checks of `endpick doctor`: endpick's own, as hook objects, and those of installed hook objects."""
+"""The checks of `endpick doctor`: endpick's own and those of installed hook objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OTHER_GROUPS = (HOOKS_ENTRY_POINT_GROUP, VERBS_ENTRY_POINT_GROUP)
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The metadata of what is installed."""
+    """The metadata of the installed distributions, plugin types and hook objects."""
 
     copies: tuple[Installed, ...]  # in import-path order
     counting: Mapping[str, Installed]  # the copies that Python uses
@@ -40,7 +40,7 @@ class Environment:
 
     @classmethod
     def at(cls, path: Sequence[str] | None = None) -> Environment:
-        """The plugins on an import path, by default `sys.path`."""
+        """Read the metadata on an import path, by default `sys.path`."""
         everything = find_installed(path)
         counting = for_endpick(everything)
         copies = tuple(copy for copy in everything if copy.key in counting)
@@ -48,7 +48,7 @@ class Environment:
 
 
 class Findings(HookFindings):
-    """The `DoctorReport`."""
+    """The `DoctorReport` of one run of `endpick doctor`."""
 
     def error(self, message: str, help: str | None = None) -> None:  # noqa: A002 - see DoctorReport
         """See `DoctorReport`."""
@@ -60,7 +60,7 @@ class Findings(HookFindings):
 
 
 class Check:
-    """A check of endpick's own."""
+    """A hook object that runs one of endpick's checks, listed in `CHECKS`."""
 
     def __init__(self, find: Callable[[Environment], Iterable[Diagnostic]], environment: Environment) -> None:
         self._find = find
@@ -68,12 +68,12 @@ class Check:
 
     @hookimpl
     def endpick_doctor(self, report: Findings) -> None:
-        """Report what the check finds."""
+        """Report the findings of the check."""
         report.diagnostics.extend(self._find(self._environment))
 
 
 def examine(environment: Environment) -> tuple[Diagnostic, ...]:
-    """Load the installed hook objects, and run all checks."""
+    """Load the installed hook objects, run all checks, and return their findings."""
     hooks, faults = load_hooks(environment.hook_objects)
     for name, find in reversed(CHECKS.items()):
         hooks.register(Check(find, environment), name)

@@ -10,8 +10,8 @@ import click
 from pydantic import Field
 
 from endpick.api.keys import ENDPOINT_HEALTH, HealthState
-from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, shown_destinations
+from endpick.cli.admin_client import TOKEN_OPTION, AdminClient, AdminError
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, fail, json_text, plan_or_exit, shown_destinations
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.requests.document import DecisionOutput
@@ -86,15 +86,14 @@ def _content(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
     except OSError as error:
-        click.echo(f"error: {file} cannot be read: {error.strerror}", err=True)
-        sys.exit(ExitCode.FAILED)
+        fail(f"{file} cannot be read: {error.strerror}")
 
 
 def _live(picker: AdminClient) -> bytes:
     try:
         pool = picker.get("endpoints")
     except AdminError as error:
-        fail(error)
+        fail(str(error)[:1000])
     named = ("name", "namespace", "address", "port", "labels", "data")
     ejected = [row for row in pool["endpoints"] if (row["data"].get(ENDPOINT_HEALTH.name) or {}).get("state") == HealthState.EJECTED]
     for endpoint in ejected:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,8 +14,7 @@ import click
 
 from endpick.cli.options import GO_BOOLEAN, POSITIVE_DURATION, QUANTITY
 
-GIVEN = "endpick.given"
-"""Key in `ctx.meta` for the given flags: their values as text by flag name."""
+GIVEN = "endpick.given"  # key in `ctx.meta` for the given flags: their values as text by flag name
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -201,15 +200,10 @@ def without_effect(
         environment: The environment of the process.
         in_kubernetes: True if discovery uses Kubernetes, so the flags about it have an effect.
     """
-    return tuple(_clauses(arguments, environment, in_kubernetes))
-
-
-def _clauses(arguments: Mapping[str, str], environment: Mapping[str, str], in_kubernetes: bool) -> Iterator[str]:
+    clauses = []
     for flag in FLAGS:
         idle = flag.effect is Effect.NONE or (flag.effect is Effect.KUBERNETES and not in_kubernetes)
         if idle and flag.name in arguments and arguments[flag.name].lower() not in flag.asks_nothing:
             reason = flag.note if flag.effect is Effect.NONE or flag.asks_nothing else "discovery does not read Kubernetes"
-            yield f"--{flag.name}: {reason}"
-    for name, reason in VARIABLES.items():
-        if environment.get(name):
-            yield f"{name} (environment): {reason}"
+            clauses.append(f"--{flag.name}: {reason}")
+    return (*clauses, *(f"{name} (environment): {reason}" for name, reason in VARIABLES.items() if environment.get(name)))

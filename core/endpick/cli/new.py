@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,9 +15,8 @@ from pydantic import Field
 
 import endpick.api
 from endpick import __version__
-from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, fail, json_text
 from endpick.cli.output import Output
-from endpick.diagnostics import ExitCode
 from endpick.host.discovery import HOST_DISTRIBUTION, Candidate, discover, find, installed_version, is_valid_type, resource
 
 # a data source comes with a collector; a `pool-source` fetches data of the whole pool
@@ -49,19 +47,12 @@ class Project:
     module: str
     stem: str  # prefix of class names: the last part of the type without its kind
     definitions: tuple[str, ...]  # names of classes and constants
+    variables: Mapping[str, str]  # of the template
 
     @property
     def plugin_type(self) -> str:
         """The plugin type that the user asked for."""
         return self.types[0]
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectDraft:
-    """A project that is not written yet: its names, and the variables of its template."""
-
-    project: Project
-    variables: Mapping[str, object]
 
 
 MAX_TYPE_LENGTH = 50
@@ -86,24 +77,19 @@ def refuse_type(plugin_type: str) -> str | None:
 TEMPLATE = "plugin_template"
 
 
-def draft(plugin_type: str, kind: str) -> ProjectDraft:
+def draft(plugin_type: str, kind: str) -> Project:
     """Name every part of a new project; `plugin_type` is well-formed."""
     from cookiecutter.generate import generate_context
     from cookiecutter.prompt import prompt_for_config
 
     given = {"plugin_type": plugin_type, "kind": kind, "endpick_version": __version__}
     context = generate_context(str(resource(TEMPLATE) / "cookiecutter.json"), extra_context=given)
-    variables = prompt_for_config(context, no_input=True)
-    return ProjectDraft(_project_of(variables), variables)
-
-
-def _project_of(names: Mapping[str, str]) -> Project:
-    kind = names["kind"]
+    names = prompt_for_config(context, no_input=True)
     collects = names["__collects"] != ""
     has_key = names["__keys_file"] != ""
     return Project(
         types=(names["plugin_type"], *([names["__collector_type"]] if collects else [])),
-        kind=kind,
+        kind=names["kind"],
         distribution=names["distribution"],
         package=names["__package"],
         module=names["__module"],
@@ -114,6 +100,7 @@ def _project_of(names: Mapping[str, str]) -> Project:
             *((names["__collector"], names["__payload"]) if collects else ()),
             *((names["__key"],) if has_key else ()),
         ),
+        variables=names,
     )
 
 
@@ -154,14 +141,14 @@ def _refuse_folder(folder: Path) -> str | None:
     return None
 
 
-def write(plan: ProjectDraft, parent: Path) -> Path:
+def write(project: Project, parent: Path) -> Path:
     """Write the project completely or not at all; returns its folder in `parent`. Raises OSError."""
     from cookiecutter.generate import generate_files
 
     parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
+    with TemporaryDirectory(prefix=f".{project.distribution}-", dir=parent) as workshop:
         # `refuse` has checked the names instead of the template's hooks.
-        made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
+        made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": project.variables}, workshop, accept_hooks=False))
         for compiled in list(made.rglob("__pycache__")):  # pip compiles the template when it installs endpick
             shutil.rmtree(compiled)
         return made.rename(parent / made.name)
@@ -196,9 +183,9 @@ def command(name: str, kind: str, vendor: str | None, parent: Path, output: str)
 
     NAME is the plugin type with its vendor, such as acme.short-queue, or without it if --vendor is given.
     """
-    plan = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
-    shown = _output(plan.project, _write(plan, parent))
-    click.echo(json_text(shown) if output == "json" else _text(shown, plan.project.module), nl=False)
+    project = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
+    shown = _output(project, _write(project, parent))
+    click.echo(json_text(shown) if output == "json" else _text(shown, project.module), nl=False)
 
 
 def _with_vendor(vendor: str, name: str) -> str:
@@ -207,27 +194,25 @@ def _with_vendor(vendor: str, name: str) -> str:
     return f"{vendor}.{name}"
 
 
-def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
+def _draft(plugin_type: str, kind: str, parent: Path) -> Project:
     reason = refuse_type(plugin_type)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
     try:
-        plan = draft(plugin_type, kind)
+        project = draft(plugin_type, kind)
     except ModuleNotFoundError as missing:
-        click.echo(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
-        sys.exit(ExitCode.FAILED)
-    reason = refuse(plan.project, discover(), parent)
+        fail(f"'{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'")
+    reason = refuse(project, discover(), parent)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
-    return plan
+    return project
 
 
-def _write(plan: ProjectDraft, parent: Path) -> Path:
+def _write(project: Project, parent: Path) -> Path:
     try:
-        return write(plan, parent)
+        return write(project, parent)
     except OSError as problem:
-        click.echo(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
-        sys.exit(ExitCode.FAILED)
+        fail(f"'{parent / project.distribution}' cannot be written: {problem.strerror or problem}")
 
 
 def _output(project: Project, folder: Path) -> NewOutput:

@@ -12,10 +12,10 @@ from pkgutil import resolve_name
 import click
 from pydantic import TypeAdapter
 
-from endpick.cli.console import print_diagnostics
+from endpick.cli.console import fail, print_diagnostics
 from endpick.cli.verbs import HOST_VERBS, installed_verbs
 from endpick.config.schema import editor_schema
-from endpick.diagnostics import ExitCode, exit_code_of
+from endpick.diagnostics import exit_code_of
 from endpick.diagnostics.render import SCHEMA as DIAGNOSTICS
 from endpick.host.discovery import Candidate, discover
 from endpick.host.loader import LoadedPlugin, PluginCatalog
@@ -106,8 +106,7 @@ def command(name: str, installed: bool, output: Path | None) -> None:
         try:
             output.write_text(text, encoding="utf-8")
         except OSError as problem:
-            click.echo(f"error: {output} cannot be written: {problem.strerror}", err=True)
-            sys.exit(ExitCode.FAILED)
+            fail(f"{output} cannot be written: {problem.strerror}")
 
 
 def _schema(name: str, *, installed: bool) -> Mapping[str, object]:

@@ -38,7 +38,7 @@ class ServeCommand(GoCommand):
     """Accepts llm-d's command lines; groups the options in `--help`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by group."""
+        """Write the options of `--help` in a section for each class of options."""
         records = {option.name: option.get_help_record(ctx) for option in self.params}
         for group in ServeOptions.__bases__:
             with formatter.section((group.__doc__ or "").rstrip(".")):
@@ -80,7 +80,7 @@ command.params += unused_options()
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where plans come from, at start and at each reload."""
+    """Reads the configuration and makes a plan, at start and at each reload."""
 
     options: ServeOptions
     pool: PoolSettings
@@ -164,7 +164,7 @@ def _eds_file(path: Path) -> EdsFile:
 
 
 def run_plan(loaded: LoadedConfig, outcome: PlanOutcome, serve: Callable[[Plan], None]) -> int:
-    """Print the diagnostics of a plan and serve it; returns the exit code."""
+    """Print the diagnostics of a plan, serve it, and return the exit code."""
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.engine.instances import StartRefused
 
@@ -176,7 +176,7 @@ def run_plan(loaded: LoadedConfig, outcome: PlanOutcome, serve: Callable[[Plan],
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:
-        _print([Diagnostic(Code.E0704, str(each)) for each in group.exceptions], loaded)
+        _print([Diagnostic(Code.E0704, str(error)) for error in group.exceptions], loaded)
         return ExitCode.FAILED
     return ExitCode.OK
 

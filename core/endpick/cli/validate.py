@@ -11,7 +11,7 @@ from typing import Literal
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, print_diagnostics, read
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, fail, print_diagnostics, read
 from endpick.cli.llm_d_flags import GoCommand
 from endpick.cli.options import takes
 from endpick.cli.serve_options import FeatureGates, PoolOptions, pool_of
@@ -131,8 +131,7 @@ def lock(output_file: Path, checks: bool, output: str) -> None:
     try:
         output_file.write_text(lock.render())
     except OSError as error:
-        click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
-        raise SystemExit(ExitCode.FAILED) from None
+        fail(f"the lock file {output_file} cannot be written: {error.strerror}")
     # Files that differ from their RECORD would be refused by `serve --locked`.
     click.echo(render_text(check_lock(lock, candidates).diagnostics(), colour=wants_colour(sys.stderr)), nl=False, err=True)
     editable = sorted({candidate.distribution for candidate in candidates if candidate.source_path})

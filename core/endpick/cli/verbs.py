@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from endpick.diagnostics import Diagnostic
     from endpick.host.discovery import Candidate
 
-Table = Mapping[str, tuple[str, str]]
-"""By verb, the command as `module:attribute` and its line in `--help`."""
+Table = Mapping[str, tuple[str, str]]  # by verb, the command as `module:attribute` and its line in `--help`
 
 HOST_VERBS: Table = {
     "serve": ("endpick.cli.serve:command", "Serve a gateway: pick an endpoint for every request."),

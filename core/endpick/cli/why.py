@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError, fail
-from endpick.cli.console import FORMAT_OPTION, json_text, shown_destinations
+from endpick.cli.admin_client import TOKEN_OPTION, URL_OPTION, AdminClient, AdminError
+from endpick.cli.console import FORMAT_OPTION, fail, json_text, shown_destinations
 from endpick.diagnostics.tables import table
 from endpick.engine.reasons import PickHistory, Reason, pick_history, reason_of
 from endpick.requests.document import DecisionOutput, ProfileRun
@@ -43,7 +43,7 @@ def command(request_id: str | None, endpoint: str | None, url: str, token_file: 
         elif request_id is not None:
             _request(request_id, picker, output)
     except AdminError as error:
-        fail(error)
+        fail(str(error)[:1000])
 
 
 def _request(request_id: str, picker: AdminClient, output: str) -> None:

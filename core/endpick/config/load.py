@@ -145,13 +145,11 @@ _VARIABLE = re.compile(r"\$\{\w+[^}]*\}|\$\(\w+\)")
 
 def _variables(value: object, path: DocumentPath, source: SourceMap) -> Iterator[Diagnostic]:
     if isinstance(value, str) and (found := _VARIABLE.search(value)):
-        yield Diagnostic(
+        yield source.diagnostic(
             Code.W0208,
             f"nothing fills in {shorten(found[0])}: the value is this text",
-            source.value_span(path),
-            labels=source.labels_for(path),
-            help="write the value itself, or fill the file in before: envsubst < FILE | endpick serve -",
-            path=path,
+            path,
+            "write the value itself, or fill the file in before: envsubst < FILE | endpick serve -",
         )
     for segment, inner in _inner(value):
         yield from _variables(inner, (*path, segment), source)
@@ -181,20 +179,13 @@ def _gates(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnost
         gate = parse_gate(entry)
         if gate is None:
             message = f"the feature gate '{shorten(entry)}' is set to neither true nor false"
-            labels = source.labels_for(path)
-            yield Diagnostic(Code.E0205, message, source.value_span(path), labels, help="write 'name' or 'name=false'", path=path)
+            yield source.diagnostic(Code.E0205, message, path, "write 'name' or 'name=false'")
         elif gate[0] not in DEFAULT_GATES:
             name = gate[0]
             upstream = find_name("gate", name)
             hint = (upstream and upstream.advice) or did_you_mean(name, DEFAULT_GATES)
-            yield Diagnostic(
-                Code.E0208,
-                f"'{shorten(name)}' is not a feature gate",
-                source.value_span(path),
-                labels=source.labels_for(path),
-                help=hint or f"known gates are {', '.join(sorted(DEFAULT_GATES))}",
-                path=path,
-            )
+            hint = hint or f"known gates are {', '.join(sorted(DEFAULT_GATES))}"
+            yield source.diagnostic(Code.E0208, f"'{shorten(name)}' is not a feature gate", path, hint)
 
 
 def _flow_control_without_gate(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnostic]:
@@ -219,26 +210,21 @@ def _look_alikes(part: Part, source: SourceMap) -> Iterator[Diagnostic]:
             if plain != value and plain.isascii():
                 path = (*part.path, name)
                 odd = next(character for character in value if not character.isascii())
-                yield Diagnostic(
+                yield source.diagnostic(
                     Code.W0206,
                     f"'{shorten(value)}' looks like '{shorten(plain)}' but is another name",
-                    source.value_span(path),
-                    labels=source.labels_for(path),
-                    help=f"it contains U+{ord(odd):04X}; type the name again with plain letters",
-                    path=path,
+                    path,
+                    f"it contains U+{ord(odd):04X}; type the name again with plain letters",
                 )
 
 
 def _negative_weight(reference: ProfilePlugin, source: SourceMap) -> Iterator[Diagnostic]:
     if reference.weight is not None and reference.weight < 0:
-        path = (*reference.path, "weight")
-        yield Diagnostic(
+        yield source.diagnostic(
             Code.W0207,
             f"the weight of '{shorten(reference.plugin_ref)}' is negative",
-            source.value_span(path),
-            labels=source.labels_for(path),
-            help="a negative weight prefers what the scorer rates worst; is that meant?",
-            path=path,
+            (*reference.path, "weight"),
+            "a negative weight prefers what the scorer rates worst; is that meant?",
         )
 
 

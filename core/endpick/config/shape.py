@@ -174,14 +174,8 @@ def _unknown_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
     hint = (upstream and upstream.advice) or did_you_mean(name, known)
     if hint is None and part is PluginSpec:
         hint = "parameters of the plugin belong under 'parameters:'"
-    return Diagnostic(
-        Code.E0201,
-        f"'{shorten(name)}' is not a field of {show_path(parent)}",
-        source.key_span(path),
-        labels=source.labels_for(path),
-        help=hint or f"it may have {', '.join(known)}",
-        path=path,
-    )
+    hint = hint or f"it may have {', '.join(known)}"
+    return source.diagnostic(Code.E0201, f"'{shorten(name)}' is not a field of {show_path(parent)}", path, hint, at_key=True)
 
 
 def _missing_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
@@ -205,15 +199,9 @@ def _opening(parent: DocumentPath, source: SourceMap) -> Span:
 
 def _wrong_type(path: DocumentPath, source: SourceMap, expected: str) -> Diagnostic:
     value = value_at(source.data, path)
-    return Diagnostic(
-        Code.E0203,
-        f"{show_path(path)} must be {expected}, not {describe(value)}",
-        source.value_span(path),
-        labels=source.labels_for(path),
-        help=_how_to_write(path, value, expected),
-        notes=source.reading_notes(path, value) if expected == BOOLEAN or not isinstance(value, str) else (),
-        path=path,
-    )
+    message = f"{show_path(path)} must be {expected}, not {describe(value)}"
+    notes = source.reading_notes(path, value) if expected == BOOLEAN or not isinstance(value, str) else ()
+    return source.diagnostic(Code.E0203, message, path, _how_to_write(path, value, expected), notes)
 
 
 def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
@@ -265,28 +253,15 @@ def _wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
 
 
 def _unreadable(path: DocumentPath, source: SourceMap, complaint: str, advice: str | None) -> Diagnostic:
-    return Diagnostic(
-        Code.E0210,
-        f"{show_path(path)} {complaint} {describe(value_at(source.data, path))}",
-        source.value_span(path),
-        labels=source.labels_for(path),
-        help=advice,
-        path=path,
-    )
+    return source.diagnostic(Code.E0210, f"{show_path(path)} {complaint} {describe(value_at(source.data, path))}", path, advice)
 
 
 def _wrong_value(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
     value = value_at(source.data, path)
     complaint = detail["msg"].replace("Input should be", "must be").replace("must not be negative", "must be 0 or more")
     choices = str(detail.get("ctx", {}).get("expected", "")).split("'")[1::2]
-    return Diagnostic(
-        Code.E0205,
-        f"{show_path(path)} {complaint}, not {describe(value)}",
-        source.value_span(path),
-        labels=source.labels_for(path),
-        help=did_you_mean(value, choices) if isinstance(value, str) else None,
-        path=path,
-    )
+    hint = did_you_mean(value, choices) if isinstance(value, str) else None
+    return source.diagnostic(Code.E0205, f"{show_path(path)} {complaint}, not {describe(value)}", path, hint)
 
 
 def value_at(data: Json, path: DocumentPath) -> Json:

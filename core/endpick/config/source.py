@@ -64,6 +64,13 @@ class SourceMap:
         label = self._place(path).via
         return () if label is None else (label,)
 
+    def diagnostic(
+        self, code: Code, message: str, path: DocumentPath, advice: str | None, notes: tuple[str, ...] = (), *, at_key: bool = False
+    ) -> Diagnostic:
+        """Return a diagnostic about the value at a path, or about its key."""
+        span = self.key_span(path) if at_key else self.value_span(path)
+        return Diagnostic(code, message, span, self.labels_for(path), advice, notes, path=path)
+
     def reading_notes(self, path: DocumentPath, value: Json) -> tuple[str, ...]:
         """Explain an unquoted scalar that reads as a surprising `value`."""
         place = self.places.get(path)

@@ -11,8 +11,7 @@ from functools import cached_property
 
 from endpick.diagnostics.codes import Code, ExitCode, Severity
 
-DocumentPath = tuple[str | int, ...]
-"""Keys and indices from the root of a document: `("plugins", 0, "type")`."""
+DocumentPath = tuple[str | int, ...]  # keys and indices from the root of a document: `("plugins", 0, "type")`
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Para
 from endpick.api.data import AnyKey
 from endpick.api.discovery import EndpointDiscovery
 from endpick.api.fleet import LearntState
-from endpick.api.plugin import Plugin
 from endpick.data.collection import Collection
 from endpick.data.polling import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
@@ -44,12 +43,13 @@ def build_plan(
             continue
         if not built.keys() >= set(planned.refers_to):
             continue  # the instance it refers to is reported already
+        proxies = {name: proxy for name in planned.refers_to if (proxy := built[name].proxy) is not None}
         result = build(
             planned.loaded,
             planned.name,
             planned.parameters,
             planned.on_fault,
-            replace(context_for(planned), instances=_proxies(planned, built)),
+            replace(context_for(planned), instances=proxies),
             subscriptions=planned.subscriptions,
             place=planned.place,
             breaker=breaker,
@@ -59,11 +59,6 @@ def build_plan(
         else:
             built[planned.name] = replace(result, proxy=proxy_for(result))
     return sort_diagnostics(faults) if faults else built
-
-
-def _proxies(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
-    found = {name: built[name].proxy for name in planned.refers_to}
-    return {name: proxy for name, proxy in found.items() if proxy is not None}
 
 
 def carry_over(old: Plan, instances: Mapping[str, Instance], new: Plan) -> dict[str, Instance]:
@@ -94,7 +89,7 @@ def _is_unchanged(before: PlannedInstance, planned: PlannedInstance) -> bool:
 def compile_plan(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> Pipeline:
     """Bind the instances of a plan to the pipeline that decides about requests."""
     for instance in instances.values():
-        if isinstance(instance.proxy, DeciderProxy | DetectorProxy):
+        if isinstance(instance.proxy, _DeciderProxy | _DetectorProxy):
             instance.proxy.connect(instance, telemetry)
     return compile_pipeline(
         scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, instances, telemetry), telemetry),
@@ -161,13 +156,12 @@ def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:
     return tuple(keys[name] for name in sorted(keys))
 
 
-class DeciderProxy(DisaggregationDecider[Parameters]):
+class _DeciderProxy(DisaggregationDecider[Parameters]):
     """Calls a decider on behalf of the plugin whose parameters name it."""
 
     _step: Step[bool]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
-        """Bind the decider. Called when a plan is compiled."""
         self._step = bind(instance, DISAGGREGATE, telemetry)
 
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
@@ -187,13 +181,12 @@ class DeciderProxy(DisaggregationDecider[Parameters]):
         return False
 
 
-class DetectorProxy(SaturationDetector[Parameters]):
+class _DetectorProxy(SaturationDetector[Parameters]):
     """Calls a saturation detector on behalf of the plugin whose parameters name it."""
 
     _step: Step[float]
 
     def connect(self, instance: Instance, telemetry: Telemetry) -> None:
-        """Bind the detector. Called when a plan is compiled."""
         self._step = bind(instance, SATURATION, telemetry)
 
     def saturation(self, endpoints: Endpoints) -> float:
@@ -205,9 +198,9 @@ class DetectorProxy(SaturationDetector[Parameters]):
         return answer
 
 
-def proxy_for(instance: Instance) -> DeciderProxy | DetectorProxy | None:
+def proxy_for(instance: Instance) -> _DeciderProxy | _DetectorProxy | None:
     """Return a proxy for an instance of a kind that is called by reference; None for other kinds."""
-    for kind, proxy in ((DisaggregationDecider, DeciderProxy), (SaturationDetector, DetectorProxy)):
+    for kind, proxy in ((DisaggregationDecider, _DeciderProxy), (SaturationDetector, _DetectorProxy)):
         if kind in instance.kinds:
             return proxy(instance.name, instance.plugin.parameters, PluginContext())
     return None

@@ -25,20 +25,20 @@ _SECRET = re.compile(r"(passw(or)?d|secret|credentials?|authorization|token|api[
 _USER_OF_URL = re.compile(r"(?<=://)[^/?#\s]*@")
 _LONGEST_VALUE = 80
 
-# Derived from the rest, about where something is written, or about the environment.
+# Derived from other fields, or about places in the file or the environment.
 _LEFT_OUT = {"version", "config", "instances", "profiles", "subscriptions", "announcements", "sources", "on_request", "hooks"}
 _INSTANCE_FIELDS = {"type", "distribution", "version", "on_fault"}
 _ROUTING_LAYERS = {Layer.PARSING, Layer.REQUEST_HEADERS, Layer.CANDIDATES, Layer.PRODUCTION, Layer.SCHEDULING}
 
 
 class ChangeKind(StrEnum):
-    """What a change is about."""
+    """The subject of a change, in `Change.kind`."""
 
     PROFILE = "profile"  # added or removed as a whole
     MEMBER = "member"  # of a profile
     WEIGHT = "weight"
     ORDER = "order"
-    ROLE = "role"  # picker, handler, discovery and others that a plan has one of
+    ROLE = "role"  # picker, handler, discovery and other roles with a single instance
     INSTANCE = "instance"  # added or removed, and named by no profile or role
     TYPE = "type"
     PARAMETER = "parameter"
@@ -57,7 +57,7 @@ class Change:
         old: None if the subject was added. Secrets are masked.
         new: None if the subject was removed.
         routes: True if requests may go to other endpoints; False for data collection, admission and queueing only.
-        name: Of a parameter or setting; empty if the subject says it all.
+        name: Of a parameter or setting; empty if the subject is enough.
         profile: Name of the scheduling profile, if the change is in one.
     """
 
@@ -75,26 +75,29 @@ class Change:
             return f"{self.subject} added{self.profile and f' to profile {self.profile}'}{members}"
         if self.new is None:
             return f"{self.subject} removed{self.profile and f' from profile {self.profile}'}"
-        what = f"{self.subject}: {self.name}" if self.name else self.subject
+        subject = f"{self.subject}: {self.name}" if self.name else self.subject
         values = "changed" if self.old == self.new else f"{self.old} → {self.new}"
-        return f"{what} {values}{self.profile and f' in profile {self.profile}'}"
+        return f"{subject} {values}{self.profile and f' in profile {self.profile}'}"
 
 
 def plan_hash(plan: Plan) -> str:
-    """12 hexadecimal digits, equal for plans that do the same: comments, line numbers and the file's name do not count."""
+    """Return 12 hexadecimal digits that are equal for plans with the same behaviour.
+
+    Comments, line numbers and the name of the file do not count.
+    """
     # With secrets: another password is another configuration.
     text = json.dumps(_facts(plan), sort_keys=True, separators=(",", ":"), default=lambda secret: str(secret.get_secret_value()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def changes(old: Plan, new: Plan) -> tuple[Change, ...]:
-    """Every difference, changes of routing first; none if and only if the hashes are equal."""
+    """Return every difference, changes of routing first; none only if the hashes are equal."""
     comparison = _Comparison(_facts(old), _facts(new), _routing(old) | _routing(new))
     return tuple(sorted(comparison.all(), key=lambda change: not change.routes))
 
 
 def parameters_of(instance: PlannedInstance) -> dict[str, object]:
-    """The parameters of an instance with defaults, as JSON; secrets are masked."""
+    """Return the parameters of an instance with defaults, as JSON; secrets are masked."""
     return cast("dict[str, object]", masked(_parameters(instance)))
 
 
@@ -138,37 +141,37 @@ def _parameters(instance: PlannedInstance) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Sets are sorted, because their order differs between processes."""
+    """Return a value as JSON with secrets; sets are sorted, as their order differs by process."""
     match value:
         case Enum():
             return _plain(value.value)
         case None | bool() | int() | float() | str() | SecretStr() | SecretBytes():
             return value
         case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
+            return {str(key): _plain(item) for key, item in value.items()}
         case set() | frozenset():
             return sorted(map(_plain, value), key=repr)
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return list(map(_plain, value))
     return to_jsonable_python(value, fallback=lambda unknown: type(unknown).__qualname__)
 
 
 def masked(value: object, name: str = "") -> object:
-    """JSON with `***` in place of secrets; `name` is the key of the value."""
+    """Replace the secrets in JSON by `***`; `name` is the key of the value."""
     match value:
         case SecretStr() | SecretBytes():
             return MASK
         case str():
             return MASK if value and _SECRET.search(name) else _USER_OF_URL.sub(f"{MASK}@", value)
         case dict():
-            return {key: masked(each, str(key)) for key, each in value.items()}
+            return {key: masked(item, str(key)) for key, item in value.items()}
         case list():
-            return [masked(each, name) for each in value]
+            return [masked(item, name) for item in value]
     return value
 
 
 def _routing(plan: Plan) -> set[str]:
-    of_kinds = {one.name for one in plan.instances if any(KINDS[kind].layer in _ROUTING_LAYERS for kind in one.kinds)}
+    of_kinds = {planned.name for planned in plan.instances if any(KINDS[kind].layer in _ROUTING_LAYERS for kind in planned.kinds)}
     return of_kinds | ({plan.discovery} if plan.discovery else set())
 
 
@@ -192,7 +195,7 @@ class _Comparison:
         old, new = self._old["profiles"], self._new["profiles"]
         for name in _either(old, new):
             if name not in old or name not in new:
-                before, after = (", ".join((*_members(each[name]), each[name]["picker"])) if name in each else None for each in (old, new))
+                before, after = (", ".join((*_members(plan[name]), plan[name]["picker"])) if name in plan else None for plan in (old, new))
                 yield Change(ChangeKind.PROFILE, f"profile {name}", before, after, routes=True)
             else:
                 yield from self._profile(name, old[name], new[name])
@@ -200,12 +203,13 @@ class _Comparison:
 
     def _profile(self, name: str, old: _Facts, new: _Facts) -> Iterator[Change]:
         weights, reweighed = old["scorers"], new["scorers"]
-        for one in _either(_members(old), _members(new)):
-            before, after = _part(old, one), _part(new, one)
+        for member in _either(_members(old), _members(new)):
+            before, after = _part(old, member), _part(new, member)
             if before != after:
-                yield Change(ChangeKind.MEMBER, one, before, after, routes=True, profile=name)
-            elif weights.get(one) != reweighed.get(one):
-                yield Change(ChangeKind.WEIGHT, one, _shown(weights[one]), _shown(reweighed[one]), routes=True, name="weight", profile=name)
+                yield Change(ChangeKind.MEMBER, member, before, after, routes=True, profile=name)
+            elif weights.get(member) != reweighed.get(member):
+                before, after = _shown(weights[member]), _shown(reweighed[member])
+                yield Change(ChangeKind.WEIGHT, member, before, after, routes=True, name="weight", profile=name)
         if old["picker"] != new["picker"]:
             yield Change(ChangeKind.ROLE, "picker", old["picker"], new["picker"], routes=True, profile=name)
         yield from _order("filters", old["filters"], new["filters"], routes=True, profile=name)
@@ -223,13 +227,13 @@ class _Comparison:
 
     def _instances(self) -> Iterator[Change]:
         old, new = self._old["instances"], self._new["instances"]
-        told = _placed(self._old) ^ _placed(self._new)
+        moved = _placed(self._old) ^ _placed(self._new)  # reported with the profile or role
         upgraded: dict[tuple[str, str], list[str]] = {}
         for name in _either(old, new):
             before, after = old.get(name), new.get(name)
             if before is None or after is None:
-                if name not in told:
-                    was, now = (None if each is None else each["type"] for each in (before, after))
+                if name not in moved:
+                    was, now = (None if facts is None else facts["type"] for facts in (before, after))
                     yield Change(ChangeKind.INSTANCE, name, was, now, routes=name in self._routing)
             elif before["type"] != after["type"]:
                 yield Change(ChangeKind.TYPE, name, before["type"], after["type"], routes=name in self._routing, name="type")
@@ -260,7 +264,7 @@ class _Comparison:
         in_both = self._old["instances"].keys() & self._new["instances"].keys()
         old, new = self._old["sources"], self._new["sources"]
         for source in _either(old, new):
-            before, after = (", ".join(each.get(source, ())) or "none" for each in (old, new))
+            before, after = (", ".join(collectors.get(source, ())) or "none" for collectors in (old, new))
             if source in in_both and before != after:
                 yield Change(ChangeKind.COLLECTION, source, before, after, routes=False, name="collectors")
 
@@ -270,7 +274,7 @@ class _Comparison:
             yield from _order(f"{noun}s", before, after, routes=bool(self._routing & set(after)))
         flow_control = [facts["flowControl"] for facts in (self._old, self._new)]
         if None in flow_control and flow_control != [None, None]:
-            before, after = ("off" if each is None else "on" for each in flow_control)
+            before, after = ("off" if settings is None else "on" for settings in flow_control)
             yield Change(ChangeKind.SETTING, "flowControl", before, after, routes=False)
         elif flow_control != [None, None]:
             yield from self._differing_settings("flowControl", *flow_control, routes=False)
@@ -307,13 +311,13 @@ def _origin(instance: _Facts) -> str:
 
 
 def _order(subject: str, old: Sequence[str], new: Sequence[str], *, routes: bool, profile: str = "") -> Iterator[Change]:
-    before, after = [one for one in old if one in new], [one for one in new if one in old]
+    before, after = [name for name in old if name in new], [name for name in new if name in old]
     if before != after:
         yield Change(ChangeKind.ORDER, subject, ", ".join(before), ", ".join(after), routes=routes, name="order", profile=profile)
 
 
 def _differences(old: object, new: object, path: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Path, old and new value; nested blocks, and lists of one length, are compared value by value."""
+    """Yield the path, old and new value of each difference, also within nested blocks."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in _either(old, new):
             yield from _differences(old.get(key, _NOTHING), new.get(key, _NOTHING), f"{path}.{key}".lstrip("."), key)

@@ -138,8 +138,7 @@ class Picker:
         self.table.on_changed.append(self.gate.something_changed)
         self.table.on_delivered.append(self.gate.something_changed)
         self.polls = PollCounts()
-        self.fleet: FleetLink | None = None
-        """Exchanges learnt state with other pickers from `start` on."""
+        self.fleet: FleetLink | None = None  # exchanges learnt state with other pickers from `start` on
         self.on_replaced: list[Callable[[Deployment], None]] = []
         self.not_polled: tuple[SourceBinding, ...] = ()
         """The sources that do not run because the picker is offline."""

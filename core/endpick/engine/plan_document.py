@@ -15,13 +15,13 @@ VERSION: Literal[1] = 1
 
 
 class Document(BaseModel):
-    """A part of a printed document."""
+    """The base class of the parts of a printed document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, from_attributes=True)
 
 
 class InstanceDocument(Document):
-    """One instance."""
+    """A plugin instance of the plan, with its origin and data keys."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class ScorerDocument(Document):
 
 
 class ProfileDocument(Document):
-    """One scheduling profile."""
+    """A scheduling profile with its filters, scorers and picker."""
 
     name: str
     filters: tuple[str, ...]
@@ -73,7 +73,7 @@ class SubscriptionDocument(Document):
 
 
 class AnnouncementDocument(Document):
-    """Something endpick filled in."""
+    """A default that endpick filled in, with its reason."""
 
     code: str
     subject: str
@@ -91,7 +91,7 @@ class BandDocument(Document):
 
 
 class FlowControlDocument(Document):
-    """Flow control settings."""
+    """The settings of flow control, with the limits of every band."""
 
     max_bytes: int = Field(description="For all bands; 0 means no limit.")
     max_requests: int = Field(description="For all bands; 0 means no limit.")
@@ -127,11 +127,11 @@ class PlanDocument(Document):
 
 
 def document_of(plan: Plan) -> PlanDocument:
-    """The document of a plan."""
+    """Return the JSON document of a plan, as `endpick plan --format json` prints it."""
     return PlanDocument.model_validate(
         {
             "config": plan.config.path,
-            "instances": [_instance(one) for one in plan.instances],
+            "instances": list(map(_instance, plan.instances)),
             "profiles": plan.profiles,
             "handler": plan.handler,
             "parsers": plan.parsers,
@@ -141,7 +141,7 @@ def document_of(plan: Plan) -> PlanDocument:
             "sources": plan.sources,
             "onRequest": {KINDS[kind].name: names for kind, names in plan.on_request.items()},
             "subscriptions": plan.graph.subscriptions,
-            "announcements": [{"code": one.code.name, "subject": one.subject, "message": one.message} for one in plan.announcements],
+            "announcements": [{"code": note.code.name, "subject": note.subject, "message": note.message} for note in plan.announcements],
             "hooks": plan.hooks.names,
         }
     )
@@ -200,15 +200,15 @@ class Picture(Document):
 
 
 def picture_of(plan: Plan) -> Picture:
-    """The data flow; deterministic."""
+    """Return the data flow of a plan, as `endpick graph` prints it; always in the same order."""
     arrows = sorted((*_payloads(plan), *_data(plan)), key=lambda arrow: (arrow.giver, arrow.taker, arrow.flow, arrow.needed))
     involved = {name for arrow in arrows for name in (arrow.giver, arrow.taker)}
     return Picture(
         config=plan.config.path,
         nodes=tuple(
-            Node(name=one.name, type=one.type, kinds=tuple(kind.kind for kind in one.kinds), added=one.path is None)
-            for one in plan.instances
-            if one.name in involved
+            Node(name=planned.name, type=planned.type, kinds=tuple(kind.kind for kind in planned.kinds), added=planned.path is None)
+            for planned in plan.instances
+            if planned.name in involved
         ),
         arrows=tuple(arrows),
     )
@@ -235,9 +235,9 @@ def _payload(plan: Plan, source: str) -> str:
 
 def _data(plan: Plan) -> list[Arrow]:
     keys: dict[tuple[str, str, bool], set[str]] = {}
-    for one in plan.graph.subscriptions:
-        keys.setdefault((one.producer, one.consumer, one.required), set()).add(one.key)
+    for edge in plan.graph.subscriptions:
+        keys.setdefault((edge.producer, edge.consumer, edge.required), set()).add(edge.key)
     return [
-        Arrow(giver=giver, taker=taker, what=tuple(sorted(what)), flow="data", needed=needed)
-        for (giver, taker, needed), what in keys.items()
+        Arrow(giver=producer, taker=consumer, what=tuple(sorted(names)), flow="data", needed=needed)
+        for (producer, consumer, needed), names in keys.items()
     ]

@@ -191,7 +191,10 @@ class Exchange:
             if part is not None:
                 part.apply.run(self._access, deltas, message.origin)
             elif key == COLUMNS and self._columns is not None:
-                self._take_columns(self._columns, deltas)
+                try:
+                    self._columns.apply(deltas)
+                except _UNREADABLE:  # of a worker with other plugins
+                    self.counts.unreadable += 1
         return None if message.kind is MessageKind.DELTAS else message
 
     def answers(self, hello: Message) -> bool:
@@ -229,12 +232,6 @@ class Exchange:
             if part is not None:
                 part.restore.run(self._access, piece)
                 yield key
-
-    def _take_columns(self, columns: SharedColumns, data: bytes) -> None:
-        try:
-            columns.apply(data)
-        except _UNREADABLE:  # of a worker with other plugins
-            self.counts.unreadable += 1
 
     def _read(self, data: bytes) -> Message | None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,25 +15,9 @@ class BreakerState(IntEnum):
     OPEN = 2
 
 
-class _BreakerEvent(IntEnum):
-    TRIPPED = 0
-    COOLED = 1
-    RECOVERED = 2
-
-
-TRANSITIONS: Mapping[tuple[int, int], BreakerState] = {
-    (BreakerState.CLOSED, _BreakerEvent.TRIPPED): BreakerState.OPEN,
-    (BreakerState.OPEN, _BreakerEvent.COOLED): BreakerState.HALF_OPEN,
-    (BreakerState.HALF_OPEN, _BreakerEvent.TRIPPED): BreakerState.OPEN,
-    (BreakerState.HALF_OPEN, _BreakerEvent.RECOVERED): BreakerState.CLOSED,
-}
-
-SHARE = 0.5
-"""Of calls that must fail, or of time that late calls must take, to open the circuit."""
-LATE_CALLS = 3
-"""More than one: the first call may import or compile something."""
-QUIET_SECONDS = 60.0
-"""Counting restarts at a fault this long after the last one."""
+SHARE = 0.5  # of calls that must fail, or of time that late calls must take, to open the circuit
+LATE_CALLS = 3  # more than one: the first call may import or compile something
+QUIET_SECONDS = 60.0  # counting restarts at a fault this long after the last one
 LONGEST_COOL_DOWN_SECONDS = 300.0
 PROBATION_CALLS = 20
 
@@ -57,8 +41,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.budget_seconds = settings.budget_seconds
         self.reason = ""
-        self.calls = 0
-        """Since counting started; the caller adds one for each call."""
+        self.calls = 0  # since counting started; the caller adds one for each call
         self._settings = settings
         self._clock = clock
         self._faults = 0
@@ -79,10 +62,10 @@ class Breaker:
         if self.state is BreakerState.OPEN:
             if self._clock() < self._open_until:
                 return False
-            self.state = TRANSITIONS[self.state, _BreakerEvent.COOLED]
+            self.state = BreakerState.HALF_OPEN
             self.calls = 0
         elif self.state is BreakerState.HALF_OPEN and self.calls >= PROBATION_CALLS:
-            self.state = TRANSITIONS[self.state, _BreakerEvent.RECOVERED]
+            self.state = BreakerState.CLOSED
             self._cool_down_seconds = self._settings.cool_down_seconds
             self._last_strike_at = float("-inf")
         return True
@@ -119,7 +102,7 @@ class Breaker:
             return
         if self.state is BreakerState.HALF_OPEN:
             self._cool_down_seconds = min(2.0 * self._cool_down_seconds, LONGEST_COOL_DOWN_SECONDS)
-        self.state = TRANSITIONS[self.state, _BreakerEvent.TRIPPED]
+        self.state = BreakerState.OPEN
         self.reason = reason
         self._open_until = self._clock() + self._cool_down_seconds
         self._last_strike_at = float("-inf")

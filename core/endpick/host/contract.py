@@ -258,7 +258,7 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     else:
         messages += [
             f"the parameter '{name}' {whose} refers to {shown(mark.kind)}, which is no kind whose instances other plugins call"
-            for name, mark in _marks_in(model)
+            for name, mark in _marks(model, set())
             if mark.kind not in KINDS or not KINDS[mark.kind].by_reference
         ]
     for attribute in ("consumes", "consumes_optional", "produces"):
@@ -279,10 +279,6 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in _misspelt_attributes(plugin)]
     for message in messages:
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))
-
-
-def _marks_in(model: type[BaseModel]) -> tuple[tuple[str, RefersTo], ...]:
-    return tuple(_marks(model, set()))
 
 
 def mark_of(field: FieldInfo) -> RefersTo | None:

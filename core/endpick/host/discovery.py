@@ -1,4 +1,4 @@
-"""Finds installed plugin types, hook objects and tables of verbs in package metadata; imports none of them."""
+"""Finds plugin types, hook objects and verbs in package metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,12 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-API_MAJOR = 1
-"""Major version of `endpick.api`, and the suffix of the entry-point group."""
-
-OUR_GROUPS = "endpick."
-"""Prefix of all entry-point groups for endpick."""
-
-ENTRY_POINT_GROUP_PREFIX = "endpick.plugins.v"
-"""Prefix of the groups of plugins: `endpick.plugins.v1`."""
-
-HOOKS_ENTRY_POINT_GROUP = f"endpick.hooks.v{API_MAJOR}"
-"""Group of hook objects; see `endpick.api.hooks`."""
-
-VERBS_ENTRY_POINT_GROUP = f"endpick.verbs.v{API_MAJOR}"
-"""Group of tables of verbs; see `endpick.cli.verbs`."""
-
-HOST_DISTRIBUTION = "endpick"
-"""The distribution of the host and the built-in plugins."""
+API_MAJOR = 1  # major version of `endpick.api`, and the suffix of the entry-point group
+OUR_GROUPS = "endpick."  # prefix of all entry-point groups for endpick
+ENTRY_POINT_GROUP_PREFIX = "endpick.plugins.v"  # prefix of the groups of plugins: `endpick.plugins.v1`
+HOOKS_ENTRY_POINT_GROUP = f"endpick.hooks.v{API_MAJOR}"  # group of hook objects; see `endpick.api.hooks`
+VERBS_ENTRY_POINT_GROUP = f"endpick.verbs.v{API_MAJOR}"  # group of tables of verbs; see `endpick.cli.verbs`
+HOST_DISTRIBUTION = "endpick"  # the distribution of the host and the built-in plugins
 
 SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
     {
@@ -47,7 +36,7 @@ SEPARATE_PLUGINS: Mapping[str, str] = MappingProxyType(
         "precise-prefix-cache-scorer": "endpick-kv-events",
     }
 )
-"""endpick's own plugin types that are not part of the endpick distribution, and the distributions that offer them."""
+"""The distributions of endpick's plugin types that are installed separately, by type."""
 
 OWN_DISTRIBUTIONS = frozenset({HOST_DISTRIBUTION, *SEPARATE_PLUGINS.values()})
 
@@ -57,12 +46,12 @@ RequestPath = Literal["compiled", "interpreted"]
 
 
 def request_path() -> RequestPath:
-    """How the request path was built."""
+    """Return how the request path of this installation was built."""
     return "compiled" if any(PACKAGE.glob("extproc/session.*.so")) else "interpreted"
 
 
 def resource(name: str) -> Path:
-    """A folder at the root of the repository; a wheel has it under `endpick/_data`.
+    """Return a folder of the repository's root, which a wheel has under `endpick/_data`.
 
     Raises:
         FileNotFoundError: neither place has it.
@@ -81,12 +70,12 @@ _GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII
 
 
 def is_valid_type(name: str) -> bool:
-    """True if `name` is well-formed."""
+    """Return True if a plugin type is well-formed, such as `acme.queue-scorer`."""
     return _TYPE.fullmatch(name) is not None
 
 
 def normalise(name: str) -> str:
-    """The canonical form of a distribution name (PEP 503)."""
+    """Return the canonical form of a distribution name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -110,12 +99,12 @@ class Candidate:
 
     @property
     def module(self) -> str:
-        """The target's module."""
+        """The module of the target, from which the host imports the class or object."""
         return self.target.partition(":")[0].partition("[")[0].strip()
 
     @property
     def speaks_our_api(self) -> bool:
-        """True if it has this API major."""
+        """True if the entry point is in the group of this host's plugin API."""
         return self.api_major == API_MAJOR
 
     @property
@@ -130,7 +119,7 @@ class Candidate:
 
 
 def import_place(module: str) -> str:
-    """The file of a module; empty if there is none. Imports no parent package."""
+    """Return the file of a module without importing its packages; empty if there is none."""
     top, *inner = module.split(".")
     spec: ModuleSpec | None = find_spec(top)
     for name in inner:
@@ -143,7 +132,7 @@ def import_place(module: str) -> str:
 
 
 def summary_of(candidate: Candidate) -> str:
-    """First line of the class's docstring, read from the source; empty if it is not there. Imports nothing."""
+    """Return the first line of a class's docstring from the source; empty without one."""
     name = candidate.target.partition(":")[2].partition("[")[0].strip()
     try:
         source, summaries = _source(candidate.module)
@@ -154,13 +143,13 @@ def summary_of(candidate: Candidate) -> str:
 
 @functools.cache
 def _source(module: str) -> tuple[bytes, Mapping[str, str]]:
-    """The source of a module, and the first lines of the docstrings that need no parser, which takes twenty times as long."""
+    """Return a module's source, and the summaries found without a parser, which is slow."""
     source = Path(import_place(module)).read_bytes()
     return source, {match[1].decode(): match[2].decode() for match in _SUMMARY.finditer(source)}
 
 
 _SUMMARY = re.compile(rb'^class (\w+)[^"\':#]*:\s+r?"""[ \t]*(?=[^\s"])([^\r\n\\]+?)(?:"""|\r?\n)', re.MULTILINE)
-"""A class, which has no strings and comments before its docstring, and the first line of that."""
+"""A class without strings and comments before its docstring, and the docstring's first line."""
 
 
 @functools.cache
@@ -170,7 +159,7 @@ def _docstrings(source: bytes) -> Mapping[str, str]:
 
 
 class Installed:
-    """A `.dist-info` or `.egg-info` directory, read on demand."""
+    """An installed distribution: its `.dist-info` or `.egg-info` directory, read on demand."""
 
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
@@ -184,37 +173,37 @@ class Installed:
 
     @cached_property
     def name(self) -> str:
-        """The name as published."""
+        """The name of the distribution, as its author published it."""
         return self._path.name.partition("-")[0] if self.is_empty else self._distribution.metadata["Name"]
 
     @cached_property
     def key(self) -> str:
-        """The canonical name."""
+        """The canonical name (PEP 503), by which copies of a distribution are compared."""
         return normalise(self.name)
 
     @cached_property
     def version(self) -> str:
-        """Empty for an empty directory."""
+        """The installed version; empty for an empty directory."""
         return "" if self.is_empty else self._distribution.version
 
     @property
     def origin(self) -> str:
-        """Name and version."""
+        """Name and version of the distribution, as messages show them."""
         return f"{self.name} {self.version}".rstrip()
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """The `Requires-Dist` lines."""
+        """The `Requires-Dist` lines, with their markers and extras."""
         return () if self.is_empty else tuple(self._distribution.requires or ())
 
     @cached_property
     def entry_points(self) -> tuple[EntryPoint, ...]:
-        """Entry points for endpick."""
+        """The entry points in groups for endpick: plugins, hook objects and verbs."""
         return tuple(entry_point for entry_point in self._distribution.entry_points if entry_point.group.startswith(OUR_GROUPS))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """All entry-point groups."""
+        """The names of all entry-point groups of the distribution, sorted."""
         return tuple(sorted({entry_point.group for entry_point in self._distribution.entry_points}))
 
     @cached_property
@@ -226,7 +215,7 @@ class Installed:
 
 
 def find_installed(path: Sequence[str] | None = None) -> tuple[Installed, ...]:
-    """Metadata directories on the import path (default: `sys.path`), in its order."""
+    """Return the distributions on an import path (default: `sys.path`), in its order."""
     found = Distribution.discover() if path is None else Distribution.discover(path=list(path))
     return tuple(map(Installed, found))
 
@@ -242,13 +231,13 @@ class RecordedFile:
 
 
 def files_of(metadata_path: str) -> tuple[RecordedFile, ...]:
-    """The files in RECORD that have a digest."""
+    """Return the files in RECORD that have a digest."""
     files = Distribution.at(metadata_path).files or ()
     return tuple(RecordedFile(str(file), Path(str(file.locate())), file.hash.mode, file.hash.value) for file in files if file.hash)
 
 
 def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
-    """By canonical name; the first copy on the import path counts, as in Python."""
+    """Return the copies with entry points for endpick by canonical name; the first one counts."""
     first: dict[str, Installed] = {}
     for copy in copies:
         if copy.entry_points:
@@ -257,29 +246,29 @@ def for_endpick(copies: Iterable[Installed]) -> dict[str, Installed]:
 
 
 def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All plugin types, sorted."""
-    return tuple(sorted({one for copy in for_endpick(find_installed(path)).values() for one in _plugins(copy)}))
+    """Return the plugin types of all distributions on an import path, sorted; imports none."""
+    return tuple(sorted({plugin for copy in for_endpick(find_installed(path)).values() for plugin in _plugins(copy)}))
 
 
 def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All hook objects, sorted; `Candidate.type` is the object's name."""
+    """Return all hook objects, sorted; `Candidate.type` is the name of the object."""
     return _discover_group(HOOKS_ENTRY_POINT_GROUP, path)
 
 
-def discover_verb_tables(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
-    """All tables of verbs, sorted; `Candidate.type` is the table's name."""
-    return _discover_group(VERBS_ENTRY_POINT_GROUP, path)
+def discover_verb_tables() -> tuple[Candidate, ...]:
+    """Return all tables of verbs, sorted; `Candidate.type` is the name of the table."""
+    return _discover_group(VERBS_ENTRY_POINT_GROUP)
 
 
-def _discover_group(group: str, path: Sequence[str] | None) -> tuple[Candidate, ...]:
+def _discover_group(group: str, path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
     copies = for_endpick(find_installed(path)).values()
     found = [(entry, copy) for copy in copies for entry in copy.entry_points if entry.group == group]
     return tuple(sorted(_candidate(entry, API_MAJOR, copy) for entry, copy in found))
 
 
 def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:
-    """Usable candidates for a type; several if distributions clash."""
-    return tuple(one for one in candidates if one.type == plugin_type and one.is_usable)
+    """Return the usable candidates for a type; several if distributions clash."""
+    return tuple(candidate for candidate in candidates if candidate.type == plugin_type and candidate.is_usable)
 
 
 def _plugins(copy: Installed) -> Iterator[Candidate]:
@@ -317,7 +306,7 @@ class UnmetRequirement:
 
 
 def requirements_of(distribution: str) -> tuple[str, ...]:
-    """The `Requires-Dist` lines; empty if it is not installed."""
+    """Return the `Requires-Dist` lines of a distribution; empty if it is not installed."""
     try:
         return tuple(metadata.requires(distribution) or ())
     except metadata.PackageNotFoundError:
@@ -325,7 +314,7 @@ def requirements_of(distribution: str) -> tuple[str, ...]:
 
 
 def extra_with(distribution: str, module: str) -> str:
-    """The extra of a distribution whose requirements include the package that is named like a module; empty if there is none."""
+    """Return the extra that installs the package named like a module; empty if there is none."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - `endpick list` needs none
 
     named = normalise(module.partition(".")[0])
@@ -334,20 +323,21 @@ def extra_with(distribution: str, module: str) -> str:
 
 
 def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
-    """Unmet requirements, except those of extras."""
+    """Return the requirements that the environment does not meet, without those of extras."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - `endpick list` needs none
 
-    applying = (one for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""}))
-    return tuple(unmet for one in applying if (unmet := _unmet(one)) is not None)
+    parsed = map(Requirement, requires)
+    applying = (need for need in parsed if need.marker is None or need.marker.evaluate({"extra": ""}))
+    return tuple(unmet for need in applying if (unmet := _unmet(need)) is not None)
 
 
 def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
-    """Unmet requirements of a distribution."""
+    """Return the unmet requirements of an installed distribution."""
     return unmet_requirements(requirements_of(distribution))
 
 
 def installed_version(distribution: str) -> str | None:
-    """None if it is not installed."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

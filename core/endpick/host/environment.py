@@ -1,4 +1,4 @@
-"""The lock file of `endpick lock`, compared with installed distributions, which are not imported."""
+"""Compares installed distributions with a lock file, without importing them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WRITTEN_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|d
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, order=True)
 class LockedDistribution:
-    """A pinned distribution."""
+    """A distribution with the version and digest that a lock file pins."""
 
     distribution: str
     version: str
@@ -36,7 +36,7 @@ class LockedDistribution:
 
 
 class LockDocument(BaseModel, extra="forbid"):
-    """A lock file."""
+    """The content of a lock file, which `endpick lock` writes."""
 
     format: Literal[3]
     distributions: list[LockedDistribution]
@@ -49,7 +49,7 @@ class Lock:
     pins: tuple[LockedDistribution, ...] = ()
 
     def render(self) -> str:
-        """The text of the lock file."""
+        """Return the text of the lock file, with the distributions sorted."""
         return json.dumps(LockDocument(format=_FORMAT, distributions=sorted(self.pins)).model_dump(), indent=2) + "\n"
 
 
@@ -60,7 +60,7 @@ class LockCheck:
     differences: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def fault(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
-        """Why an import is forbidden; None if it is as locked."""
+        """Return the reason why an import is forbidden; None if the distribution is as locked."""
         found = self.differences.get(normalise(candidate.distribution))
         if found is None:
             return None
@@ -68,7 +68,7 @@ class LockCheck:
         return reference.diagnostic(Code.E0308, message, candidate, annotation="differs from the lock file", help=_REPAIR, notes=notes)
 
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """One for each distribution that differs."""
+        """Return a diagnostic for each distribution that differs."""
         return tuple(Diagnostic(Code.E0308, message, help=_REPAIR, notes=notes) for message, notes in self.differences.values())
 
 
@@ -76,15 +76,15 @@ _REPAIR = "reinstall what was locked, or accept what is installed with `endpick 
 
 
 def lock_of(candidates: Iterable[Candidate]) -> Lock:
-    """Pin the distributions of these candidates."""
-    return Lock(tuple(sorted({_pin(one) for one in candidates})))
+    """Return a lock that pins the distributions of these candidates."""
+    return Lock(tuple(sorted({_pin(candidate) for candidate in candidates})))
 
 
 def check_lock(lock: Lock, candidates: Iterable[Candidate]) -> LockCheck:
-    """Compare distributions with the lock, and their files with RECORD."""
+    """Compare installed distributions with a lock, and their files with RECORD."""
     pinned = {normalise(pin.distribution): pin for pin in lock.pins}
-    installed = {normalise(one.distribution): one for one in candidates}
-    found = {name: _difference(pinned.get(name), one) for name, one in installed.items()}
+    installed = {normalise(candidate.distribution): candidate for candidate in candidates}
+    found = {name: _difference(pinned.get(name), candidate) for name, candidate in installed.items()}
     missing = {
         name: (f"{pin.distribution} {pin.version} is locked and offers nothing to endpick here", ())
         for name, pin in pinned.items()
@@ -94,7 +94,7 @@ def check_lock(lock: Lock, candidates: Iterable[Candidate]) -> LockCheck:
 
 
 def load_lock(path: Path) -> Lock | Diagnostic:
-    """Read a lock file."""
+    """Read a lock file; returns a diagnostic if it is missing, damaged or of another format."""
     try:
         document = json.loads(path.read_bytes())
         if document["format"] != _FORMAT:
@@ -107,12 +107,12 @@ def load_lock(path: Path) -> Lock | Diagnostic:
 
 
 def changed_files(metadata_path: str) -> tuple[str, ...]:
-    """Files that differ from RECORD, sorted."""
+    """Return the files of a distribution that differ from its RECORD, sorted."""
     return tuple(sorted(file.name for file in _recorded(metadata_path) if not _is_intact(file)))
 
 
 def listed(files: tuple[str, ...]) -> str:
-    """Up to five file names, and the number of others."""
+    """Join up to five file names, and the number of the others, for a message."""
     more = len(files) - _SHOWN_FILES
     return ", ".join(files[:_SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
 

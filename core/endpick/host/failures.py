@@ -12,16 +12,16 @@ PLUGIN_ERRORS = (Exception, SystemExit)  # other errors pass: KeyboardInterrupt,
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class and message of an exception."""
+    """Return the class and message of an exception on one line, cut to 500 characters."""
     message = " ".join(str(error).split())
     return (f"{type(error).__name__}: {message}" if message else type(error).__name__)[:500]
 
 
 class FaultOfAnother(BaseException):
-    """Carries the fault of a nested call through the calling plugin, which must not catch it as an `Exception`."""
+    """Carries the fault of a nested call through the caller, which must not catch it."""
 
     def __init__(self, fault: object) -> None:
-        """`fault` is a `boundary.Fault`, logged already."""
+        """Make a carrier of a `boundary.Fault` that is already logged."""
         super().__init__(str(fault))
         self.fault = fault
 
@@ -43,7 +43,7 @@ def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
 
 
 def place(error: BaseException) -> str:
-    """Return the innermost frame of the plugin as `file:line in function`; empty without plugin frames."""
+    """Return the plugin's innermost frame as `file:line in function`; empty without one."""
     frames = plugin_frames(error)
     called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
     if called is None:

@@ -1,4 +1,4 @@
-"""Loads hook objects and calls them through pluggy; the failure of one does not affect the others."""
+"""Loads hook objects and calls them through pluggy, so that a failing one affects no other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed, import_target
 from endpick.host.resolution import Policy, Reference, check_distribution
 
-DEADLINE_SECONDS = 10.0  # for one asynchronous hook implementation
+DEADLINE_SECONDS = 10.0  # for each asynchronous hook implementation
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
 _REVERSED = "endpick_stopping"
 _AWAITED = ("endpick_started", "endpick_reloaded", _REVERSED)
@@ -43,7 +43,7 @@ class Failure:
 
     @property
     def message(self) -> str:
-        """A sentence; without the class of an exception that is meant for the operator."""
+        """The failure in a sentence; a ConfigurationError is shown without the name of its class."""
         if self.late_seconds is not None:
             predicate = f"did not finish {self.hook} within {self.late_seconds:g} s"
         else:
@@ -52,7 +52,7 @@ class Failure:
         return f"{title(self.candidate)} {predicate}"
 
     def diagnostic(self, code: Code) -> Diagnostic:
-        """With the frames of the hook object."""
+        """Return the failure as a diagnostic, with the hook object's frames as a note."""
         return _diagnostic(code, self.message, self.candidate, help=_way_out(self.candidate), notes=trace_notes(self.error))
 
 
@@ -80,25 +80,25 @@ class _Awaited:
 @dataclass(slots=True)
 class _Call:
     outcomes: list[Failure | _Awaited] = field(default_factory=list)
-    speaker: Candidate | None = None  # whose implementation runs
+    running: Candidate | None = None  # the hook object whose implementation runs
 
 
 _call: ContextVar[_Call] = ContextVar("endpick_hook_call")
 
 
-def speaker() -> Candidate | None:
-    """The hook object whose implementation runs; None outside of hooks."""
+def running_hook_object() -> Candidate | None:
+    """Return the hook object whose implementation runs; None outside of hooks."""
     call = _call.get(None)
-    return None if call is None else call.speaker
+    return None if call is None else call.running
 
 
 def title(candidate: Candidate | None) -> str:
-    """A hook object in messages."""
+    """Return the name and origin of a hook object, as they appear in messages."""
     return "a hook object" if candidate is None else f"the hook object '{candidate.type}' from {candidate.origin}"
 
 
 class _Manager(pluggy.PluginManager):
-    """Calls `endpick_stopping` in reverse order: there, whatever is registered later comes later."""
+    """Calls `endpick_stopping` in the order of registration, and other hooks in reverse."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         options = super().parse_hookimpl_opts(plugin, name)
@@ -118,15 +118,18 @@ class Hooks:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loaded objects in call order, without the host's own: `audit (acme-audit 1.0)`."""
+        """The installed hook objects in call order, such as `audit (acme-audit 1.0)`."""
         return tuple(name for name, candidate in reversed(self._known.items()) if candidate.target)
 
     def register(self, hook_object: object, name: str) -> None:
-        """Add an object of the host, to be called before those added so far."""
+        """Add an object of the host, which is called before the objects added so far."""
         self._add(Candidate(name, API_MAJOR, HOST_DISTRIBUTION, __version__, "", "", is_builtin=True), hook_object)
 
     def load(self, candidate: Candidate) -> tuple[Diagnostic, ...]:
-        """Import an installed object, and add it to be called before those added so far; returns why it is left out."""
+        """Import an installed object and add it; return the reasons if it is left out.
+
+        It is called before the objects added so far.
+        """
         imported = import_target(Reference(candidate.type), candidate)
         if isinstance(imported, Diagnostic):
             return (_unloadable(candidate, imported.message, imported.notes),)
@@ -143,20 +146,20 @@ class Hooks:
         return faults
 
     def implements(self, hook: str) -> bool:
-        """True if any object implements the hook."""
+        """Return True if any object implements the hook."""
         return bool(getattr(self._manager.hook, hook).get_hookimpls())
 
     def running(self, hook: str) -> tuple[str, float] | None:
-        """The object whose implementation of a hook runs, and for how many seconds."""
+        """Return the object whose implementation of a hook runs, and for how many seconds."""
         running = self._running.get(hook)
         return None if running is None else (title(running[0]), time.monotonic() - running[1])
 
     def call(self, hook: str, **offered: object) -> tuple[Failure, ...]:
-        """Call all implementations of a hook."""
+        """Call all implementations of a hook, and return the failures."""
         return tuple(outcome for outcome in self._outcomes(hook, offered) if isinstance(outcome, Failure))
 
     async def call_awaited(self, hook: str, deadline_seconds: float = DEADLINE_SECONDS, **offered: object) -> tuple[Failure, ...]:
-        """Call all implementations of a hook, then await their results one after another."""
+        """Call all implementations of a hook, then await each result; return the failures."""
         outcomes = self._outcomes(hook, offered)
         try:
             settled = [item if isinstance(item, Failure) else await item.failure(deadline_seconds) for item in outcomes]
@@ -167,7 +170,7 @@ class Hooks:
         return tuple(failure for failure in settled if failure is not None)
 
     def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
-        """Findings about a document without errors."""
+        """Return the findings of hook objects about a document without errors."""
         report = _ConfigFindings(source)
         failures = self.call("endpick_validate", config=source.data, report=report)
         return (*report.diagnostics, *(failure.diagnostic(Code.E0705) for failure in failures))
@@ -182,7 +185,7 @@ class Hooks:
                     self._contain(caller.name, candidate, implementation)
 
     def _contain(self, hook: str, candidate: Candidate, implementation: pluggy.HookImpl) -> None:
-        """Exchange the function for one that raises no errors of plugins."""
+        """Replace the function by one that records the errors of plugins instead of raising them."""
         function = implementation.function
 
         def contained(*arguments: object, **named: object) -> None:
@@ -190,17 +193,21 @@ class Hooks:
 
         def wrapper(*arguments: object, **named: object) -> Generator[None, object, None]:
             wrapped = cast("GeneratorType[None, object, object]", function(*arguments, **named))
-            has_begun = self._run(hook, candidate, partial(_begin, wrapped))
+            has_started = self._run(hook, candidate, partial(_start_wrapper, wrapped))
             result = yield
-            if has_begun:
-                self._run(hook, candidate, partial(_end, wrapped, result))
+            if has_started:
+                self._run(hook, candidate, partial(_finish_wrapper, wrapped, result))
 
-        implementation.function = wrapper if _wraps(implementation) else contained  # type: ignore[misc] # there is no other place for it
+        wraps = implementation.wrapper or implementation.hookwrapper
+        implementation.function = wrapper if wraps else contained  # type: ignore[misc] # there is no other place for it
 
     def _run(self, hook: str, candidate: Candidate, part: Callable[[], object]) -> bool:
-        """Run an implementation, or a part of a wrapper. Keeps its outcome aside, because wrappers may lose results; False if it failed."""
+        """Run an implementation or a part of a wrapper, and return False if it failed.
+
+        Records the outcome in `_Call`, because wrappers may lose results.
+        """
         call = _call.get()
-        call.speaker, self._running[hook] = candidate, (candidate, time.monotonic())
+        call.running, self._running[hook] = candidate, (candidate, time.monotonic())
         try:
             with attributed(_label(candidate)):
                 result = part()
@@ -210,7 +217,7 @@ class Hooks:
             call.outcomes.append(Failure(hook, candidate, error))
             return False
         finally:
-            call.speaker = None
+            call.running = None
             self._running.pop(hook, None)
         return True
 
@@ -224,28 +231,28 @@ class Hooks:
         return call.outcomes
 
 
-def _begin(wrapped: GeneratorType[None, object, object]) -> None:
+def _start_wrapper(wrapped: GeneratorType[None, object, object]) -> None:
     try:
         next(wrapped)
     except StopIteration:
         raise RuntimeError(f"the wrapper {_defined_at(wrapped.gi_code)} does not yield") from None
 
 
-def _end(wrapped: GeneratorType[None, object, object], result: object) -> None:
+def _finish_wrapper(wrapped: GeneratorType[None, object, object], result: object) -> None:
     with suppress(StopIteration):
         wrapped.send(result)
         raise RuntimeError(f"the wrapper {_defined_at(wrapped.gi_code)} yields twice")
 
 
 class HookFindings:
-    """Diagnostics that hook objects report."""
+    """Collects the diagnostics that hook objects report."""
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
 
     def add(self, code: Code, message: str, help_line: str | None, source: SourceMap | None = None, path: DocumentPath = ()) -> None:
-        """Add a diagnostic of the hook object whose implementation runs, about a value of a document or about none."""
-        candidate = speaker()
+        """Add a diagnostic of the running hook object, about a value of a document or about none."""
+        candidate = running_hook_object()
         found = Diagnostic(code, message, help=help_line, notes=(f"said by {title(candidate)}",), path=path)
         if source is not None:
             found = replace(found, span=source.value_span(path), labels=source.labels_for(path))
@@ -273,9 +280,9 @@ class _ConfigFindings(HookFindings):
 def load_hooks(
     candidates: Sequence[Candidate] | None = None, policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[Hooks, tuple[Diagnostic, ...]]:
-    """Load hook objects, by default the installed ones; reports faulty and forbidden ones, and leaves them out.
+    """Load hook objects, by default the installed ones; faulty and forbidden ones are reported.
 
-    Those that `pluginPolicy.denyTypes` names are left out without a report.
+    Objects that `pluginPolicy.denyTypes` names are left out without a report.
     """
     policy, lock, hooks = policy or Policy(), lock or LockCheck(), Hooks()
     faults: list[Diagnostic] = []
@@ -288,7 +295,7 @@ def load_hooks(
 
 
 def hook_faults(candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
-    """A diagnostic per implementation that endpick cannot call, or for an object without any."""
+    """Return a diagnostic for each implementation that endpick cannot call, or if there is none."""
     manager = _Manager(PROJECT_NAME)
     found = {name: options for name in dir(hook_object) if (options := manager.parse_hookimpl_opts(hook_object, name)) is not None}
     if not found:
@@ -324,12 +331,8 @@ def _signature_problem(hook: str, function: Callable[..., object], *, wraps: boo
     return None
 
 
-def _wraps(implementation: pluggy.HookImpl) -> bool:
-    return implementation.wrapper or implementation.hookwrapper
-
-
 def _label(candidate: Candidate) -> str:
-    """For log records; empty for the host's own."""
+    """Return the label of log records; empty for the objects of the host."""
     return f"{candidate.type} ({candidate.origin})" if candidate.target else ""
 
 

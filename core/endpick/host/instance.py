@@ -15,7 +15,7 @@ from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import shown
 from endpick.api.scheduling import ProfileHandler
-from endpick.diagnostics import Code, Diagnostic
+from endpick.diagnostics import Diagnostic
 from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.host.contract import instance_fault
 from endpick.host.discovery import Candidate
@@ -23,7 +23,7 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error, trace_notes
 from endpick.host.importing import attributed
 from endpick.host.kinds import Kind, OnFault, default_on_fault
 from endpick.host.loader import LoadedPlugin
-from endpick.host.parameters import ParameterSource
+from endpick.host.parameters import ParameterSource, refusal
 from endpick.host.resolution import Reference
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def build(
     if isinstance(wrong, Diagnostic):
         return wrong
     if wrong:
-        return _refusal(loaded, place, f"cannot be used: {wrong}", _blame(loaded))
+        return refusal(loaded, place, f"cannot be used: {wrong}", _blame(loaded))
     return Instance(
         name=name,
         type=loaded.type,
@@ -147,15 +147,9 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
         with attributed(str(place.reference.plugin(loaded.candidate))):
             value = call()
     except ConfigurationError as error:
-        return _refusal(loaded, place, f"cannot work with its parameters: {error}", error.repair)
+        return refusal(loaded, place, f"cannot work with its parameters: {error}", error.repair)
     except PLUGIN_ERRORS as error:
-        return _refusal(loaded, place, f"failed while it was built: {describe_error(error)}", _blame(loaded), trace_notes(error))
+        return refusal(loaded, place, f"failed while it was built: {describe_error(error)}", _blame(loaded), trace_notes(error))
     if not isinstance(value, expected):
-        return _refusal(loaded, place, f"answered {shown(value)}, not {expected.__name__}", _blame(loaded))
+        return refusal(loaded, place, f"answered {shown(value)}, not {expected.__name__}", _blame(loaded))
     return value
-
-
-def _refusal(loaded: LoadedPlugin, place: ParameterSource, predicate: str, repair: str, notes: tuple[str, ...] = ()) -> Diagnostic:
-    plugin = place.reference.plugin(loaded.candidate)
-    message = f"{plugin} {predicate}"
-    return Diagnostic(Code.E0403, message, place.key_span(()), help=repair, notes=notes, plugin=plugin, path=place.path)

@@ -158,7 +158,8 @@ def check_parameters(
     except ValidationError as error:
         found.extend(_not_covered(_by_model(error, raw), found))
     except PLUGIN_ERRORS as error:
-        return (_validator_crashed(loaded, place, error),)
+        repair = f"this is a fault of {loaded.candidate.distribution}; report it to its author"
+        return (refusal(loaded, place, f"cannot judge its parameters: {describe_error(error)}", repair, trace_notes(error)),)
     return tuple(_diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
 
 
@@ -242,14 +243,8 @@ def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> It
             yield violation
 
 
-def _validator_crashed(loaded: LoadedPlugin, place: ParameterSource, error: BaseException) -> Diagnostic:
+def refusal(loaded: LoadedPlugin, place: ParameterSource, predicate: str, repair: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+    """Return the diagnostic of a plugin that cannot be built with a `parameters:` block."""
     plugin = place.reference.plugin(loaded.candidate)
-    return Diagnostic(
-        Code.E0403,
-        f"{plugin} cannot judge its parameters: {describe_error(error)}",
-        span=place.key_span(()),
-        help=f"this is a fault of {loaded.candidate.distribution}; report it to its author",
-        notes=trace_notes(error),
-        plugin=plugin,
-        path=place.path,
-    )
+    message = f"{plugin} {predicate}"
+    return Diagnostic(Code.E0403, message, place.key_span(()), help=repair, notes=notes, plugin=plugin, path=place.path)

@@ -25,11 +25,11 @@ class Reference:
 
     @property
     def owner(self) -> str:
-        """In messages: `queue-scorer` or `busy (queue-scorer)`."""
+        """The name in messages: `queue-scorer` or `busy (queue-scorer)`."""
         return str(self.plugin())
 
     def plugin(self, candidate: Candidate | None = None) -> PluginReference:
-        """The plugin of a diagnostic."""
+        """Return the plugin of a diagnostic, with the distribution of the candidate if given."""
         if candidate is None:
             return PluginReference(self.type, self.instance)
         return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
@@ -45,7 +45,7 @@ class Reference:
         notes: tuple[str, ...] = (),
         span: Span | None = None,
     ) -> Diagnostic:
-        """A diagnostic at this reference, or at `span`."""
+        """Return a diagnostic about this reference, at `span` or else at its `type:` value."""
         return Diagnostic(
             code,
             message,
@@ -60,7 +60,7 @@ class Reference:
 
 
 def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
-    """The candidate for a reference; several are an error."""
+    """Return the candidate for a reference, or the diagnostic of a missing or ambiguous one."""
     offers = find(candidates, reference.type)
     if not offers:
         return _not_offered(reference, candidates)
@@ -71,7 +71,7 @@ def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate 
 
 
 def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Offers of the distribution named in `from:`; all offers without it."""
+    """Return the offers of the distribution named in `from:`; all offers without it."""
     if reference.distribution is None:
         return offers
     wanted = normalise(reference.distribution)
@@ -79,7 +79,7 @@ def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequ
 
 
 def where(candidate: Candidate) -> str:
-    """A candidate in a list of clashes."""
+    """Describe a candidate in the notes of a clash, with its target and metadata directory."""
     return f"{candidate.origin} offers {candidate.target} at {candidate.metadata_path}"
 
 
@@ -188,12 +188,12 @@ class Policy:
     deny_types: tuple[str, ...] = ()  # or patterns: `acme.*`
 
     def denied_by(self, name: str) -> str | None:
-        """The pattern that denies a plugin type or hook object, or None."""
+        """Return the pattern that denies a plugin type or hook object, or None."""
         return next((pattern for pattern in self.deny_types if fnmatchcase(name, pattern)), None)
 
 
 def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why the policy forbids a plugin type, or None."""
+    """Return the diagnostic of a plugin type that the policy forbids, or None."""
     pattern = policy.denied_by(candidate.type)
     if pattern is not None:
         return reference.diagnostic(
@@ -206,7 +206,7 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
 
 
 def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
-    """Why the policy forbids a distribution, or None."""
+    """Return the diagnostic of a distribution that the policy forbids, or None."""
     allowed = policy.allow_distributions
     if allowed is None or candidate.is_builtin or normalise(candidate.distribution) in map(normalise, allowed):
         return None

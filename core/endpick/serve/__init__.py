@@ -1,1 +1,1 @@
-"""The serving process: `main.run` is its entry point, and `process.serve` shows the order in which parts start."""
+"""The serving process: `main.run` is its entry point; `process.serve` starts its parts."""

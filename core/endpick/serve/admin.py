@@ -39,9 +39,9 @@ def new_host_registry() -> CollectorRegistry:
 
 
 class Exposition(Collector):
-    """The metrics of the host, of hook objects and of instances; leaves out and reports registries that raise.
+    """Joins the metrics of the host, hook objects and instances, without registries that raise.
 
-    The host's may be collected in a thread. Collectors of plugins know of no thread: call `gather` on the event loop before.
+    `collect` may run in a thread. Collectors of plugins are not thread-safe: call `gather` on the event loop first.
     """
 
     def __init__(
@@ -85,26 +85,26 @@ class Exposition(Collector):
         try:
             copies = [] if instance.registry is None else [_copy(family, labels) for family in instance.registry.collect()]
         except PLUGIN_ERRORS as error:
-            self._telemetry.fault(instance, ExtensionPoint.METRICS, error)
+            self._fault(instance, error)
             return []
         if sum(len(copy.samples) for copy in copies) > MAX_SAMPLES:
-            problem = f"offers more than {MAX_SAMPLES} samples: find the label with too many values"
-            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            self._fault(instance, f"offers more than {MAX_SAMPLES} samples: find the label with too many values")
             return []
         return copies
 
     def _add(self, families: dict[str, Metric], own: set[str], instance: Instance, family: Metric) -> None:
         if family.name in own:
-            problem = f"offers the metric '{family.name}', which is endpick's own"
-            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            self._fault(instance, f"offers the metric '{family.name}', which is endpick's own")
         elif not _join(families, family):
             first = families[family.name].type
-            problem = f"offers the metric '{family.name}' as a {family.type}, while another instance offers a {first}"
-            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+            self._fault(instance, f"offers the metric '{family.name}' as a {family.type}, while another instance offers a {first}")
+
+    def _fault(self, instance: Instance, problem: BaseException | str) -> None:
+        self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
 def _join(families: dict[str, Metric], family: Metric) -> bool:
-    """False if two families of the same name have different types."""
+    """Add the samples of a family; False if another type has the same name."""
     first = families.get(family.name)
     if first is None:
         families[family.name] = family
@@ -115,7 +115,7 @@ def _join(families: dict[str, Metric], family: Metric) -> bool:
 
 
 def _copy(family: Metric, labels: Mapping[str, str] = MappingProxyType({})) -> Metric:
-    """A copy with further labels: a collector may return the same object at each scrape."""
+    """Copy a family with further labels: a collector may return the same object at each scrape."""
     copy = Metric(family.name, family.documentation, family.type)
     for sample in family.samples:
         copy.add_sample(sample.name, {**sample.labels, **labels}, float(sample.value))
@@ -139,7 +139,7 @@ class FilteredMetrics(Collector):
 
 
 class EventCounts(Collector):
-    """One counter family with the label `event`."""
+    """A counter family with the label `event`, read from a mapping at each scrape."""
 
     def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
         self._name = name
@@ -152,10 +152,6 @@ class EventCounts(Collector):
         for event, count in self._read().items():
             family.add_metric([event], count)
         yield family
-
-    def describe(self) -> Iterator[CounterMetricFamily]:
-        """See `Collector`."""
-        yield CounterMetricFamily(self._name, self._documentation, labels=["event"])
 
 
 _SHUTDOWN_SECONDS = 1.0
@@ -189,7 +185,7 @@ class AdminServer:
         return port
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the port, and wait up to a second for open requests."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         await self._runner.cleanup()
@@ -202,12 +198,13 @@ class AdminServer:
 
 
 class MetricsPages:
-    """`/metrics` and `/healthz`."""
+    """The handlers of `/metrics` and `/healthz` on the metrics port."""
 
     def __init__(self, collector: Collector, gather: Callable[[], None], report: Report, access: Access | None = None) -> None:
-        """`collector` is read in a thread, after `gather` on the loop; `report` returns readiness and the text of `/healthz`.
+        """Make the pages; `collector` is read in a thread, after `gather` on the event loop.
 
-        `access` decides by the bearer token, empty for none, who may read the metrics; None is everyone.
+        `report` returns the readiness and the text of `/healthz`. `access` decides by the bearer token, empty for none, who may read the
+        metrics; None means everyone.
         """
         self._gather = gather
         self._registry = CollectorRegistry(auto_describe=False)
@@ -216,7 +213,7 @@ class MetricsPages:
         self._access = access
 
     def application(self, api: AdminAPI | None = None) -> web.Application:
-        """These pages, and the admin API."""
+        """Return an application with these pages, and with the routes of the admin API if given."""
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)

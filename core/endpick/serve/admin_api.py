@@ -46,7 +46,10 @@ Answer = Callable[[], object]  # called in a thread; JSON, or `orjson.Fragment`s
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. `take` runs on the event loop and copies state; the function it returns builds the answer in a thread."""
+    """One path of the admin API.
+
+    `take` copies state on the event loop; the function it returns builds the answer in a thread.
+    """
 
     path: str
     summary: str
@@ -59,18 +62,18 @@ class PageFailedError(Exception):
 
 
 class AdminAPI:
-    """The routes beside `/metrics`. Answers loopback clients, and others that have the token."""
+    """The admin routes of the metrics port, for loopback clients and clients with the token."""
 
     def __init__(self, sources: Sources, pages: Sequence[Route] = (), token_file: Path | None = None) -> None:
-        """`pages` are those of hook objects. Raises OSError if the token cannot be read."""
+        """Make the API with the `pages` of hook objects. Raises OSError for the token file."""
         self._sources = sources
         self.routes: Sequence[Route] = (*ROUTES, *pages)
         self._token = None if token_file is None else token_file.read_text().strip()
-        self._turn = asyncio.Semaphore(1)  # one answer at a time is built beside the requests
+        self._building = asyncio.Semaphore(1)  # one answer at a time, because it competes with requests
         self._plan_answer: tuple[Plan, orjson.Fragment] | None = None  # the answer for the plan that serves
 
     def add_to(self, application: web.Application) -> None:
-        """Register the routes."""
+        """Register a GET handler for every route in an application."""
         for route in self.routes:
             application.router.add_get(route.path, partial(self._answer, route))
 
@@ -78,7 +81,7 @@ class AdminAPI:
         if not admits(request, self._token):
             return _refusal(HTTPStatus.FORBIDDEN, NO_ACCESS)
         try:
-            async with self._turn:
+            async with self._building:
                 body = await asyncio.to_thread(_built, route.take(self, request))
         except LookupError as problem:
             return _refusal(HTTPStatus.NOT_FOUND, str(problem.args[0]))
@@ -96,7 +99,10 @@ class AdminAPI:
             "hash": plan_hash(plan),
             "file": plan.config.path,
             "document": to_json(masked(to_json(plan.config.source.data))),
-            "plugins": [{"name": one.name, "type": one.type, "parameters": to_json(parameters_of(one))} for one in plan.instances],
+            "plugins": [
+                {"name": instance.name, "type": instance.type, "parameters": to_json(parameters_of(instance))}
+                for instance in plan.instances
+            ],
         }
 
     def _plan(self, _request: web.Request) -> Answer:
@@ -112,7 +118,7 @@ class AdminAPI:
         plan = self._sources.picker.deployment.plan
         keys = {key.name: key for instance in plan.instances for key in instance.subscriptions.produces}
         writers = {key.name: instance.name for instance in plan.instances for key in instance.subscriptions.produces}
-        return partial(_pool, _copied(self._sources.generation()), keys, writers)
+        return partial(_pool, _copied(self._sources.picker.table.generation), keys, writers)
 
     def _decisions(self, request: web.Request) -> Answer:
         query = request.query
@@ -168,32 +174,31 @@ class AdminAPI:
         }
 
     def _state(self, _request: web.Request) -> Answer:
-        """On the loop: plugins know of no thread."""
+        """Read the plugins on the event loop, because their state is not thread-safe."""
         plugins: dict[str, JSONValue] = {}
         for instance in self._sources.picker.instances():
             if type(instance.plugin).dump_state is Plugin.dump_state:
                 continue
             try:
-                told: dict[str, JSONValue] = {"state": to_json(instance.plugin.dump_state())}
+                dumped: dict[str, JSONValue] = {"state": to_json(instance.plugin.dump_state())}
             except PLUGIN_ERRORS as error:
-                told = {"message": describe_error(error)}
-            plugins[instance.name] = {"type": instance.type, **told}
+                dumped = {"message": describe_error(error)}
+            plugins[instance.name] = {"type": instance.type, **dumped}
         return lambda: {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "plugins": plugins}
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the API reads."""
+    """The parts of a serving process that the admin API reads."""
 
     picker: Picker
     records: DecisionRecords
     metrics: EndpickMetrics
-    generation: Callable[[], Generation]
     drift: Callable[[], Drift]
 
 
 def _in_pieces(documents: Iterable[object]) -> list[orjson.Fragment]:
-    """Encode one by one, with pauses: requests have to go on."""
+    """Encode one document at a time, with pauses, so that requests are not delayed."""
     pieces = []
     began = time.perf_counter()
     for document in documents:
@@ -205,7 +210,7 @@ def _in_pieces(documents: Iterable[object]) -> list[orjson.Fragment]:
 
 
 def admits(request: web.Request, token: str | None) -> bool:
-    """True for a client with the token; without a token, for loopback clients."""
+    """Return True for a client with the token; without a token, for a loopback client."""
     if token:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         return hmac.compare_digest(given.encode(), token.encode())
@@ -213,7 +218,7 @@ def admits(request: web.Request, token: str | None) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """True for 127.0.0.0/8 and ::1, also as a socket for both versions shows them."""
+    """Return True for 127.0.0.0/8 and ::1, also as an IPv4-mapped IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -250,8 +255,8 @@ def _operation(route: Route) -> JSONValue:
     return {
         "summary": route.summary,
         "parameters": [
-            {"name": name, "in": where, "description": text, "required": where == "path", "schema": {"type": "string"}}
-            for name, where, text in named
+            {"name": name, "in": place, "description": text, "required": place == "path", "schema": {"type": "string"}}
+            for name, place, text in named
         ],
         "responses": {
             "200": {"description": "JSON.", "content": {"application/json": {}}},

@@ -26,10 +26,10 @@ _log = logging.getLogger("endpick.decisions")
 
 
 class DecisionFile(RotatingFileHandler):
-    """Appends decisions as JSON lines. A full disk loses some, and says so."""
+    """Appends decisions as JSON lines; those that a full disk loses are logged as an error."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Raises StartRefused."""
+        """Open the file for appending. Raises StartRefused if that fails."""
         try:
             super().__init__(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
         except OSError as error:
@@ -40,24 +40,24 @@ class DecisionFile(RotatingFileHandler):
 
     @hookimpl
     def endpick_decided(self, record: Document) -> None:
-        """Append a line."""
+        """Append one decision as a line of JSON; called in the thread of the records."""
         self._problem = ""
         line = orjson.dumps(record).decode()
         self.emit(logging.LogRecord("", logging.INFO, "", 0, line, (), None))
 
     @hookimpl
     def endpick_stopping(self) -> None:
-        """Close the file."""
+        """Flush and close the file when endpick stops."""
         self.close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in `logging`
-        """Called by `emit` for an error."""
+        """Log the error of a write at most once a minute; called by `emit`."""
         self._problem = f"decisions cannot be written to {self.baseFilename}: {sys.exception()}"
         if self._throttle.admit("file") is not None:
             _log.error(self._problem)
 
     def remarks(self) -> tuple[str, ...]:
-        """Why the last decision could not be written."""
+        """Return a line for `/healthz` if the last decision could not be written, else nothing."""
         return (self._problem,) if self._problem else ()
 
 
@@ -66,7 +66,7 @@ class DecisionLines:
 
     @hookimpl
     def endpick_decided(self, record: dict[str, Any]) -> None:
-        """Log the lines."""
+        """Log the fate of one decision, and at level debug a line per scored endpoint."""
         if _log.isEnabledFor(logging.DEBUG):
             for run in record["runs"]:
                 for position, name in enumerate(run["candidates"]):

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
@@ -30,7 +31,7 @@ _log = logging.getLogger("endpick.hooks")
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """Which decisions are recorded, and where they go besides memory.
+    """Selects the decisions to record, and the places to write them besides memory.
 
     Attributes:
         sampling_ratio: Share of decisions, 0 to 1. Errors are always recorded.
@@ -55,11 +56,11 @@ class Ring:
         self._cells = 0
 
     def __iter__(self) -> Iterator[DecisionRecord]:
-        """Newest first."""
+        """Iterate over the records, newest first."""
         return reversed(self._records)
 
     def append(self, record: DecisionRecord) -> None:
-        """Add a finished record."""
+        """Add a finished record, and drop the oldest ones beyond the limits."""
         self._records.append(record)
         self._cells += record.cells
         while len(self._records) > 1 and (len(self._records) > self._max_records or self._cells > self._max_cells):
@@ -67,7 +68,7 @@ class Ring:
 
 
 class DecisionRecords:
-    """The `DecisionLog` of a serving process. Hook objects get records in a thread, and miss some if they are slow."""
+    """The `DecisionLog` of a process; a thread shows records to hook objects, without delays."""
 
     def __init__(
         self,
@@ -118,28 +119,28 @@ class DecisionRecords:
                 self._counts["dropped"] += 1
 
     def latest(self) -> Sequence[DecisionRecord]:
-        """All kept records, newest first."""
+        """Return all kept records, newest first."""
         return sorted((*self._sampled, *self._errors), key=lambda record: -record.time)
 
     def counts(self) -> Mapping[str, int]:
-        """Records made; and those shown to hook objects, or dropped."""
+        """Return the number of records that were made, shown to hook objects, or dropped."""
         return self._counts
 
     def remarks(self) -> tuple[str, ...]:
-        """A hook object that does not return."""
+        """Return a line for `/healthz` while a hook object does not return, else nothing."""
         running = self._hooks.running(HOOK)
         if running is None or running[1] < SLOW_SECONDS:
             return ()
         return (f"{running[0]} has not returned from {HOOK} for {running[1]:.0f} s; decisions are not shown meanwhile",)
 
     def start(self) -> None:
-        """Start the thread, if anybody wants records."""
+        """Start the thread that shows records, if any hook object implements `endpick_decided`."""
         self._is_observed = self._hooks.implements(HOOK)
         if self._is_observed:
             self._thread.start()
 
     def stop(self) -> None:
-        """Show the waiting records, within seconds."""
+        """Show the waiting records, and wait at most two seconds for the thread."""
         if not self._thread.is_alive():
             return
         while True:
@@ -147,17 +148,12 @@ class DecisionRecords:
                 self._waiting.put_nowait(None)
                 break
             except Full:
-                self._drop_oldest()
+                with suppress(Empty):
+                    self._waiting.get_nowait()
+                    self._counts["dropped"] += 1
         self._thread.join(STOP_TIMEOUT_SECONDS)
         if self._thread.is_alive():
             _log.warning("a hook object does not return from %s; its thread is left running", HOOK)
-
-    def _drop_oldest(self) -> None:
-        try:
-            self._waiting.get_nowait()
-        except Empty:
-            return
-        self._counts["dropped"] += 1
 
     def _show_all(self) -> None:
         while (record := self._waiting.get()) is not None:

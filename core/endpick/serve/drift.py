@@ -1,4 +1,4 @@
-"""Compares what serves with the configuration on disk and the installed plugins."""
+"""Compares the serving configuration and plugins with the file and installed versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTLE_SECONDS = 5.0  # a reload or an installation may be under way
 
 
 def installed_version(distribution: str) -> str:
-    """The version in package metadata; empty if it is not installed."""
+    """Return the installed version of a distribution; empty if it is not installed."""
     try:
         return discovery.installed_version(distribution) or ""
     except Exception:  # while an installer replaces it, its folder may be empty
@@ -32,7 +32,7 @@ def installed_version(distribution: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What serves, compared with what a restart would load. Versions are by distribution."""
+    """Differences between the serving process and a restart; versions are by distribution."""
 
     config_file: Path | None = None  # set if its content does not serve
     loaded: Mapping[str, str] = field(default_factory=dict)
@@ -40,11 +40,11 @@ class Drift:
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """Distributions whose loaded version is not the installed one."""
+        """The distributions whose loaded version is not the installed one."""
         return tuple(name for name, version in self.loaded.items() if self.installed[name] != version)
 
     def remarks(self) -> tuple[str, ...]:
-        """A sentence for each difference."""
+        """Return a sentence for each difference, for `/healthz` and the log."""
         path = self.config_file
         about_file = f"{path} is not the configuration that serves; run `endpick validate {path}`, then reload with SIGHUP"
         return (*([about_file] if path else []), *map(self._remark, self.distributions))
@@ -56,7 +56,7 @@ class Drift:
 
 
 class DriftWatch:
-    """Compares from the start on every 30 seconds, and after each reload; logs each new difference once."""
+    """Compares every 30 seconds and after each reload; logs each new difference once."""
 
     def __init__(self, picker: Picker, config_file: Path | None, metrics: EndpickMetrics) -> None:
         self.drift = Drift()
@@ -68,13 +68,13 @@ class DriftWatch:
 
     @hookimpl
     async def endpick_started(self) -> None:
-        """Compare, and begin to watch."""
+        """Compare once, and start the task that compares every 30 seconds."""
         await self.check()
         self._watching = asyncio.create_task(self._watch())
 
     @hookimpl
     async def endpick_stopping(self) -> None:
-        """End the watch."""
+        """Cancel the task, and wait until it has ended."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -89,7 +89,7 @@ class DriftWatch:
 
     @hookimpl(specname="endpick_reloaded")
     async def check(self) -> None:
-        """Compare now."""
+        """Compare now; sets the drift metrics, and logs differences that are new."""
         async with self._checking:
             before, self.drift = self.drift, await self._compared()
         self._metrics.config_drift.set(self.drift.config_file is not None)

@@ -1,4 +1,4 @@
-"""Keeps a file of the pool from which an EDS cluster of Envoy learns its hosts."""
+"""Writes the pool to a file from which an EDS cluster of Envoy learns its hosts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignmen
 
 
 class EdsFile:
-    """Replaced at each change of the pool by a rename, which Envoy watches for."""
+    """The endpoints file; each change of the pool replaces it by a rename, as Envoy expects."""
 
     def __init__(self, path: Path) -> None:
-        """Writes an empty pool: Envoy does not start without the file. Raises OSError."""
+        """Write an empty pool, because Envoy does not start without the file. Raises OSError."""
         self._path = path
         write_eds(path, ())
 
@@ -36,15 +36,19 @@ class EdsFile:
 
 def write_eds(path: Path, endpoints: Iterable[Endpoint]) -> None:
     """Replace the file. Raises OSError."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(orjson.dumps(discovery_response(endpoints)))
-    os.replace(beside, path)  # noqa: PTH105
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(orjson.dumps(discovery_response(endpoints)))
+    os.replace(temporary, path)  # noqa: PTH105
 
 
 def discovery_response(endpoints: Iterable[Endpoint]) -> dict[str, object]:
-    """Envoy's DiscoveryResponse, each address once. Names are left out: Envoy refuses a list with one of them."""
+    """Return Envoy's DiscoveryResponse with each IP address once, without host names.
+
+    Envoy refuses the whole list if it contains a host name.
+    """
     unique = {endpoint.address: endpoint for endpoint in endpoints if _is_ip_address(endpoint.host)}
-    hosts = [{"endpoint": {"address": {"socket_address": {"address": each.host, "port_value": each.port}}}} for each in unique.values()]
+    addresses = [{"address": endpoint.host, "port_value": endpoint.port} for endpoint in unique.values()]
+    hosts = [{"endpoint": {"address": {"socket_address": address}}} for address in addresses]
     assignment = {"@type": _ASSIGNMENT, "cluster_name": MODEL_SERVERS, "endpoints": [{"lb_endpoints": hosts}]}
     return {"resources": [assignment]}
 

@@ -1,4 +1,4 @@
-"""What hook objects add to a serving process: their failures, and pages of the admin API, of which two are endpick's own."""
+"""Failures of hook objects, and the pages that they add to the admin API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from endpick.diagnostics import Code
 from endpick.engine.reload_log import ReloadEntry
 from endpick.host.discovery import Candidate
 from endpick.host.failures import PLUGIN_ERRORS
-from endpick.host.hooks import Failure, speaker, title
+from endpick.host.hooks import Failure, running_hook_object, title
 from endpick.host.telemetry import Throttle
 from endpick.requests.record import to_time
 from endpick.serve.admin_api import ROUTES, Answer, PageFailedError, Route
@@ -37,7 +37,7 @@ class HookFaults:
         self._throttle = Throttle(clock, LOG_INTERVAL_SECONDS)
 
     def report(self, failures: Iterable[Failure], code: Code | None = None) -> None:
-        """Failures with a code are logged as errors."""
+        """Count failures and log them: as errors if they have a code, else as warnings."""
         for failure in failures:
             name = failure.candidate.type
             self._metrics.hook_faults.labels(name, failure.hook, type(failure.error).__name__).inc()
@@ -47,7 +47,7 @@ class HookFaults:
 
 
 class HookPages:
-    """The `AdminPages` of a process."""
+    """The `AdminPages` of a process: collects the routes that hook objects add."""
 
     def __init__(self, faults: HookFaults) -> None:
         self.routes: list[Route] = []
@@ -55,7 +55,7 @@ class HookPages:
 
     def add(self, path: str, summary: str, answer: Callable[[], JSONValue]) -> None:
         """See `AdminPages`."""
-        candidate, problem = speaker(), self._problem(path)
+        candidate, problem = running_hook_object(), self._problem(path)
         if candidate is None or problem:
             _log.warning("%s cannot add the page %s: %s", title(candidate), path, problem or "it is too late")
             return
@@ -86,7 +86,7 @@ def _matches(route: str, path: str) -> bool:
 
 
 class HistoryPages:
-    """Adds the pages."""
+    """The hook object that adds the admin pages `/reloads` and `/log`."""
 
     def __init__(self, reloads: Callable[[], Iterable[ReloadEntry]]) -> None:
         self._reloads = reloads
@@ -109,6 +109,6 @@ def _reload(entry: ReloadEntry) -> JSONValue:
         "newHash": entry.new_hash,
         "result": entry.result.value,
         "changes": [{"text": str(change), "routes": change.routes} for change in entry.changes],
-        "diagnostics": [{"code": str(each.code), "message": each.message, "place": str(each.span or "")} for each in entry.diagnostics],
+        "diagnostics": [{"code": str(found.code), "message": found.message, "place": str(found.span or "")} for found in entry.diagnostics],
         "problem": entry.problem,
     }

@@ -18,7 +18,7 @@ from endpick.serve.metrics import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class OldName:
-    """An old family."""
+    """Maps a metric family to its old name, and its labels to the old ones."""
 
     old: str
     new: str  # without the prefix `llm_d_epp_`
@@ -111,7 +111,7 @@ _BY_FAMILY = {PREFIX + name.new.removesuffix("_total"): name for name in OLD_NAM
 
 @hookimpl
 def endpick_configure(services: HostServices) -> None:
-    """Repeat the page of `/metrics` under the old names."""
+    """Add the filter that repeats the families of `/metrics` under their old names."""
     services.metrics_filters.append(LegacyNames)
 
 

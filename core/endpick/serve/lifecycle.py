@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.05
 
 
 class Phase(Enum):
-    """A phase of a serving process."""
+    """A phase of a serving process; each follows the one before it here."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -29,7 +29,7 @@ _NEXT = {Phase.STARTING: Phase.SERVING, Phase.SERVING: Phase.DRAINING, Phase.DRA
 
 
 class Lifecycle:
-    """The phase of one process."""
+    """Holds the current phase of one process, and reports each new phase to watchers."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
@@ -41,7 +41,7 @@ class Lifecycle:
         watcher(self.phase)
 
     def enter(self, phase: Phase) -> None:
-        """Go to the next phase."""
+        """Enter the next phase, and call the watchers. Raises ValueError for any other phase."""
         if phase is not _NEXT[self.phase]:
             raise ValueError(f"{phase} after {self.phase}")
         self.phase = phase
@@ -53,27 +53,36 @@ class Gateway(Protocol):
     """A gateway that this process runs itself."""
 
     async def start(self, ext_proc_port: int, set_down: Callable[[str], None]) -> None:
-        """Serve clients. Raises StartRefused. Later, `set_down` gets why it does not serve, or an empty text."""
+        """Start to serve clients; later, `set_down` receives the reason of an outage, or "".
+
+        Raises StartRefused.
+        """
 
     def drain(self) -> None:
-        """Begin to refuse new connections; it ends once open requests are answered."""
+        """Refuse new connections; the gateway ends once its open requests are answered."""
 
     async def stop(self) -> None:
-        """End now."""
+        """Stop the gateway at once, and wait until it has ended."""
+
+
+class Cause(Enum):
+    """A part of the process that can make it unready; the first one with a reason is reported."""
+
+    EVENT_LOOP = "event loop"
+    STAND_BY = "stand-by"
+    GATEWAY = "gateway"
+    ENDPOINTS = "endpoints"
 
 
 class Readiness:
     """Readiness for `/healthz` and gRPC health."""
 
     def __init__(self, lifecycle: Lifecycle, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
-        """`remarks` are problems that do not affect readiness."""
+        """Make the readiness of a process; `remarks` are problems that do not affect it."""
         self._lifecycle = lifecycle
         self._board = board
         self._remarks = remarks
-        self._stalled: str | None = None
-        self._standing_by: str | None = None
-        self._without_endpoints: str | None = None
-        self._without_gateway: str | None = None
+        self._reasons: dict[Cause, str | None] = dict.fromkeys(Cause)
         lifecycle.on_entered(lambda _phase: self._publish())
 
     @property
@@ -82,34 +91,18 @@ class Readiness:
         return self._reason() is None
 
     def report(self) -> tuple[bool, str]:
-        """Readiness, and the text of `/healthz`."""
+        """Return the readiness, and the text of `/healthz` with the reason and the remarks."""
         reason = self._reason()
         return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
 
-    def stalled(self, reason: str | None) -> None:
-        """Set why a stalled event loop makes the process unready."""
-        self._stalled = reason
-        self._publish()
-
-    def stand_by(self, reason: str) -> None:
-        """Set why another replica serves; else empty."""
-        if (reason or None) != self._standing_by:
-            self._standing_by = reason or None
+    def set_reason(self, cause: Cause, reason: str | None) -> None:
+        """Set why a part makes the process unready; None or empty if it does not."""
+        if (reason or None) != self._reasons[cause]:
+            self._reasons[cause] = reason or None
             self._publish()
-
-    def without_endpoints(self, reason: str) -> None:
-        """Set why no endpoint can serve; else empty."""
-        if (reason or None) != self._without_endpoints:
-            self._without_endpoints = reason or None
-            self._publish()
-
-    def without_gateway(self, reason: str) -> None:
-        """Set why the gateway of this process does not serve; else empty."""
-        self._without_gateway = reason or None
-        self._publish()
 
     def _reason(self) -> str | None:
-        serving = self._stalled or self._standing_by or self._without_gateway or self._without_endpoints
+        serving = next(filter(None, self._reasons.values()), None)
         return serving if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
     def _publish(self) -> None:
@@ -117,7 +110,7 @@ class Readiness:
 
 
 class StoppedWhileStarting(Exception):  # noqa: N818 - requested by the operator, not an error
-    """Stopped before serving."""
+    """Raised when the operator stops the process before it serves requests."""
 
 
 async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
@@ -135,7 +128,7 @@ async def unless(stop: asyncio.Event, step: Coroutine[None, None, T]) -> T:
 
 
 async def wait_for_gateways(server: Server, health: Server, seconds: float, hasten: asyncio.Event, count: Callable[[int], None]) -> str:
-    """Wait until no gateway is connected, `seconds` have passed, or `hasten` is set; returns the reason.
+    """Wait for gateways to leave, for `seconds` or until `hasten` is set; returns the reason.
 
     A gateway connected only to `health` may still open streams on `server`. `count` gets the number of new streams.
     """

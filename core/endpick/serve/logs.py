@@ -1,4 +1,4 @@
-"""Logging: text on a terminal, else JSON; written by a thread, so a slow reader delays no request."""
+"""Logging as text or JSON, written by a thread so that a slow reader delays no request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DroppingQueueHandler(QueueHandler):
         super().__init__(self.lines)
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Add or drop a record."""
+        """Add a record to the queue, or drop and count it if the queue is full."""
         self.recent.append(record)
         try:
             self.lines.put_nowait(record)
@@ -57,14 +57,14 @@ class DroppingQueueHandler(QueueHandler):
 
 
 def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None, worker: int | None = None) -> Callable[[], None]:
-    """Send logs and Python's warnings to `stream`, by default stderr. Returns a function that flushes the queue at exit.
+    """Send logs and Python's warnings to `stream`, by default stderr.
 
-    Lines of a worker carry its number.
+    Lines of a worker carry its number. Returns a function that flushes the queue at exit.
     """
     target = sys.stderr if stream is None else stream
     is_text = log_format == "text" or (log_format == "auto" and target.isatty())
     handler = DroppingQueueHandler()
-    handler.setFormatter(TextFormatter() if is_text else JSONFormatter())
+    handler.setFormatter(_TextFormatter() if is_text else _JSONFormatter())
     handler.addFilter(Attribution())
     if worker is not None:
         handler.addFilter(_numbered(worker))
@@ -89,9 +89,9 @@ def _numbered(worker: int) -> Callable[[logging.LogRecord], bool]:
 
 
 def recent_lines() -> list[str]:
-    """The latest log lines as JSON, oldest first."""
+    """Return the latest 500 log lines as JSON, oldest first."""
     handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, DroppingQueueHandler)]
-    formatter = JSONFormatter()
+    formatter = _JSONFormatter()
     return [formatter.format(record) for handler in handlers for record in tuple(handler.recent)]
 
 
@@ -132,11 +132,10 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _RESERVED = frozenset({"ts", "level", "logger", "event", "exception"})
 
 
-class JSONFormatter(logging.Formatter):
+class _JSONFormatter(logging.Formatter):
     """One JSON object per record, with the fields passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         line: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -150,14 +149,13 @@ class JSONFormatter(logging.Formatter):
         return json.dumps(line, default=str, separators=(",", ":"))
 
 
-class TextFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """`12:30:01 info    endpick.serve: serving  grpc_port=9002`.
 
     Control characters are escaped: clients choose parts of the text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         fields = "".join(f"  {_escaped(name)}={_quoted(str(value))}" for name, value in _fields_of(record).items())
         line = f"{moment} {record.levelname.lower():7} {record.name}: {_escaped(_shortened(record.getMessage()))}{fields}"
@@ -183,11 +181,11 @@ def _shortened(text: str) -> str:
 def _escaped(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _quoted(text: str) -> str:
-    if text and not any(each.isspace() or each == '"' for each in text):
+    if text and not any(char.isspace() or char == '"' for char in text):
         return _escaped(text)
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{_escaped(escaped)}"'

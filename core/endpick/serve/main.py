@@ -37,7 +37,7 @@ _SWITCH_SECONDS = 0.0005  # Python's default of 5 ms for holding the GIL is half
 
 
 def run(plan: Plan, settings: ServeSettings, control: Control) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reloads the plan. Raises like `serve`."""
+    """Serve a plan until SIGTERM or SIGINT; SIGHUP reloads it. Raises the errors of `serve`."""
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -70,10 +70,10 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, control: C
 
 
 class _Shutdown:
-    """Ends the process in order at the first signal; the second ends the drain time.
+    """Stops the process in order at the first signal; the second signal ends the drain time.
 
-    Ends at once if that takes too long, and at a further signal, even while a plugin blocks the event loop. A worker hears of one signal
-    from its supervisor and, if the whole group or service got it, directly.
+    A third signal ends the process at once, as does a stop that takes too long, even while a plugin blocks the event loop. A worker may
+    receive the same signal twice: from its supervisor, and directly if it was sent to the process group.
     """
 
     def __init__(self, control: Control, loop: asyncio.AbstractEventLoop, limit_seconds: float) -> None:
@@ -109,7 +109,7 @@ class _Shutdown:
 
 
 def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """Not with `sys.exit`, which a plugin could catch, and without the locks of the log."""
+    """Exit without `sys.exit`, which a plugin could catch, and without the locks of the log."""
     os.set_blocking(2, False)
     try:
         os.write(2, last_line(f"endpick ends at once: {reason}"))
@@ -174,7 +174,7 @@ _HEADER = ("name (type)", "from", "loaded", "consumes → produces")
 
 
 def startup_table(plan: Plan) -> str:
-    """One line per instance and per default that endpick filled in."""
+    """Return the start-up table: a row per instance, a note per default that endpick filled in."""
     notes = "".join(f"note: {announcement.message}\n" for announcement in plan.announcements)
     return table(_HEADER, map(_row, plan.instances), stream=sys.stderr) + notes
 

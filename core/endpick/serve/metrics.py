@@ -1,9 +1,10 @@
-"""endpick's Prometheus metrics, under llm-d's names where llm-d has them."""
+"""endpick's Prometheus metrics, with llm-d's names if llm-d has the metric."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client.metrics import Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -12,17 +13,13 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from endpick import __version__
 from endpick.api.fast_metrics import Counts, Distributions, Levels
 from endpick.engine.reload_log import ReloadResult
-from endpick.extproc.stream import (
-    GrpcStatus,
-    PassingBody,
-    ProtocolError,
-    SessionFactory,
-    StreamSession,
-)
+from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionFactory, StreamSession
 from endpick.host.telemetry import ITL_BUCKETS
 from endpick.requests.model import CloseCause
 
 PREFIX = "llm_d_epp_"
+
+T = TypeVar("T")
 
 SCHEDULING_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 GENERAL_BUCKETS = (
@@ -45,30 +42,22 @@ STREAM_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300
 MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
-class RewriteDecisions(Collector):
-    """Requests sent to another model than requested; llm-d's label for the rule is always `header`."""
+class _RewriteDecisions(Collector):
+    """Requests with a rewritten model name; the rule's label is always `header`, as in llm-d."""
 
     def __init__(self, requests: Counts) -> None:
         self._requests = requests
 
-    def describe(self) -> Iterator[CounterMetricFamily]:
-        """See `Collector`."""
-        yield self._family()
-
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """See `Collector`."""
         decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (model, target, *_), tally in tuple(self._requests.members().items()):
             if target != model:
                 decisions[model, target] += tally.value
-        family = self._family()
+        labels = ("model_rewrite_name", "model_name", "target_model")
+        family = CounterMetricFamily(PREFIX + "model_rewrite_decisions_total", "Requests whose model name was rewritten.", labels=labels)
         for models, count in decisions.items():
             family.add_metric(("header", *models), count)
         yield family
-
-    def _family(self) -> CounterMetricFamily:
-        labels = ("model_rewrite_name", "model_name", "target_model")
-        return CounterMetricFamily(PREFIX + "model_rewrite_decisions_total", "Requests whose model name was rewritten.", labels=labels)
 
 
 class StreamMetrics:
@@ -92,16 +81,13 @@ class EndpickMetrics:
             return Distributions(PREFIX + name, text, labels, bounds, registry)
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-            return Counter(PREFIX + name, text, labels, registry=registry)
-
-        def own_counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
-        def own_gauge(name: str, text: str, labels: tuple[str, ...]) -> Gauge:
+        def gauge(name: str, text: str, labels: tuple[str, ...]) -> Gauge:
             return Gauge(name, text, labels, registry=registry)
 
         self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
-        self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
+        self.request_errors = counter(PREFIX + "request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
         self.duration = histogram(
             "request_duration_seconds", "Time from request headers to the complete response.", MODEL_LABELS, GENERAL_BUCKETS
         )
@@ -134,7 +120,7 @@ class EndpickMetrics:
             (),
             RESPONSE_PROCESSING_BUCKETS,
         ).labels()
-        registry.register(RewriteDecisions(self.requests))
+        registry.register(_RewriteDecisions(self.requests))
 
         self.scheduler_duration = histogram(
             "scheduler_e2e_duration_seconds", "Duration of one scheduling decision.", (), SCHEDULING_BUCKETS
@@ -149,45 +135,44 @@ class EndpickMetrics:
             "plugin_duration_seconds", "Duration of one plugin call.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
         )
         self.scope_violations = counter(
-            "plugin_data_scope_violations_total",
+            PREFIX + "plugin_data_scope_violations_total",
             "Accesses to data keys the plugin did not declare.",
             ("extension_point", "plugin_type", "plugin_name", "access"),
         )
-        self.poll_errors = counter("datalayer_poll_errors_total", "Payloads a data source failed to fetch.", ("source_type",))
-        self.collect_errors = counter(
-            "datalayer_extract_errors_total", "Payloads a collector failed to extract data from.", ("source_type", "extractor_type")
-        )
+        self.poll_errors = counter(PREFIX + "datalayer_poll_errors_total", "Payloads a data source failed to fetch.", ("source_type",))
+        errors = "Payloads a collector failed to extract data from."
+        self.collect_errors = counter(PREFIX + "datalayer_extract_errors_total", errors, ("source_type", "extractor_type"))
         info = Gauge(PREFIX + "info", "Version of endpick.", ("commit", "build_ref"), registry=registry)
         info.labels("", __version__).set(1)
 
-        self.faults = own_counter(
+        self.faults = counter(
             "endpick_plugin_faults_total",
             "Plugin calls that raised or returned an invalid answer.",
             ("plugin_name", "plugin_type", "distribution", "version", "extension_point", "reason"),
         )
         calls = ("plugin_name", "plugin_type", "extension_point")
-        self.late_calls = own_counter("endpick_plugin_late_calls_total", "Plugin calls longer than --plugin-time-budget.", calls)
-        self.left_out = own_counter("endpick_plugin_left_out_total", "Plugin calls skipped because the circuit is open.", calls)
-        self.circuits = own_gauge(
+        self.late_calls = counter("endpick_plugin_late_calls_total", "Plugin calls longer than --plugin-time-budget.", calls)
+        self.left_out = counter("endpick_plugin_left_out_total", "Plugin calls skipped because the circuit is open.", calls)
+        self.circuits = gauge(
             "endpick_plugin_circuit_state",
             "State of the plugin's circuit: 0 closed, 1 half-open, 2 open (the plugin is skipped).",
             ("plugin_name", "plugin_type"),
         )
-        self.hook_faults = own_counter("endpick_hook_faults_total", "Hook object calls that raised.", ("hook_object", "hook", "reason"))
-        self.loop_stalls = own_counter("endpick_loop_stalls_total", "Event loop stalls.")
-        self.loop_stalled_seconds = own_counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.")
-        self.clamped_scores = own_counter("endpick_scores_clamped_total", "Scores outside 0 to 1, clamped.", ("plugin_name", "plugin_type"))
-        self.plugin_info = own_gauge(
+        self.hook_faults = counter("endpick_hook_faults_total", "Hook object calls that raised.", ("hook_object", "hook", "reason"))
+        self.loop_stalls = counter("endpick_loop_stalls_total", "Event loop stalls.")
+        self.loop_stalled_seconds = counter("endpick_loop_stalled_seconds_total", "Total duration of event loop stalls.")
+        self.clamped_scores = counter("endpick_scores_clamped_total", "Scores outside 0 to 1, clamped.", ("plugin_name", "plugin_type"))
+        self.plugin_info = gauge(
             "endpick_plugin_info",
             "Always 1; one series per plugin instance of the serving configuration.",
             ("plugin_name", "plugin_type", "distribution", "version"),
         )
-        self.gateway_bodies = own_gauge(
+        self.gateway_bodies = gauge(
             "endpick_gateway_sends_bodies",
             "1 if gateways send bodies of this direction; 0 if one did not in the last 5 minutes.",
             ("direction",),
         )
-        self.unread_responses = own_counter(
+        self.unread_responses = counter(
             "endpick_unread_responses_total",
             "Compressed responses whose usage could not be read, or whose model name could not be restored.",
             ("encoding", "lost"),
@@ -198,20 +183,20 @@ class EndpickMetrics:
             (),
             registry,
         ).labels()
-        self.pool_changes = own_counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
-        self.pool_left_out = own_counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
-        self.fleet_peers = own_gauge("endpick_fleet_peers", "Other pickers that this one exchanges state with.", ())
-        self.fleet_connected = own_gauge("endpick_fleet_connected", "1 while the state store carries messages.", ())
-        self.ready = own_gauge("endpick_ready", "1 if health checks succeed; 0 also on a standby replica without --ha-leader-label.", ())
-        self.phase = own_gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
-        self.streams_while_draining = own_counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
-        self.uncaught = own_counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
-        self.reloads = own_counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
+        self.pool_changes = counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",))
+        self.pool_left_out = counter("endpick_pool_left_out_total", "Discovery updates with more endpoints than --max-endpoints.")
+        self.fleet_peers = gauge("endpick_fleet_peers", "Other pickers that this one exchanges state with.", ())
+        self.fleet_connected = gauge("endpick_fleet_connected", "1 while the state store carries messages.", ())
+        self.ready = gauge("endpick_ready", "1 if health checks succeed; 0 also on a standby replica without --ha-leader-label.", ())
+        self.phase = gauge("endpick_phase", "1 for the current phase: starting, serving, draining or finishing.", ("phase",))
+        self.streams_while_draining = counter("endpick_streams_while_draining", "Streams opened and served after SIGTERM.")
+        self.uncaught = counter("endpick_uncaught_errors_total", "Errors in finalizers, threads and forgotten tasks.", ("event",))
+        self.reloads = counter("endpick_config_reloads_total", "Configuration reloads by outcome.", ("outcome",))
         for outcome in ReloadResult:
             self.reloads.labels(outcome.value)
-        self.plan_info = own_gauge("endpick_plan_info", "Always 1; the label is the hash of the serving plan.", ("hash",))
-        self.config_drift = own_gauge("endpick_config_drift", "1 if the configuration file differs from the serving configuration.", ())
-        self.plugin_drift = own_gauge(
+        self.plan_info = gauge("endpick_plan_info", "Always 1; the label is the hash of the serving plan.", ("hash",))
+        self.config_drift = gauge("endpick_config_drift", "1 if the configuration file differs from the serving configuration.", ())
+        self.plugin_drift = gauge(
             "endpick_plugin_drift", "1 if the installed version of a plugin's distribution differs from the serving one.", ("distribution",)
         )
 
@@ -229,12 +214,12 @@ _NAME_OF = {GrpcStatus.OK: "OK"}
 
 
 def name_of(status: GrpcStatus) -> str:
-    """As in llm-d: `InvalidArgument`."""
+    """Return the name of a gRPC status as llm-d writes it, such as `InvalidArgument`."""
     return _NAME_OF.get(status) or "".join(word.capitalize() for word in status.name.split("_"))
 
 
-class MeasuredSession:
-    """Wraps a session to count it."""
+class _MeasuredSession:
+    """Wraps a session, and records its duration and gRPC status when it ends."""
 
     __slots__ = ("_clock", "_code", "_metrics", "_opened_at", "_session")
 
@@ -248,44 +233,29 @@ class MeasuredSession:
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """See `StreamSession.waiting`."""
         return self._session.waiting
 
     @property
     def finished(self) -> bool:
-        """See `StreamSession.finished`."""
         return self._session.finished
 
     def connect(
         self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None, traceparent: str = ""
     ) -> None:
-        """See `Session.connect`."""
         connect = getattr(self._session, "connect", None)
         if connect is not None:
             connect(interrupt, let_pass, traceparent)
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """See `StreamSession.receive`."""
-        try:
-            return self._session.receive(message)
-        except ProtocolError as problem:
-            self._code = name_of(problem.status)
-            raise
+        return self._replies(self._session.receive, message)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """See `StreamSession.resume`."""
-        try:
-            return self._session.resume(result)
-        except ProtocolError as problem:
-            self._code = name_of(problem.status)
-            raise
+        return self._replies(self._session.resume, result)
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """See `StreamSession.fail`."""
         return self._session.fail(exception)
 
     def close(self, cause: CloseCause) -> None:
-        """See `StreamSession.close`."""
         if self._opened_at >= 0.0:
             self._metrics.inflight.value -= 1.0
             self._metrics.duration.observe(self._clock() - self._opened_at)
@@ -295,7 +265,14 @@ class MeasuredSession:
             self._opened_at = -1.0
         self._session.close(cause)
 
+    def _replies(self, reply: Callable[[T], Sequence[bytes]], argument: T) -> Sequence[bytes]:
+        try:
+            return reply(argument)
+        except ProtocolError as problem:
+            self._code = name_of(problem.status)
+            raise
+
 
 def measured(factory: SessionFactory, metrics: StreamMetrics, clock: Callable[[], float]) -> SessionFactory:
-    """Count the sessions of a factory."""
-    return lambda: MeasuredSession(factory(), metrics, clock)
+    """Return a factory that wraps each session of another one, to record it in the metrics."""
+    return lambda: _MeasuredSession(factory(), metrics, clock)

@@ -30,7 +30,7 @@ _LOG_SECONDS = 30.0
 
 
 class PoolLog:
-    """Follows one endpoint table."""
+    """Logs and counts the endpoints that join, leave or change in one endpoint table."""
 
     def __init__(self, table: EndpointTable, metrics: EndpickMetrics, clock: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -83,15 +83,11 @@ class PoolGauges(Collector):
     def __init__(
         self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float], staleness_seconds: float = math.inf
     ) -> None:
-        """Averages leave out values older than `staleness_seconds`; such endpoints are not ready."""
+        """Make the collector; values older than `staleness_seconds` count as missing."""
         self._pool_name = pool_name
         self._generation = generation
         self._clock = clock
         self._staleness_seconds = staleness_seconds
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing; families depend on the pool."""
-        return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See `Collector`."""
@@ -104,7 +100,8 @@ class PoolGauges(Collector):
             reported = _reported(generation, key, self._clock() - self._staleness_seconds)
             if len(reported):
                 yield self._pool(f"average_{name}", f"Mean {text} over the endpoints that reported it.", float(reported.mean()))
-                yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", _deviation(reported))
+                deviation = float(reported.std(ddof=1)) if len(reported) > 1 else 0.0
+                yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", deviation)
         yield self._queues(generation)
         yield self._ages(generation)
         ages = GaugeMetricFamily(
@@ -165,12 +162,12 @@ def _newest_writes(generation: Generation) -> FloatArray:
 
 
 def has_usable_endpoint(generation: Generation) -> bool:
-    """True if at least one endpoint is not ejected."""
+    """Return True if at least one endpoint is not ejected."""
     return not all(map(_is_ejected, _health(generation)))
 
 
 def unwell_endpoints(generation: Generation) -> tuple[str, ...]:
-    """One sentence for each endpoint that is not healthy, for `/healthz`."""
+    """Return a line for `/healthz` for each endpoint that is not healthy, at most 11 in total."""
     now = generation.clock()
     sentences = [
         f"endpoint {endpoint.name} is {health.state.value} for {now - health.since_seconds:.0f} s: {health.reason}"
@@ -179,10 +176,6 @@ def unwell_endpoints(generation: Generation) -> tuple[str, ...]:
     ]
     more = len(sentences) - SHOWN_NAMES
     return (*sentences[:SHOWN_NAMES], *((f"{more} more endpoints are not healthy",) if more > 0 else ()))
-
-
-def _deviation(values: FloatArray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _reported(generation: Generation, key: str, since: float) -> FloatArray:
@@ -257,7 +250,7 @@ class FlowControlMetrics:
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
         """See `Report`."""
-        self._issued.labels(self._combination.priority(priority), self._pool).value += 1.0
+        self._issued.labels(self._combination.priority(str(priority)), self._pool).value += 1.0
         self._target.labels(self._pool).value = target
         self._pending.labels(self._pool).value = pending
 
@@ -324,10 +317,10 @@ class FlowControlMetrics:
             model, target, fairness_id, priority = self._labels(request)
             duration = members.durations[outcome] = self._durations.labels(fairness_id, priority, self._pool, model, target, outcome)
         duration.observe(waited_seconds)
-        self._requests.labels(outcome, self._combination.priority(request.priority), self._pool).value += 1.0
+        self._requests.labels(outcome, self._combination.priority(str(request.priority)), self._pool).value += 1.0
 
     def _fill(self, band: BandQueue, bands: Bands) -> None:
-        labels = self._combination.priority(band.priority), self._pool
+        labels = self._combination.priority(str(band.priority)), self._pool
         self._used_requests.labels(*labels).value = len(band) / band.rules.max_requests
         self._used_bytes.labels(*labels).value = band.size_bytes / band.rules.max_bytes
         settings = bands.rules.settings

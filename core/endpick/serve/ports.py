@@ -14,14 +14,14 @@ _ABOUT_TLS = "tls.crt and tls.key under --cert-path, and the --client-ca-file, m
 
 
 class Startable(Protocol):
-    """A server with one port."""
+    """A server that binds one port when it starts."""
 
     async def start(self) -> int:
-        """Serve; returns the port. Raises ListenError, TlsError."""
+        """Start to serve, and return the bound port. Raises ListenError, TlsError."""
 
 
 async def started_port(server: Startable) -> int:
-    """Start a server; returns its port. Raises StartRefused."""
+    """Start a server, and return its port. Raises StartRefused if it cannot listen."""
     try:
         return await server.start()
     except ListenError as error:
@@ -31,7 +31,7 @@ async def started_port(server: Startable) -> int:
 
 
 def bound_port(settings: ListenSettings) -> socket.socket:
-    """Listen on a port. Raises StartRefused."""
+    """Return a listening socket. Raises StartRefused if the port cannot be bound."""
     try:
         return listening_socket(settings)
     except ListenError as error:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -34,7 +35,7 @@ from endpick.serve.decision_log import DecisionFile, DecisionLines
 from endpick.serve.decisions import DecisionRecords
 from endpick.serve.drift import DriftWatch
 from endpick.serve.hook_objects import HistoryPages, HookFaults, HookPages
-from endpick.serve.lifecycle import Phase, Readiness, unless, wait_for_gateways
+from endpick.serve.lifecycle import Cause, Phase, Readiness, unless, wait_for_gateways
 from endpick.serve.logs import log_uncaught_errors
 from endpick.serve.metrics import EndpickMetrics, StreamMetrics, measured
 from endpick.serve.pool_metrics import FlowControlMetrics, PoolGauges, PoolLog, has_usable_endpoint, unwell_endpoints
@@ -134,7 +135,7 @@ class _Process:
         self._board = HealthBoard()
         self._readiness = Readiness(control.lifecycle, self._board, self._remarks)
         self._metrics.ready.set_function(lambda: self._readiness.is_ready)
-        table.on_stand_by.append(self._readiness.stand_by)
+        table.on_stand_by.append(partial(self._readiness.set_reason, Cause.STAND_BY))
         control.lifecycle.on_entered(self._phase_entered)
         self._registry.register(PoolGauges(settings.pool_name, lambda: table.generation, clock, settings.metrics_staleness_seconds))
         self._count_events("endpick_polls", "Polls of endpoints, by outcome.", self._picker.polls.snapshot)
@@ -162,13 +163,7 @@ class _Process:
         return health, health_port, metrics_port
 
     def _admin_api(self) -> AdminAPI:
-        sources = Sources(
-            self._picker,
-            self._records,
-            self._metrics,
-            lambda: self._picker.table.generation,
-            lambda: self._drift.drift,
-        )
+        sources = Sources(self._picker, self._records, self._metrics, lambda: self._drift.drift)
         pages, token_file = HookPages(self._hook_faults), self._settings.admin_token_file
         self._hook_faults.report(self._hooks.call("endpick_admin_pages", pages=pages))
         try:
@@ -178,7 +173,7 @@ class _Process:
             raise StartRefused(Diagnostic(Code.E0808, message, help="name a readable file with --admin-token-file")) from error
 
     def watch_event_loop(self) -> None:
-        watchdog = Watchdog(self._settings.watchdog, self._metrics, self._readiness.stalled)
+        watchdog = Watchdog(self._settings.watchdog, self._metrics, partial(self._readiness.set_reason, Cause.EVENT_LOOP))
         self._stack.callback(watchdog.stop)
         watchdog.start()
 
@@ -211,7 +206,7 @@ class _Process:
         gateway = self._control.gateway
         if gateway is not None:
             self._stack.push_async_callback(gateway.stop)
-            await unless(self._control.stop, gateway.start(ext_proc_port, self._readiness.without_gateway))
+            await unless(self._control.stop, gateway.start(ext_proc_port, partial(self._readiness.set_reason, Cause.GATEWAY)))
 
     async def reload_until_stopped(self) -> None:
         control, watched = self._control, self._settings.watched_config
@@ -274,7 +269,7 @@ class _Process:
     async def _follow_endpoints(self) -> None:
         while True:
             usable = has_usable_endpoint(self._picker.table.generation)
-            self._readiness.without_endpoints("" if usable else "no endpoint is healthy, degraded or probing")
+            self._readiness.set_reason(Cause.ENDPOINTS, "" if usable else "no endpoint is healthy, degraded or probing")
             await asyncio.sleep(_ENDPOINTS_SECONDS)
 
     def _count_events(self, name: str, documentation: str, counts: Callable[[], Mapping[str, int]]) -> None:

@@ -43,7 +43,7 @@ _Attempt = tuple[str, int, str]  # name and port of an endpoint (port 0 for none
 
 
 class Recorder(Telemetry):
-    """The `Telemetry` of a process. Binds labelled metrics once: a label lookup costs more than an observation."""
+    """The `Telemetry` of a process; binds labels once, as lookups cost more than observations."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Recorder(Telemetry):
         self._reason = LabelLimit(MOST_REASONS)
         self._encoding = LabelLimit(MOST_REASONS)
         self._unread: set[tuple[str, str]] = set()
-        self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
+        self._gateway_bodies = _BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination | _Labels, _ModelMetrics] = {}
         self._attempts: dict[_Attempt, Tally] = {}
 
@@ -263,25 +263,25 @@ class Recorder(Telemetry):
 
 
 def detailed_combinations(max_combinations: int) -> int:
-    """Combinations with their own histograms."""
+    """Return how many label combinations get their own histograms."""
     return max(1, max_combinations // DETAILED_SHARE)
 
 
 class CombinationLimit:
-    """The labels of the first combinations, then `other`: clients choose models and fairness ids.
+    """Limits label combinations to the first ones, because clients choose the values.
 
-    Later combinations keep their priority while there are few.
+    Later combinations are labelled `other`, and keep their priority if it is among the first 100.
     """
 
     def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
-        """`overflowed` is called for each `other`."""
+        """Make a limit of `maximum` combinations; it calls `overflowed` for each one beyond."""
         self._maximum = maximum
         self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
-        self.priority = PriorityLimit()
+        self.priority = LabelLimit(MOST_PRIORITIES)
 
     def __call__(self, combination: _Combination) -> _Labels:
-        """The labels, cut by `as_label`."""
+        """Return the labels of a combination, each cut by `as_label`; `other` beyond the maximum."""
         labels = self._known.get(combination)
         if labels is not None:
             return labels
@@ -290,25 +290,9 @@ class CombinationLimit:
         if (*cut, priority) not in self._known:
             if len(self._known) >= self._maximum:
                 self._overflowed()
-                return OTHER, OTHER, OTHER, self.priority(priority)
+                return OTHER, OTHER, OTHER, self.priority(str(priority))
             self._known[*cut, priority] = *cut, str(priority)
         return self._known[*cut, priority]
-
-
-class PriorityLimit:
-    """The labels of the first priorities, then `other`."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, str] = {}
-
-    def __call__(self, priority: int) -> str:
-        """The label."""
-        label = self._known.get(priority)
-        if label is None:
-            if len(self._known) >= MOST_PRIORITIES:
-                return OTHER
-            label = self._known[priority] = str(priority)
-        return label
 
 
 class _ModelMetrics:
@@ -331,7 +315,7 @@ class _ModelMetrics:
 MEMORY_SECONDS = 300.0  # of a gateway that does not send bodies
 
 
-class BodyModeGauge:
+class _BodyModeGauge:
     """0 for a direction while any gateway does not send its bodies."""
 
     def __init__(self, gauge: Gauge, clock: Callable[[], float]) -> None:
@@ -341,7 +325,6 @@ class BodyModeGauge:
         self._kept_until: dict[str, float] = {}
 
     def saw(self, direction: str, sent: bool) -> None:
-        """Record a request's body mode."""
         if direction not in self._sent:
             self._gauge.labels(direction).set_function(partial(self._all_sent, direction))
         elif sent and not self._sent[direction]:

@@ -1,4 +1,4 @@
-"""What a serving process is started with, and what controls it."""
+"""The settings of a serving process, and the object that controls it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEALTH_LIMITS = Limits(max_connections=64)
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Defaults are llm-d's if llm-d has them."""
+    """The settings of one serving process, with llm-d's defaults for the settings of llm-d."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
@@ -59,12 +59,12 @@ class ServeSettings:
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_memory_bytes: int = field(default_factory=available_bytes)
     watched_config: WatchedFile | None = None  # its changes cause a reload
-    config_file: Path | None = None  # compared with what serves
+    config_file: Path | None = None  # compared with the serving configuration
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The bound ports."""
+    """The ports that a process has bound, as numbers."""
 
     ext_proc: int
     health: int
@@ -73,7 +73,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Control:
-    """Controls `serve`."""
+    """The events and callbacks through which signals, files and workers control `serve`."""
 
     replan: Callable[[], PlanOutcome]  # called in a thread
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
@@ -86,6 +86,6 @@ class Control:
     trigger: Trigger = Trigger.SIGNAL  # of the requested reload
 
     def request_reload(self, trigger: Trigger) -> None:
-        """Reload soon; several requests may become one."""
+        """Ask `serve` for a reload; requests during a reload are answered by one more reload."""
         self.trigger = trigger
         self.reload.set()

@@ -1,4 +1,7 @@
-"""OpenTelemetry traces: a span per sampled request, and one per step of its decision. Imports nothing while off."""
+"""OpenTelemetry traces: a span per sampled request and per step of its decision.
+
+The SDK is imported only if traces are on.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class RequestSpan:
 
 
 class Tracing:
-    """Continues the traces of gateways, and sends spans."""
+    """Continues the traces of gateways, and exports the spans of their requests."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - optional
@@ -53,7 +56,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, request: InferenceRequest, started_at: float) -> RequestSpan | None:
-        """The span of a request that came at `started_at` (Unix seconds); None if its trace is not sampled."""
+        """Return the span of a request received at `started_at` (Unix seconds); None if not sampled."""
         from opentelemetry import trace  # noqa: PLC0415
 
         context = self._propagator.extract(dict(request.headers))
@@ -65,7 +68,7 @@ class Tracing:
         return RequestSpan(span, headers, started_at)
 
     def finish(self, record: DecisionRecord) -> None:
-        """End the span of a finished record, after the spans of its steps."""
+        """Export the span of a finished record, and a child span for each step of its decision."""
         from opentelemetry import trace  # noqa: PLC0415
 
         if not isinstance(record.span, RequestSpan):
@@ -83,7 +86,7 @@ class Tracing:
 
     @hookimpl
     async def endpick_stopping(self) -> None:
-        """Send what is left."""
+        """Export the remaining spans, in a thread. Called when endpick stops."""
         await asyncio.to_thread(self._provider.shutdown)
 
     def _run(self, run: ProfileRecord, parent: Any, started_at: float) -> float:  # noqa: ANN401 - a context of OpenTelemetry
@@ -164,13 +167,13 @@ def _attributes(record: DecisionRecord) -> dict[str, str | int | float | bool]:
 
 
 def open_tracing(environment: Mapping[str, str] = os.environ) -> Tracing | None:
-    """See `open_provider`."""
+    """Return the tracing of this process, see `open_provider`; None if traces are off."""
     provider = open_provider(environment)
     return None if provider is None else Tracing(provider)
 
 
 def open_provider(environment: Mapping[str, str], service: str = SERVICE_NAME) -> TracerProvider | None:
-    """A provider as the standard variables of OpenTelemetry ask for it; None without an endpoint, or without the extra."""
+    """Return a provider for OpenTelemetry's variables; None without an endpoint or the extra."""
     if not any(environment.get(name) for name in _ENDPOINTS) or environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
         return None
     try:

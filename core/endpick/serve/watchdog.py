@@ -29,7 +29,7 @@ _BEATS_PER_WARNING = 4
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """Stalls are logged from `warning_seconds`; from `limit_seconds`, the process is unready for that time."""
+    """Limits of a stall: from `warning_seconds` it is logged, from `limit_seconds` health fails."""
 
     warning_seconds: float = 1.0
     limit_seconds: float = 10.0
@@ -45,7 +45,7 @@ class Watchdog:
         set_stalled: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`set_stalled` is called on the loop with the reason, and with None once ready."""
+        """Make a watchdog; it calls `set_stalled` on the loop, with the reason or None once ready."""
         self._settings = settings
         self._clock = clock
         self._set_stalled = set_stalled
@@ -58,7 +58,7 @@ class Watchdog:
         self._blocked_by = ""
 
     def start(self) -> None:
-        """Watch the running loop."""
+        """Start the heartbeat on the running event loop, and the thread that checks it."""
         loop, interval = asyncio.get_running_loop(), self._settings.warning_seconds / _BEATS_PER_WARNING
         self._beat_at = self._clock()
 
@@ -71,7 +71,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the heartbeat, and wait for the thread to end."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -110,18 +110,18 @@ class Watchdog:
 
 
 def blocking_code(frame: FrameType | None) -> str:
-    """The innermost plugin of a stack, and the running function."""
-    where = ""
+    """Describe the innermost plugin of a stack and the running function, for a log message."""
+    place = ""
     if frame is not None:
         code = frame.f_code
-        where = f"{code.co_qualname} in {code.co_filename}:{frame.f_lineno}"
+        place = f"{code.co_qualname} in {code.co_filename}:{frame.f_lineno}"
     while frame is not None:
         plugin = frame.f_locals.get("self")
         if isinstance(plugin, Plugin):
             kind = type(plugin)
-            return f"plugin '{plugin.name}' ({kind.__module__}.{kind.__qualname__}) runs {where}"
+            return f"plugin '{plugin.name}' ({kind.__module__}.{kind.__qualname__}) runs {place}"
         frame = frame.f_back
-    return f"{where} runs"
+    return f"{place} runs"
 
 
 _overload_log = logging.getLogger("endpick.overload")
@@ -136,7 +136,7 @@ _EFFECT = {
 
 
 def available_bytes() -> int:
-    """The container's memory limit, or the machine's memory."""
+    """Return the container's memory limit in bytes, or the memory of the machine without one."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in _CGROUP_LIMITS:
         with suppress(OSError, ValueError):  # `max` is no number: no limit
@@ -145,7 +145,7 @@ def available_bytes() -> int:
 
 
 class OverloadWatch(Collector):
-    """Measures memory every second."""
+    """Measures the resident memory every second, and logs changes of the overload stage."""
 
     def __init__(self, memory: Memory, registry: CollectorRegistry) -> None:
         self._memory = memory
@@ -154,17 +154,17 @@ class OverloadWatch(Collector):
         registry.register(self)
 
     def start(self) -> None:
-        """Measure now and every second."""
+        """Measure now and then every second, on the running event loop."""
         self._memory.measure()
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL_SECONDS, self.start)
 
     def stop(self) -> None:
-        """Stop measuring."""
+        """Cancel the next measurement; without effect before `start`."""
         if self._timer is not None:
             self._timer.cancel()
 
     def remarks(self) -> tuple[str, ...]:
-        """For `/healthz`."""
+        """Return a line for `/healthz` while memory is short, else nothing."""
         stage = self._memory.stage
         return () if stage is OverloadStage.NORMAL else (f"short of memory: {_EFFECT[stage]}",)
 

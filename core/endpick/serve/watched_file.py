@@ -19,11 +19,11 @@ class WatchedFile:
 
     @classmethod
     def now(cls, path: Path) -> WatchedFile:
-        """Call before reading the file."""
+        """Record the identity of a file; call it before the file is read."""
         return cls(path, _identity(path))
 
     async def watch(self, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
-        """Call `changed` after each change. Polls: a ConfigMap changes by swapping a symlink."""
+        """Call `changed` after each change, by polling: a ConfigMap changes by swapping a symlink."""
         seen = self.seen
         while True:
             now = _identity(self.path)

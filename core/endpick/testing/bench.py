@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
@@ -136,7 +136,7 @@ class Bench:
     samples: Mapping[AnyKey, Sequence[object]]
     payloads: Sequence[object] = ()  # for collectors: the author's, else garbage of the right type
     watch: Watch = field(default_factory=Watch)
-    _made_up: dict[tuple[Reported, int, int], tuple[Generation, Random]] = field(default_factory=dict)
+    _made_up: dict[tuple[Reported, int], tuple[Generation, Random]] = field(default_factory=dict)
 
     @property
     def consumed(self) -> tuple[AnyKey, ...]:
@@ -160,18 +160,12 @@ class Bench:
         recording = _RecordingTable(self.table, self.accesses)
         return TableWriter(recording, self.instance.scope, endpoint, self.accesses.access.on_violation)
 
-    def scene(
-        self,
-        reported: Reported = Reported.EVERYTHING,
-        size: int = TYPICAL_SIZE,
-        request: InferenceRequest | None = None,
-        seed: int = 1,
-    ) -> Scene:
-        """Return a request and candidates with plausible data for the declared keys; repeatable by seed."""
-        if (reported, size, seed) not in self._made_up:
-            random = Random(seed)  # noqa: S311 - made-up data
-            self._made_up[reported, size, seed] = self._generation(reported, size, random), random
-        generation, random = self._made_up[reported, size, seed]
+    def scene(self, reported: Reported = Reported.EVERYTHING, size: int = TYPICAL_SIZE, request: InferenceRequest | None = None) -> Scene:
+        """Return a request and candidates with plausible data for the declared keys; always the same data."""
+        if (reported, size) not in self._made_up:
+            random = Random(1)  # noqa: S311 - made-up data
+            self._made_up[reported, size] = self._generation(reported, size, random), random
+        generation, random = self._made_up[reported, size]
         endpoints = Endpoints(unprotected(generation), None, self.accesses.access)
         return Scene(request or make_request(), endpoints, self._state(endpoints, reported, copy(random)))
 
@@ -269,6 +263,17 @@ def benches(subject: PluginUnderTest, *, seed: int = 1, is_shared: bool = False)
         bench = make_bench(subject, block.origin, parameters, seed=seed, is_shared=is_shared)
         if isinstance(bench, Bench):
             yield bench
+
+
+P = TypeVar("P", bound=Plugin[Any])
+
+
+def instances(subject: PluginUnderTest, kind: Callable[..., P]) -> Iterator[tuple[Bench, P]]:
+    """Yield a bench for each `parameters:` block that the host accepts, and its plugin as an instance of `kind`."""
+    for bench in benches(subject):
+        plugin = bench.instance.plugin
+        assert isinstance(plugin, cast("type[P]", kind))
+        yield bench, plugin
 
 
 DEFAULT_PROFILE = "default"

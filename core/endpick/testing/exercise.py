@@ -209,11 +209,9 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
     """Return the payloads of a source for one endpoint, or its first exception."""
     plugin = bench.instance.plugin
     found: list[object] = []
-    if isinstance(plugin, PollingSource):
-        payload = await _run_briefly(bench, plugin.poll(endpoint))
-        found = [payload] if payload is not None else []
-    elif isinstance(plugin, PollingPoolSource):
-        payload = await _run_briefly(bench, plugin.poll_pool())
+    if isinstance(plugin, PollingSource | PollingPoolSource):
+        poll = plugin.poll(endpoint) if isinstance(plugin, PollingSource) else plugin.poll_pool()
+        payload = await _run_briefly(bench, poll)
         found = [payload] if payload is not None else []
     elif isinstance(plugin, StreamSource):
         found.extend(filter(_is_raised, [await _run_briefly(bench, plugin.watch(endpoint, found.append))]))

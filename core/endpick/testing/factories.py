@@ -284,13 +284,8 @@ class FakeFlow:
     """A `Flow` for tests: the waiting requests of one fairness id, in order."""
 
     def __init__(self, flow_id: str) -> None:
-        self._id = flow_id
+        self.id = flow_id
         self.waiting: list[WaitingRequest] = []
-
-    @property
-    def id(self) -> str:
-        """The fairness id of the flow."""
-        return self._id
 
     @property
     def head(self) -> WaitingRequest | None:

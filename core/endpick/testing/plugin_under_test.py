@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import TypeAlias
 
@@ -180,11 +181,15 @@ class Check:
         return not self.bases or issubclass(plugin, self.bases)
 
 
-def check(*bases: type) -> Callable[[Question], Check]:
-    """Make a check from a function: its name is the id, its docstring the rule."""
+def check(*bases: type, once: bool = False) -> Callable[[Question], Check]:
+    """Make a check from a function: its name is the id, its docstring the rule.
+
+    With `once`, the check ends at its first finding: more requests would only repeat it.
+    """
 
     def make(question: Question) -> Check:
-        return Check(question.__name__, inspect.getdoc(question) or "", bases, question)
+        asked: Question = (lambda subject: islice(question(subject), 1)) if once else question
+        return Check(question.__name__, inspect.getdoc(question) or "", bases, asked)
 
     return make
 

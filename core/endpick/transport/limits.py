@@ -9,22 +9,16 @@ from dataclasses import dataclass, fields
 class Limits:
     """Limits of one gRPC port; Envoy opens one connection per worker thread."""
 
-    max_connections: int = 1024
-    """TLS handshakes included; more are closed at once."""
+    max_connections: int = 1024  # TLS handshakes included; more are closed at once
     max_concurrent_streams: int = 4096
     """Streams that one connection may have open at a time; further ones are refused."""
     max_message_bytes: int = 64 * 1024 * 1024
     """Twice the largest request body, so that a body that is too large can be answered with 413."""
-    max_header_bytes: int = 16 * 1024
-    """Of a header block, compressed and decoded."""
-    handshake_seconds: float = 10.0
-    """For the TLS handshake, and again for the first SETTINGS."""
-    keepalive_idle_seconds: float = 60.0
-    """Silence before a PING is sent."""
-    keepalive_timeout_seconds: float = 20.0
-    """For the answer to the PING."""
-    max_connection_age_seconds: float | None = None
-    """Plus or minus 5 %; None: no limit."""
+    max_header_bytes: int = 16 * 1024  # of a header block, compressed and decoded
+    handshake_seconds: float = 10.0  # for the TLS handshake, and again for the first SETTINGS
+    keepalive_idle_seconds: float = 60.0  # silence before a PING is sent
+    keepalive_timeout_seconds: float = 20.0  # for the answer to the PING
+    max_connection_age_seconds: float | None = None  # plus or minus 5 %; None: no limit
     max_connection_age_grace_seconds: float = 60.0
 
 
@@ -76,11 +70,6 @@ class TransportCounters:
     keepalive_timeouts: int = 0
     certificate_reloads: int = 0
     certificate_reload_failures: int = 0
-
-    @property
-    def connections_active(self) -> int:
-        """Number of connections that are open now."""
-        return self.connections_opened - self.connections_closed
 
     @property
     def streams_active(self) -> int:

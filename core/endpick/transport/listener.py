@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from endpick.transport.handover import Handover, Port
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
 
@@ -143,7 +143,7 @@ class BoundPort:
         self._socket.close()
 
 
-class HandedPort:
+class _HandedPort:
     """A port of the supervisor, which hands its connections over."""
 
     def __init__(self, handover: Handover, port: Port) -> None:
@@ -152,35 +152,24 @@ class HandedPort:
         self.port = handover.port_numbers[port]
 
     async def accept(self) -> socket.socket:
-        """See `ConnectionSource`."""
         return await self._handover.accept(self._port)
 
     def closed(self) -> None:
-        """See `ConnectionSource`."""
         if self._port is Port.EXT_PROC:
             self._handover.closed()
 
     def close(self) -> None:
-        """See `ConnectionSource`."""
+        """Keep the port open, because it belongs to the supervisor."""
 
 
-def connection_source(settings: ListenSettings) -> BoundPort | HandedPort:
+def connection_source(settings: ListenSettings) -> BoundPort | _HandedPort:
     """Open the source of a port's connections; raises `ListenError`."""
     if settings.handover is None:
         return BoundPort(settings)
-    return HandedPort(settings.handover, settings.role)
+    return _HandedPort(settings.handover, settings.role)
 
 
 _PAUSE_SECONDS = 1.0
-
-
-class AcceptCounters(Protocol):
-    """The counters that a listener increments."""
-
-    connections_accepted: int
-    connections_refused: int
-    accept_pauses: int
-    tls_handshake_failures: int
 
 
 class Listener:
@@ -191,7 +180,7 @@ class Listener:
         source: ConnectionSource,
         max_connections: int,
         handshake_seconds: float,
-        counters: AcceptCounters,
+        counters: TransportCounters,
         new_protocol: Callable[[], Any],
         certificate: CertificateWatch | None = None,
     ) -> None:

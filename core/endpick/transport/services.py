@@ -202,7 +202,6 @@ def _answer(services: tuple[str, ...], message: bytes) -> bytes:
 
 @cache
 def _descriptors() -> DescriptorPool:
-    from grpc_health.v1 import health_pb2  # noqa: PLC0415
     from grpc_reflection.v1alpha import reflection_pb2  # noqa: PLC0415
 
     from endpick._proto import ext_proc_pb2  # noqa: PLC0415

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Protocol
+
+from endpick.transport.limits import TransportCounters
 
 __all__ = [
     "CertificateFiles",
@@ -50,13 +51,6 @@ class TlsSettings:
             raise TlsError("a TLS certificate needs its key and a key its certificate: give both files or neither")
 
 
-class CertificateCounters(Protocol):
-    """The counters that a `CertificateWatch` increments."""
-
-    certificate_reloads: int
-    certificate_reload_failures: int
-
-
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
     """The contents of the certificate, key and client CA files, in PEM."""
@@ -81,7 +75,7 @@ class CertificateWatch:
         self.files = read_certificate(settings)
         self.context = server_context(self.files, settings)  # renewed in place, except for a new client CA: trust cannot be revoked
 
-    def refresh(self, counters: CertificateCounters) -> bool:
+    def refresh(self, counters: TransportCounters) -> bool:
         """Reload changed files; True if new ones are in use. Called about once a second."""
         stamp = self._file_stamp() if self._settings.reload else self._stamp
         if stamp == self._stamp:

@@ -12,7 +12,7 @@ from endpick.config.source import read_source
 from endpick.diagnostics import Code
 from endpick.host.discovery import Candidate, discover_hook_objects
 from endpick.host.environment import Lock, check_lock
-from endpick.host.hooks import HOOKS, Hooks, hook_faults, load_hooks, speaker, title
+from endpick.host.hooks import HOOKS, Hooks, hook_faults, load_hooks, running_hook_object, title
 from endpick.host.resolution import Policy
 
 VIEW = HostView({}, {"one": None, "two": None})
@@ -236,7 +236,7 @@ def test_running_object_is_named():
     class Observer:
         @hookimpl
         def endpick_decided(self):
-            told.append((hooks.running("endpick_decided"), speaker()))
+            told.append((hooks.running("endpick_decided"), running_hook_object()))
 
     hooks, told = Hooks(), []
     hooks.register(Observer(), "observer")

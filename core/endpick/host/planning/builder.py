@@ -100,13 +100,17 @@ class PlanBuilder:
         help: str | None = None,  # noqa: A002 - the field's name
         labels: Iterable[Label] = (),
         notes: tuple[str, ...] = (),
-        annotation: str | None = None,
         plugin: PluginReference | None = None,
     ) -> None:
         """Add a diagnostic at a value or its key."""
         span = self.source.key_span(path) if at_key else self.source.value_span(path)
         merged = self.source.labels_for(path)
-        self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path, annotation))
+        self.diagnostics.append(Diagnostic(code, message, span, (*merged, *labels), help, notes, plugin, path))
+
+    def report_instance(self, instance: DraftInstance, code: Code, message: str, advice: str, labels: Iterable[Label] = ()) -> None:
+        """Add a diagnostic at the `type:` of an instance that the document defines."""
+        assert instance.path is not None
+        self.report(code, message, (*instance.path, "type"), help=advice, labels=labels, plugin=instance.plugin)
 
     def announce(self, subject: str, message: str, code: Code = Code.N0501) -> None:
         """Record a default that planning has filled in."""

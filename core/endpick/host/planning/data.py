@@ -246,24 +246,14 @@ def _warn(graph: SubscriptionGraph, builder: PlanBuilder) -> None:
     for need in graph.unmet:
         instance = builder.instances[need.consumer]
         if instance.path is not None and not _has_substitute(instance, need.key):
-            builder.report(
-                Code.W0603,
-                f"nothing produces '{need.key}', which '{need.consumer}' would use",
-                (*instance.path, "type"),
-                help="add a producer for it, or leave it: the instance works without",
-                plugin=instance.plugin,
-            )
+            message = f"nothing produces '{need.key}', which '{need.consumer}' would use"
+            builder.report_instance(instance, Code.W0603, message, "add a producer for it, or leave it: the instance works without")
     for name in graph.unread:
         instance = builder.instances[name]
         if instance.path is not None and instance.loaded is not None and PURE_PRODUCERS.issuperset(instance.loaded.kinds):
             keys = ", ".join(f"'{key.name}'" for key in instance.subscriptions.produces) if instance.subscriptions else ""
-            builder.report(
-                Code.W0602,
-                f"nothing uses what '{name}' produces: {keys}",
-                (*instance.path, "type"),
-                help="remove it, or add a plugin that reads its data",
-                plugin=instance.plugin,
-            )
+            message = f"nothing uses what '{name}' produces: {keys}"
+            builder.report_instance(instance, Code.W0602, message, "remove it, or add a plugin that reads its data")
 
 
 def _has_substitute(instance: DraftInstance, name: str) -> bool:

@@ -112,7 +112,7 @@ def plan_flow_control(builder: PlanBuilder) -> FlowControlSettings | None:
     """Return the queue settings; None if the feature gate is off or a policy is missing."""
     section = builder.config.flow_control or FlowControl()
     if not builder.config.gates["flowControl"]:
-        _mark_named_used(section, builder)
+        builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
         return None
     _check_band_selection(section, builder)
     for template in (section.default_priority_band, section.default_negative_priority_band):
@@ -222,10 +222,7 @@ def _only(kind: Kind, default: str, builder: PlanBuilder) -> str | None:
 
 def _report_idle(kinds: tuple[Kind, ...], why: str, builder: PlanBuilder, first: int = 0) -> None:
     for instance in (configured for kind in kinds for configured in builder.configured(kind)[first:]):
-        assert instance.path is not None
-        builder.report(
-            Code.W0502, f"'{instance.name}' has no effect: {why}", (*instance.path, "type"), help="remove it", plugin=instance.plugin
-        )
+        builder.report_instance(instance, Code.W0502, f"'{instance.name}' has no effect: {why}", "remove it")
 
 
 def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> None:
@@ -237,10 +234,6 @@ def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> No
             at_key=True,
             help="remove it, or list the band under `priorityBands`",
         )
-
-
-def _mark_named_used(section: FlowControl, builder: PlanBuilder) -> None:
-    builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
 
 
 def _named(section: FlowControl) -> Iterator[str | None]:

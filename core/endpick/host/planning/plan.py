@@ -24,7 +24,7 @@ DEFAULT_BAND_REQUESTS = 5000
 
 @dataclass(frozen=True, slots=True)
 class BandSettings:
-    """Policies, and limits of waiting requests, of one priority."""
+    """The policies of one priority, and the limits of its waiting requests."""
 
     max_bytes: int  # 1 or more
     max_requests: int  # 1 or more
@@ -35,7 +35,7 @@ class BandSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvictionSettings:
-    """Eviction filter and ordering policy."""
+    """The instances that choose the requests in flight to evict, and their order."""
 
     filter: str
     ordering: str
@@ -56,19 +56,19 @@ class FlowControlSettings:
     eviction: EvictionSettings | None = None
 
     def band(self, priority: int) -> BandSettings:
-        """Settings for a priority."""
+        """Return the settings for a priority: the listed band, or the template for its sign."""
         listed = self.bands.get(priority)
         if listed is not None:
             return listed
         return self.negative_template if priority < 0 else self.template
 
     def ttl_of(self, band: BandSettings) -> float:
-        """The time limit of a band while the pool has endpoints."""
+        """Return the time limit of a band in seconds, while the pool has endpoints."""
         return self.ttl_seconds if band.ttl_seconds is None else band.ttl_seconds
 
     @property
     def all_bands(self) -> tuple[BandSettings, ...]:
-        """Listed priorities and both templates."""
+        """The bands of listed priorities, then both templates."""
         return (*self.bands.values(), self.template, self.negative_template)
 
 
@@ -83,7 +83,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PlannedInstance:
-    """One instance to build."""
+    """A checked instance that is not built yet, with its class, parameters and data keys."""
 
     name: str
     loaded: LoadedPlugin
@@ -97,12 +97,12 @@ class PlannedInstance:
 
     @property
     def type(self) -> str:
-        """The type's current name."""
+        """The current name of the plugin type, if the document uses an alias."""
         return self.loaded.type
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Its kinds."""
+        """The kinds of the plugin class, such as `Scorer`."""
         return self.loaded.kinds
 
     @property
@@ -147,7 +147,7 @@ class PlannedSource:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """The store through which pickers share what they learn; None for the default interval and time limit."""
+    """The store through which pickers share learnt state; None means the default interval."""
 
     store: str
     sync_seconds: float | None = None
@@ -178,7 +178,7 @@ class Plan:
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:
-        """Instances by name."""
+        """The planned instances by name, in document order."""
         return {instance.name: instance for instance in self.instances}
 
 

@@ -1,4 +1,4 @@
-"""Makes a plan in steps; each continues after earlier mistakes, so that one run reports all."""
+"""Makes a plan in steps that continue after mistakes, so that one run reports all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from endpick.host.planning.flow_control import plan_candidate_filters, plan_dete
 from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.host.planning.pool import NO_POOL, PoolSettings, plan_discovery
 from endpick.host.planning.profiles import plan_handler, plan_profiles, warn_fallbacks
-from endpick.host.planning.references import References, in_order, plan_references
+from endpick.host.planning.references import in_order, plan_references
 from endpick.host.planning.subscriptions import SubscriptionGraph
 
 
@@ -32,7 +32,7 @@ def warn_unused(builder: PlanBuilder) -> None:
     policy = builder.config.plugin_policy
     if (policy is not None and policy.on_unused == "Ignore") or builder.loaded.faulty:
         return
-    unknown = [one.message for one in builder.diagnostics if one.code in (Code.E0501, Code.E0607)]
+    unknown = [found.message for found in builder.diagnostics if found.code in (Code.E0501, Code.E0607)]
     for instance in builder.instances.values():
         if instance.spec is None or instance.loaded is None or instance.name in builder.used:
             continue
@@ -42,13 +42,8 @@ def warn_unused(builder: PlanBuilder) -> None:
         if any(did_you_mean(message.split("'")[1], [instance.name]) for message in unknown):
             continue  # a misspelt reference probably means this instance
         reasons = dict.fromkeys(f"{row.named_at} does not name it" for row in rows)
-        builder.report(
-            Code.W0301,
-            f"'{instance.name}' is not used: {' and '.join(reasons)}",
-            (*instance.spec.path, "type"),
-            help="remove it, or name it where it belongs",
-            plugin=instance.plugin,
-        )
+        message = f"'{instance.name}' is not used: {' and '.join(reasons)}"
+        builder.report_instance(instance, Code.W0301, message, "remove it, or name it where it belongs")
 
 
 def make_plan(
@@ -87,30 +82,29 @@ def make_plan(
     plan = _plan(builder, hooks, pool, state_url)
     if not has_errors(builder.diagnostics):
         builder.diagnostics.extend(hooks.validate(loaded.source))
-    kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
+    kept = _experimental_at_once(builder.diagnostics, allow_experimental)
     diagnostics = sort_diagnostics(loaded.without_echoes(kept))
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
 
 
-def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    return [one for one in diagnostics if one.code is not Code.W0309]
-
-
-def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == HOST_DISTRIBUTION]
+def _experimental_at_once(diagnostics: Sequence[Diagnostic], are_allowed: bool) -> Sequence[Diagnostic]:
+    experimental = [found for found in diagnostics if found.code is Code.W0309]
+    if are_allowed:
+        return [found for found in diagnostics if found not in experimental]
+    own = [found for found in experimental if found.plugin is not None and found.plugin.distribution == HOST_DISTRIBUTION]
     if not own:
-        return list(diagnostics)
-    types = sorted({one.plugin.type for one in own if one.plugin is not None})
+        return diagnostics
+    types = sorted({found.plugin.type for found in own if found.plugin is not None})
     merged = replace(
         own[0],
         message=f"experimental plugins are used: {', '.join(types)}",
         help="expect them to change; --allow-experimental-plugins says that you know",
     )
-    return [*(one for one in diagnostics if one not in own), merged]
+    return [*(found for found in diagnostics if found not in own), merged]
 
 
 def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
-    """Every mistake found without importing third-party plugins, which are not checked."""
+    """Return the mistakes that are found without importing third-party plugins."""
     if loaded.config is None:
         return loaded.diagnostics
     catalog = PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False)
@@ -139,7 +133,8 @@ def _plan(builder: PlanBuilder, hooks: Hooks, pool: PoolSettings = NO_POOL, stat
     warn_unused(builder)
     if has_errors(builder.diagnostics):
         return None
-    instances = _all_planned(builder, references)
+    names = in_order(tuple(builder.instances), references)
+    instances = tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
     if handler is None or len(instances) < len(builder.instances):
         return None
     return Plan(
@@ -170,11 +165,6 @@ def _rewrite_of(model: ModelSpec) -> ModelRewrite:
     return ModelRewrite((model.name,), targets or (ModelTarget(model.name, 1),))
 
 
-def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:
-    names = in_order(tuple(builder.instances), references)
-    return tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
-
-
 def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInstance | None:
     if instance.loaded is None or instance.parameters is None or instance.subscriptions is None or instance.on_fault is None:
         return None
@@ -201,8 +191,8 @@ def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tu
 
 
 def _sources(bindings: SourceBindings, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """A collector is active if its data is read, it writes none, or it decides about requests."""
-    readers = [each.name for each in builder.instances.values() if not each.is_a(DataCollector) or _decides(each)]
+    """Plan the sources. A collector is active if it decides, writes no data, or its data is read."""
+    readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector) or _decides(instance)]
     needed = {*graph.producers_for(readers), *readers}
     return tuple(
         PlannedSource(

@@ -98,15 +98,13 @@ def _default_profile(builder: PlanBuilder) -> PlannedProfile:
     )
     pickers = [member for member in members if member.is_a(Picker)]
     for other in pickers[1:]:
-        assert other.path is not None
         assert pickers[0].path is not None
-        builder.report(
+        builder.report_instance(
+            other,
             Code.E0505,
             f"'{other.name}' and '{pickers[0].name}' are both pickers, and a scheduling profile has one",
-            (*other.path, "type"),
-            labels=[builder.label((*pickers[0].path, "type"), "the first picker")],
-            help="remove one, or say with `schedulingProfiles:` which picker belongs to which profile",
-            plugin=other.plugin,
+            "remove one, or say with `schedulingProfiles:` which picker belongs to which profile",
+            [builder.label((*pickers[0].path, "type"), "the first picker")],
         )
     scorers = [WeightedScorer(member.name, DEFAULT_WEIGHT, weight_given=False) for member in members if member.is_a(Scorer)]
     _announce_weights(DEFAULT_PROFILE, scorers, builder)
@@ -197,16 +195,10 @@ def plan_handler(builder: PlanBuilder) -> str | None:
     if handlers:
         first, *others = handlers
         for other in others:
-            assert other.path is not None
             assert first.path is not None
-            builder.report(
-                Code.E0506,
-                f"'{other.name}' and '{first.name}' are both profile handlers, and there can be one",
-                (*other.path, "type"),
-                labels=[builder.label((*first.path, "type"), "the first profile handler")],
-                help="remove one of them",
-                plugin=other.plugin,
-            )
+            labels = [builder.label((*first.path, "type"), "the first profile handler")]
+            message = f"'{other.name}' and '{first.name}' are both profile handlers, and there can be one"
+            builder.report_instance(other, Code.E0506, message, "remove one of them", labels)
         if first.loaded is not None:
             _judge_number_of_profiles(first, first.loaded, profiles, builder)
             _judge_required_profiles(first, first.loaded, builder)
@@ -229,19 +221,17 @@ def plan_handler(builder: PlanBuilder) -> str | None:
 def _judge_number_of_profiles(
     handler: DraftInstance, loaded: LoadedPlugin, profiles: tuple[SchedulingProfile, ...], builder: PlanBuilder
 ) -> None:
-    assert handler.spec is not None
     assert issubclass(loaded.plugin, ProfileHandler)
     most = loaded.plugin.most_profiles
     if most is None or len(profiles) <= most:
         return
     single = most == 1
-    builder.report(
+    builder.report_instance(
+        handler,
         Code.E0507,
         f"'{handler.name}' runs {'one scheduling profile' if single else f'{most} scheduling profiles'}, and {len(profiles)} are defined",
-        (*handler.spec.path, "type"),
-        labels=[builder.label((*profile.path, "name"), "one of them") for profile in profiles],
-        help=f"use a profile handler that chooses among more profiles, or remove all profiles but {'one' if single else most}",
-        plugin=handler.plugin,
+        f"use a profile handler that chooses among more profiles, or remove all profiles but {'one' if single else most}",
+        [builder.label((*profile.path, "name"), "one of them") for profile in profiles],
     )
 
 
@@ -253,24 +243,15 @@ def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, build
         builder.diagnostics += [keys for keys in (required, optional) if isinstance(keys, Diagnostic)]
         return
     defined = [profile.name for profile in builder.config.scheduling_profiles] or [DEFAULT_PROFILE]
-    for name in required:
-        if name not in defined:
-            builder.report(
-                Code.E0509,
-                f"'{handler.name}' requires scheduling profile '{name}', which is not defined",
-                (*handler.spec.path, "type"),
-                help=f"add a profile with `name: {name}` under `schedulingProfiles:`; defined is {', '.join(defined)}",
-                plugin=handler.plugin,
-            )
-    for name in optional:
-        if name not in defined:
-            builder.report(
-                Code.W0520,
-                f"'{handler.name}' would run scheduling profile '{name}', which is not defined",
-                (*handler.spec.path, "type"),
-                help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or remove the decider of that stage",
-                plugin=handler.plugin,
-            )
+    ends = (
+        (required, Code.E0509, "requires", f"; defined is {', '.join(defined)}"),
+        (optional, Code.W0520, "would run", ", or remove the decider of that stage"),
+    )
+    for names, code, verb, end in ends:
+        for name in names:
+            if name not in defined:
+                message = f"'{handler.name}' {verb} scheduling profile '{name}', which is not defined"
+                builder.report_instance(handler, code, message, f"add a profile with `name: {name}` under `schedulingProfiles:`{end}")
 
 
 _LOAD_SCORERS = "queue-scorer or active-request-scorer"

@@ -1,4 +1,4 @@
-"""The metrics port of a supervisor: the pages of all workers as one."""
+"""The metrics port of a supervisor, which merges the pages of all workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DECISIONS: Final = "/decisions"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The answer of a worker."""
+    """The response of one worker to a request for one of its pages."""
 
     worker: int
     status: int
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def is_ok(self) -> bool:
-        """True for status 200."""
+        """True if the worker answered with status 200."""
         return self.status == web.HTTPOk.status_code
 
 
@@ -59,7 +59,7 @@ class WorkerPages:
     """Adds up the counters and loads of all workers. Of other gauges, the largest counts."""
 
     def __init__(self, settings: ServeSettings, ports: Callable[[], Mapping[int, int | None]]) -> None:
-        """`ports` are the metrics ports of all workers, None for one that does not serve."""
+        """Make the pages; `ports` returns each worker's metrics port, None while it does not serve."""
         self._ports = ports
         self._token = None if settings.admin_token_file is None else settings.admin_token_file.read_text().strip()
         application = web.Application()
@@ -72,19 +72,19 @@ class WorkerPages:
         self._ended: list[str] = []  # those of workers that have ended
 
     def ended(self, worker: int) -> None:
-        """Go on counting what a worker has counted."""
+        """Keep the counters of a worker that has ended, so that sums do not fall."""
         last = self._last.pop(worker, None)
         if last is not None:
             self._ended = [generate_latest(MergedPages([], [*self._ended, last])).decode()]
 
     async def start(self) -> int:
-        """Serve; returns the port. Raises ListenError, TlsError."""
+        """Start to serve, and return the bound port. Raises ListenError, TlsError."""
         port = await self._server.start()
         self._session = ClientSession(timeout=_TIMEOUT)
         return port
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the port, and the connections to the workers."""
         await self._server.stop()
         if self._session is not None:
             await self._session.close()
@@ -98,7 +98,7 @@ class WorkerPages:
         is_whole = "worker" not in request.query
         if is_whole:
             self._last |= texts
-            texts = self._last  # also of one that does not answer in time: a sum that falls looks like a restart
+            texts = self._last  # includes workers that do not answer in time, because a falling sum looks like a restart
         merged = MergedPages(list(texts.values()), self._ended if is_whole else ())
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = await asyncio.to_thread(encode, merged)
@@ -111,7 +111,7 @@ class WorkerPages:
         ready = any(page.is_ok for page in pages)
         answers = {page.worker: page.body.decode().splitlines() for page in pages}
         lines = {worker: answers.get(worker, ["does not serve"]) for worker in self._asked(request)}
-        text = "".join(f"worker {worker}: {line}\n" for worker, said in lines.items() for line in said)
+        text = "".join(f"worker {worker}: {line}\n" for worker, reported in lines.items() for line in reported)
         return web.Response(text=text, status=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _admin(self, request: web.Request) -> web.Response:
@@ -126,12 +126,12 @@ class WorkerPages:
         return web.Response(body=page.body, status=page.status, content_type=page.content_type)
 
     async def _from_all(self, path: str, request: web.Request) -> list[Page]:
-        """The pages of all workers, or of one, by the query."""
+        """Return the pages of all workers, or of the worker that the query names."""
         asked = [self._from(number, port, path, request) for number, port in self._asked(request).items() if port is not None]
         return [page for page in await asyncio.gather(*asked) if page is not None]
 
     def _asked(self, request: web.Request) -> dict[int, int | None]:
-        """The ports of all workers, or of one, by the query. Raises HTTPNotFound."""
+        """Return the ports of all workers, or of the worker in the query. Raises HTTPNotFound."""
         wanted, ports = request.query.get("worker"), self._ports()
         asked = {number: port for number, port in sorted(ports.items()) if wanted in (None, str(number))}
         if not asked:
@@ -139,7 +139,7 @@ class WorkerPages:
         return asked
 
     async def _from(self, worker: int, port: int, path: str, request: web.Request) -> Page | None:
-        """None if the worker does not answer."""
+        """Return the page of one worker; None if it does not answer."""
         assert self._session is not None
         headers = {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
         try:
@@ -150,19 +150,19 @@ class WorkerPages:
 
 
 def _joined(pages: Iterable[Page], limit: str | None) -> bytes:
-    """The decisions of all workers, newest first."""
-    found = [each for page in pages for each in orjson.loads(page.body)["decisions"]]
-    found.sort(key=lambda each: str(each["time"]), reverse=True)
+    """Merge the decisions of all workers, newest first."""
+    found = [decision for page in pages for decision in orjson.loads(page.body)["decisions"]]
+    found.sort(key=lambda decision: str(decision["time"]), reverse=True)
     return orjson.dumps({"decisions": found if limit is None else found[: int(limit)]})
 
 
-def _larger(one: float, other: float) -> float:
-    """NaN, which is no value, is less than any."""
-    return other if math.isnan(one) or other > one else one
+def _larger(left: float, right: float) -> float:
+    """Return the larger number; NaN, which means no value, is less than any."""
+    return right if math.isnan(left) or right > left else left
 
 
 class MergedPages(CollectorRegistry):
-    """The metrics of several pages, and what those of ended workers counted."""
+    """The sum of several metrics pages, and of the counters of workers that have ended."""
 
     def __init__(self, pages: Iterable[str], ended: Iterable[str] = ()) -> None:
         super().__init__(auto_describe=False)

@@ -29,7 +29,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One running worker."""
+    """A running worker process, as its supervisor sees it."""
 
     number: int
     process: asyncio.subprocess.Process
@@ -40,10 +40,10 @@ class Worker:
 
 
 class Supervisor:
-    """Owns the ports. Workers are processes with the same command line."""
+    """Owns the ports, and runs workers: processes with the same command line."""
 
     def __init__(self, settings: ServeSettings, count: int, command: Sequence[str]) -> None:
-        """`command` starts one worker."""
+        """Make a supervisor of `count` workers, each started with `command`."""
         self._settings = settings
         self._count = count
         self._command = command
@@ -54,7 +54,7 @@ class Supervisor:
         self._ports: dict[Port, socket.socket] = {}
 
     async def run(self) -> int:
-        """Serve until a signal; returns the exit code. Raises StartRefused."""
+        """Serve until a signal, and return the exit code. Raises StartRefused."""
         with ExitStack() as stack:
             for port, settings in ((Port.EXT_PROC, self._settings.ext_proc), (Port.HEALTH, self._settings.health)):
                 self._ports[port] = stack.enter_context(bound_port(settings))
@@ -74,7 +74,7 @@ class Supervisor:
         await asyncio.wait((first, begun), return_when=asyncio.FIRST_COMPLETED)
         begun.cancel()
         if first.done():
-            return first.result()  # it has said why
+            return first.result()  # the worker has logged the reason
         tasks = [first, *(asyncio.create_task(self._keep(number)) for number in range(1, self._count))]
         accepting = [asyncio.create_task(self._accept(port)) for port in self._ports]
         names = {f"{port.name.lower()}_port": bound.getsockname()[1] for port, bound in self._ports.items()}
@@ -85,7 +85,7 @@ class Supervisor:
         return max(codes)
 
     async def _keep(self, number: int) -> int:
-        """Run a worker, and another one when it crashes; returns the exit code of the last."""
+        """Run a worker, restart it when it crashes, and return the last exit code."""
         code, has_crashed = 0, False
         while not self._ending.is_set():
             worker = await self._spawn(number)
@@ -114,12 +114,12 @@ class Supervisor:
         )
         theirs.close()
         worker = self._workers[number] = Worker(number, process, ours)
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._told, worker)
-        if self._ending.is_set():  # it began before the signal, and is not among those that got it
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._message_received, worker)
+        if self._ending.is_set():  # it started after the signal was passed on
             process.terminate()
         return worker
 
-    def _told(self, worker: Worker) -> None:
+    def _message_received(self, worker: Worker) -> None:
         try:
             message = worker.control.recv(_MESSAGE_BYTES)
         except BlockingIOError:
@@ -128,7 +128,7 @@ class Supervisor:
             message = b""
         if message.startswith(b"r"):
             worker.metrics_port = int(message[1:])
-            if worker.is_replacement:  # it has read the configuration anew
+            if worker.is_replacement:  # it has read the configuration again
                 for other in self._workers.values():
                     if other is not worker:
                         other.process.send_signal(signal.SIGHUP)
@@ -153,7 +153,7 @@ class Supervisor:
             self._place(port, connection)
 
     def _place(self, port: Port, connection: socket.socket) -> None:
-        """Give a connection to the worker with the fewest."""
+        """Hand a connection over to the worker with the fewest connections."""
         serving = [worker for worker in self._workers.values() if worker.metrics_port is not None]
         for worker in sorted(serving, key=lambda worker: worker.connections):
             if hand_over(worker.control, port, connection):
@@ -170,7 +170,7 @@ class Supervisor:
 
 
 def supervise(settings: ServeSettings, count: int, *, needs_store: bool) -> int:
-    """Run workers until a signal; returns the exit code. Raises StartRefused."""
+    """Run workers until a signal, and return the exit code. Raises StartRefused."""
     command = [sys.executable, "-m", "endpick", *sys.argv[1:]]
     with ExitStack() as stack:
         if needs_store:

@@ -1,4 +1,4 @@
-"""The part of one process among the workers."""
+"""The role of one process among the workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIABLE: Final = "ENDPICK_WORKER"  # of the environment
 
 
 class WorkerRole(msgspec.Struct, frozen=True):
-    """One worker, as its supervisor describes it."""
+    """The number, ports and control socket of a worker, as its supervisor passes them on."""
 
     number: int
     of: int
@@ -25,18 +25,21 @@ class WorkerRole(msgspec.Struct, frozen=True):
     health_port: int
 
     def encoded(self) -> str:
-        """For the environment variable."""
+        """Return the role as JSON, for the environment variable of the worker."""
         return msgspec.json.encode(self).decode()
 
 
 def worker_role() -> WorkerRole | None:
-    """This process's part, or None if it is no worker."""
+    """Return the role of this process; None if it is not a worker."""
     written = os.environ.get(VARIABLE)
     return None if written is None else msgspec.json.decode(written, type=WorkerRole)
 
 
 def as_worker(settings: ServeSettings, role: WorkerRole) -> tuple[ServeSettings, Handover]:
-    """The settings of one worker: the supervisor has the ports, and each worker its share of the memory."""
+    """Return the settings of a worker, and the handover through which it gets connections.
+
+    The supervisor owns the ports; each worker has an equal share of the memory.
+    """
     ports = {Port.EXT_PROC: role.ext_proc_port, Port.HEALTH: role.health_port}
     handover = Handover(socket.socket(fileno=role.control), ports, role.number)
     own = replace(

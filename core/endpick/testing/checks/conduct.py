@@ -17,7 +17,7 @@ from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
 from endpick.host.failures import PLUGIN_ERRORS
-from endpick.testing.bench import Bench, Raised, Scene, benches, make_bench
+from endpick.testing.bench import Bench, Raised, Scene, benches, instances, make_bench
 from endpick.testing.exercise import IgnoredCancellation, answering, payloads_from, run, scored, started, walk, walk_scene
 from endpick.testing.factories import varied_requests
 from endpick.testing.plugin_under_test import Finding, NotApplicable, PluginUnderTest, check
@@ -82,7 +82,7 @@ BUDGET_IN_LOOPS = 50  # plain Python loops over the endpoints; numpy takes a hun
 _ATTEMPTS = 3
 
 
-@check()
+@check(once=True)
 def does_not_change_its_inputs(subject: PluginUnderTest) -> Iterator[Finding]:
     """The plugin does not change the request, endpoints, columns or produced data: other plugins see them too."""
     for bench in benches(subject):
@@ -95,21 +95,18 @@ def does_not_change_its_inputs(subject: PluginUnderTest) -> Iterator[Finding]:
                     yield Finding(
                         f"`{method}` changes {changed}", "work on a copy: `column.copy()`, `dict(request.headers)`, `sorted(...)`"
                     )
-                    return
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_does_not_change_scores(subject: PluginUnderTest) -> Iterator[Finding]:
     """A picker does not change the totals it receives: decision records show them."""
-    for bench in benches(subject):
-        plugin, scene = bench.instance.plugin, bench.scene()
-        assert isinstance(plugin, Picker)
+    for bench, plugin in instances(subject, Picker):
+        scene = bench.scene()
         totals = scored(scene.endpoints)
         before = totals.scores.copy()
         bench.call(plugin.pick, scene.request, totals, scene.state)
         if not np.array_equal(before, totals.scores):
             yield Finding("`pick` changes the totals it is given", "work on a copy, for example np.argsort(-scored.scores)")
-            return
 
 
 @check()
@@ -127,7 +124,7 @@ def does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
         )
 
 
-@check(Filter, Scorer, Picker, CandidateFilter)
+@check(Filter, Scorer, Picker, CandidateFilter, once=True)
 def handles_ten_thousand_endpoints(subject: PluginUnderTest) -> Iterator[Finding]:
     """With ten thousand endpoints it takes at most as long as fifty plain Python loops over them."""
     for bench in benches(subject):
@@ -139,10 +136,9 @@ def handles_ten_thousand_endpoints(subject: PluginUnderTest) -> Iterator[Finding
                 f"it takes {seconds / budget * BUDGET_IN_LOOPS:.0f} times as long as a loop over {MANY_ENDPOINTS} endpoints",
                 "work on whole columns with numpy, and do not go through all endpoints for each endpoint",
             )
-            return
 
 
-@check()
+@check(once=True)
 def accepts_removal_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """`endpoint_removed` accepts any name: unknown endpoints, and the same one twice."""
     for bench in benches(subject):
@@ -152,7 +148,6 @@ def accepts_removal_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Findin
                 yield Finding(
                     f"`endpoint_removed('{name}')` comes to {answer}", "forget the name if it is known: `self._learnt.pop(name, None)`"
                 )
-                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +230,16 @@ def _ask(bench: Bench, scene: Scene) -> None:
         bench.call(plugin.filter_candidates, request, endpoints)
 
 
-@check()
+@check(once=True)
 def starts_and_stops(subject: PluginUnderTest) -> Iterator[Finding]:
     """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
     for bench in benches(subject):
         problem = _raised_by(_only_start(bench))
         if problem is not None and not isinstance(problem.problem, ConfigurationError):
             yield Finding(f"`start` or `stop` raises {problem}", "raise ConfigurationError from `start`, and nothing from `stop`")
-            return
 
 
-@check()
+@check(once=True)
 def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
     """After `stop`, no task, thread or socket of the plugin is left."""
     for bench in benches(subject):
@@ -257,10 +251,9 @@ def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
         left = (*left, *before.added(Running.now()))
         if left:
             yield Finding(f"after `stop`, it leaves {' and '.join(left)}", "cancel tasks and close sessions in `stop`, and await both")
-            return
 
 
-@check()
+@check(once=True)
 def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
     """A second instance works after the first, built before it, has stopped."""
     for block, parameters in subject.valid_blocks():
@@ -271,7 +264,6 @@ def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
         new = {method: raised for method, raised in failing.items() if method not in failing_alone}
         for method, raised in new.items():
             yield Finding(f"once another instance has stopped, `{method}` raises {raised}", "share nothing between instances")
-            return
 
 
 def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from endpick.api import DataCollector, DataSource
@@ -21,28 +21,21 @@ from endpick.testing.plugin_under_test import Finding, NotApplicable, PluginUnde
 Server = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
 
-@asynccontextmanager
-async def _no_server() -> AsyncIterator[Endpoint]:
-    async with no_server() as endpoint:
-        yield endpoint
-
-
 _SERVERS: dict[str, Server] = {
-    "no server is there": _no_server,
+    "no server is there": no_server,
     **{f"the server answers {kind}": partial(answering, kind) for kind in ANSWERS},
 }
 
 
-@check(DataSource)
+@check(DataSource, once=True)
 def source_raises_only_unavailable(subject: PluginUnderTest) -> Iterator[Finding]:
     """When a server is down or its answer is invalid, the source raises only `Unavailable`."""
     for situation, outcome in _outcomes(subject):
         if isinstance(outcome, Raised) and not isinstance(outcome.problem, Unavailable):
             yield Finding(f"it raises {outcome} when {situation}", "catch what your client raises, and raise Unavailable(...) from it")
-            return
 
 
-@check(DataSource)
+@check(DataSource, once=True)
 def source_gives_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
     """Every payload of the source has the type of its second generic argument: collectors rely on it."""
     expected = payload_of(subject.plugin) or object
@@ -53,20 +46,18 @@ def source_gives_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
                     f"it brings a {type(payload).__qualname__} when {situation}, and its class says {expected.__qualname__}",
                     "make the two agree; raise Unavailable when there is nothing to bring",
                 )
-                return
 
 
-@check(DataSource)
+@check(DataSource, once=True)
 def source_ends_when_cancelled(subject: PluginUnderTest) -> Iterator[Finding]:
     """The source ends within a second of its cancellation: endpoints come and go, and the host has to stop."""
     for bench in benches(subject):
         try:
-            run(_collect(bench, _no_server))
+            run(_collect(bench, no_server))
         except IgnoredCancellation:
             yield Finding(
                 "it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await"
             )
-            return
 
 
 @check(DataSource)
@@ -84,14 +75,14 @@ def source_has_valid_times(subject: PluginUnderTest) -> Iterator[Finding]:
 def source_does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
     """Polling and watching use await: no blocking socket, file, process or sleep in the event loop."""
     for bench in benches(subject):
-        for server in (_no_server, partial(answering, "an empty page")):
+        for server in (no_server, partial(answering, "an empty page")):
             if _attempt(bench, server) is None:
                 break
         for blocking in bench.watch.found:
             yield Finding(f"it {blocking}", "use an asyncio client such as aiohttp, or `await asyncio.to_thread(...)`")
 
 
-@check(EndpointDiscovery)
+@check(EndpointDiscovery, once=True)
 def discovery_reports_configuration_errors(subject: PluginUnderTest) -> Iterator[Finding]:
     """A discovery that cannot work raises `ConfigurationError` with the reason, and ends when cancelled."""
     for bench in benches(subject):
@@ -102,7 +93,6 @@ def discovery_reports_configuration_errors(subject: PluginUnderTest) -> Iterator
             return
         if isinstance(outcome, Raised) and not isinstance(outcome.problem, ConfigurationError):
             yield Finding(f"`run` raises {outcome}", "before ready(), raise ConfigurationError with what the operator should correct")
-            return
 
 
 def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Raised]]:
@@ -131,39 +121,37 @@ async def _discover(bench: Bench) -> object:
         return await run_discovery(bench, make_pool(0))
 
 
-@check(DataCollector)
+@check(DataCollector, once=True)
 def collector_survives_garbage(subject: PluginUnderTest) -> Iterator[Finding]:
     """A meaningless payload of the right type raises `Unavailable` or changes nothing."""
     payloads = garbage_of(payload_of(subject.plugin) or object)
     if not payloads:
         raise NotApplicable(f"the kit cannot make a {payload_of(subject.plugin)}")
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, DataCollector)
-        for payload in payloads:
-            answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
-            if isinstance(answer, Raised) and not isinstance(answer.problem, Unavailable):
-                yield Finding(
-                    f"`collect` raises {answer} for the payload {_shown(payload)}",
-                    "raise Unavailable where the payload holds nothing of use; model servers can send anything",
-                )
-                return
+    for payload, answer in _collected(subject, payloads):
+        if isinstance(answer, Raised) and not isinstance(answer.problem, Unavailable):
+            yield Finding(
+                f"`collect` raises {answer} for the payload {_shown(payload)}",
+                "raise Unavailable where the payload holds nothing of use; model servers can send anything",
+            )
 
 
-@check(DataCollector)
+@check(DataCollector, once=True)
 def collector_reads_good_payloads(subject: PluginUnderTest) -> Iterator[Finding]:
     """The collector accepts every payload that its author gave to the kit."""
     if not subject.inputs.payloads:
         raise NotApplicable("give the kit `payloads=`, what a source would deliver")
+    for payload, answer in _collected(subject, subject.inputs.payloads):
+        if answer is not None:
+            problem = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
+            yield Finding(f"`collect` {problem} for the payload {_shown(payload)}", "write values with writer.set, and return nothing")
+
+
+def _collected(subject: PluginUnderTest, payloads: Sequence[object]) -> Iterator[tuple[object, object]]:
     for bench in benches(subject):
         plugin = bench.instance.plugin
         assert isinstance(plugin, DataCollector)
-        for payload in subject.inputs.payloads:
-            answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
-            if answer is not None:
-                problem = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
-                yield Finding(f"`collect` {problem} for the payload {_shown(payload)}", "write values with writer.set, and return nothing")
-                return
+        for payload in payloads:
+            yield payload, bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
 
 
 def _shown(payload: object) -> str:

@@ -156,13 +156,12 @@ def describes_its_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
                 yield Finding(f"the parameter '{owner}{name}' has no description", "add `Field(description=...)`, with unit and range")
 
 
-@check()
+@check(once=True)
 def refuses_unknown_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
     """An unknown parameter is an error: it is a typing mistake of an operator."""
     for block, _ in subject.valid_blocks():
         if isinstance(subject.judge({**block.raw, _UNKNOWN: 1}), Parameters):
             yield Finding("it accepts a parameter that does not exist", "leave `extra='forbid'` of endpick.api.Parameters as it is")
-            return
 
 
 @check()

@@ -16,7 +16,7 @@ from endpick.api.flow_control import (
     OrderingPolicy,
     UsageLimitPolicy,
 )
-from endpick.testing.bench import Bench, Raised, benches
+from endpick.testing.bench import Bench, Raised, benches, instances
 from endpick.testing.factories import FakeBand, FakeFlow, make_endpoint, make_request, make_waiting, varied_requests
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
@@ -31,17 +31,16 @@ SATURATIONS = (0.0, 0.3, 0.5, 0.8, 0.999, 1.0, 1.5, math.inf, math.nan)
 _OBJECTIVES = ("250", "0", " 7 ", "soon", "-1", "1.5", "9" * 30, "")
 
 
-@check(FairnessPolicy)
+@check(FairnessPolicy, once=True)
 def fairness_policy_chooses_what_waits(subject: PluginUnderTest) -> Iterator[Finding]:
     """`choose` returns a flow of the band after any history, and serves everything eventually."""
     for bench in benches(subject):
         problem = _run_random_history(bench)
         if problem:
             yield Finding(problem, "answer one of `band.flows`; keep what you know of a band up to date in `flow_changed`")
-            return
 
 
-@check(FairnessPolicy)
+@check(FairnessPolicy, once=True)
 def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iterator[Finding]:
     """With ten thousand flows one choice takes at most as long as ten plain Python loops over them."""
     for bench in benches(subject):
@@ -64,26 +63,21 @@ def fairness_policy_handles_ten_thousand_flows(subject: PluginUnderTest) -> Iter
                 f"a choice takes {seconds / budget * BUDGET_IN_LOOPS:.0f} times as long as a loop over {MANY_FLOWS} flows",
                 "keep the flows in order in `flow_changed`, for example in a heap in `band.private`",
             )
-            return
 
 
 @check(OrderingPolicy)
 def ordering_policy_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
     """`sort_key` returns a tuple of numbers without NaN, always of the same length."""
     requests = [*varied_requests(), *(make_request(headers={"x-llm-d-slo-ttft-ms": text}) for text in _OBJECTIVES)]
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, OrderingPolicy)
+    for bench, plugin in instances(subject, OrderingPolicy):
         waiting = [make_waiting(request=request, ttl_seconds=ttl, arrival=7) for request in requests for ttl in (60.0, 0.0)]
         yield from _keys([bench.call(plugin.sort_key, request) for request in waiting])
 
 
-@check(UsageLimitPolicy)
+@check(UsageLimitPolicy, once=True)
 def usage_limit_falls_with_priority(subject: PluginUnderTest) -> Iterator[Finding]:
     """`ceilings` returns one number for each priority, none greater than the one before, for any saturation."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, UsageLimitPolicy)
+    for bench, plugin in instances(subject, UsageLimitPolicy):
         for priorities in PRIORITIES:
             for saturation in (*SATURATIONS, *SATURATIONS):
                 answer = bench.call(plugin.ceilings, saturation, priorities)
@@ -93,29 +87,23 @@ def usage_limit_falls_with_priority(subject: PluginUnderTest) -> Iterator[Findin
                         f"`ceilings` {problem} for saturation {saturation:g} and {len(priorities)} priorities",
                         "answer as many numbers as there are priorities, falling from the highest priority to the lowest",
                     )
-                    return
 
 
-@check(EvictionFilter)
+@check(EvictionFilter, once=True)
 def eviction_filter_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Finding]:
     """`is_evictable` returns a bool for every request."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, EvictionFilter)
+    for bench, plugin in instances(subject, EvictionFilter):
         for dispatched in _dispatched():
             answer = bench.call(plugin.is_evictable, dispatched)
             if not isinstance(answer, bool):
                 problem = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
                 yield Finding(f"`is_evictable` {problem} for request '{dispatched.request.id}'", "answer True or False")
-                return
 
 
 @check(EvictionOrderingPolicy)
 def eviction_order_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
     """`sort_key` returns a tuple of numbers without NaN, always of the same length."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, EvictionOrderingPolicy)
+    for bench, plugin in instances(subject, EvictionOrderingPolicy):
         yield from _keys([bench.call(plugin.sort_key, dispatched) for dispatched in _dispatched()])
 
 

@@ -16,7 +16,7 @@ from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 _TOLERANCE = 0.01  # relative: moving averages depend a little on the order
 
 
-@check(LearntState)
+@check(LearntState, once=True)
 def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
     """An instance that got a snapshot decides like the one that made it."""
     for original, replica in _pairs(subject):
@@ -29,13 +29,11 @@ def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
             restored = replica.call(_state(replica).restore, part)
             if isinstance(restored, Raised):
                 yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
-                return
         if not _alike(_decisions(original), _decisions(replica)):
             yield Finding("after `restore`, it decides differently", "put everything that a decision depends on into the snapshot")
-            return
 
 
-@check(LearntState)
+@check(LearntState, once=True)
 def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
     """Deltas of two pickers may come in either order, and each of them twice."""
     for (first_source, second_source), (first, second) in zip(_pairs(subject), _pairs(subject, seed=2), strict=True):
@@ -53,16 +51,14 @@ def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
                 applied = bench.call(_state(bench).apply, drained[number], f"picker-{number}") if drained[number] else None
                 if isinstance(applied, Raised):
                     yield Finding(f"`apply` raises {applied} for its own deltas", "read what `drain_deltas` writes")
-                    return
         if not _alike(_decisions(first), _decisions(second)):
             yield Finding(
                 "the order or a repetition of deltas changes its decisions",
                 "let the later one count, and send totals, not differences",
             )
-            return
 
 
-@check(LearntState)
+@check(LearntState, once=True)
 def drains_once(subject: PluginUnderTest) -> Iterator[Finding]:
     """A second `drain_deltas` without requests in between returns empty bytes."""
     for bench in benches(subject, is_shared=True):
@@ -71,7 +67,6 @@ def drains_once(subject: PluginUnderTest) -> Iterator[Finding]:
         again = bench.call(_state(bench).drain_deltas)
         if again != b"":
             yield Finding("`drain_deltas` tells the same again", "forget what was drained: an idle picker sends nothing")
-            return
 
 
 def _pairs(subject: PluginUnderTest, seed: int = 1) -> Iterator[tuple[Bench, Bench]]:

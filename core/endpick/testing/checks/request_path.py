@@ -25,7 +25,7 @@ from endpick.api.request import DirectResponse, ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.host.methods import FILTER_CANDIDATES
 from endpick.scheduling.scheduler import as_view
-from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
+from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, instances, profiles_of
 from endpick.testing.exercise import Answer, walk
 from endpick.testing.factories import runs_of, varied_requests
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
@@ -33,12 +33,10 @@ from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 _BODIES = (b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe\x00", b'{"model": 7}', b'{"messages": "x", "prompt": {}}', b"[" * 100_000)
 
 
-@check(Parser)
+@check(Parser, once=True)
 def parser_refuses_what_it_cannot_read(subject: PluginUnderTest) -> Iterator[Finding]:
     """A malformed body gives a `Rejection` with status 400, not an exception: clients can send anything."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, Parser)
+    for bench, plugin in instances(subject, Parser):
         for path in (*plugin.claims, "/v1/unheard-of"):
             for body in _BODIES:
                 answer = bench.call(plugin.parse, path, {}, body)
@@ -49,24 +47,19 @@ def parser_refuses_what_it_cannot_read(subject: PluginUnderTest) -> Iterator[Fin
                     what = "parsing"
                 if isinstance(answer, Raised):
                     yield Finding(f"{what} {body[:40]!r} for {path} raises {answer}", "answer Rejection(message, status=400)")
-                    return
                 if isinstance(answer, Rejection) and answer.status != 400:
                     yield Finding(f"{body[:40]!r} is rejected with status {answer.status}", "the client is to blame: 400")
-                    return
 
 
-@check(Parser)
+@check(Parser, once=True)
 def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Finding]:
     """`usage` returns None for a response body it cannot read, whole or in events."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, Parser)
+    for bench, plugin in instances(subject, Parser):
         for body in (*_BODIES, b"data: {", b"data: [DONE]\n\n", b'{"usage": []}'):
             for streaming in (False, True):
                 answer = bench.call(plugin.usage, body, streaming)
                 if isinstance(answer, Raised):
                     yield Finding(f"`usage` raises {answer} for {body[:40]!r}", "answer None: model servers, too, can send anything")
-                    return
 
 
 @check(Responder)
@@ -82,12 +75,10 @@ def header_processor_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Fin
     yield from _first(subject, "request_headers", _is_verdict, "answer None to go on, Rejection(message, status) to refuse")
 
 
-@check(CandidateFilter)
+@check(CandidateFilter, once=True)
 def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
     """For any amount of reported data, the answer is a mask of the candidates or a view of some of them."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, CandidateFilter)
+    for bench, plugin in instances(subject, CandidateFilter):
         for reported in Reported:
             scene = bench.scene(reported)
             answer = bench.call(plugin.filter_candidates, scene.request, scene.endpoints)
@@ -98,15 +89,12 @@ def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Findin
                 yield Finding(
                     f"`filter_candidates` {problem} when {reported.value}", "answer a boolean array, or a view made with endpoints.where"
                 )
-                return
 
 
-@check(SaturationDetector)
+@check(SaturationDetector, once=True)
 def detector_answers_a_share(subject: PluginUnderTest) -> Iterator[Finding]:
     """Saturation is a finite number of 0 or more, and at least 1 without endpoints."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, SaturationDetector)
+    for bench, plugin in instances(subject, SaturationDetector):
         for reported in Reported:
             for endpoints in (bench.scene(reported).endpoints, bench.scene(reported).endpoints.take([])):
                 answer = bench.call(plugin.saturation, endpoints)
@@ -115,7 +103,6 @@ def detector_answers_a_share(subject: PluginUnderTest) -> Iterator[Finding]:
                     yield Finding(
                         f"`saturation` {problem} for {len(endpoints)} endpoints when {reported.value}", "0 is idle, 1 and above is full"
                     )
-                    return
 
 
 @check(DataProducer)
@@ -177,7 +164,7 @@ def _no_share(answer: object, endpoints: Endpoints) -> str | None:
 _LOOP_HELP = "name each profile once, only from `profiles`, and answer () when there is nothing left to run"
 
 
-@check(ProfileHandler)
+@check(ProfileHandler, once=True)
 def handler_ends_its_loop(subject: PluginUnderTest) -> Iterator[Finding]:
     """`pick_profiles` names existing profiles, each once, and finally none, whether runs succeed or fail."""
     for bench in benches(subject):
@@ -185,15 +172,12 @@ def handler_ends_its_loop(subject: PluginUnderTest) -> Iterator[Finding]:
             outcome = _loop(bench, scene, failed)
             if isinstance(outcome, str):
                 yield Finding(f"`pick_profiles` {outcome}", _LOOP_HELP)
-                return
 
 
-@check(ProfileHandler)
+@check(ProfileHandler, once=True)
 def handler_decides(subject: PluginUnderTest) -> Iterator[Finding]:
     """`process_results` returns a decision for a profile that picked an endpoint, or the reason why there is none."""
-    for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, ProfileHandler)
+    for bench, plugin in instances(subject, ProfileHandler):
         for scene, failed in _scenes(bench):
             runs = _loop(bench, scene, failed)
             if isinstance(runs, str) or not runs:
@@ -206,7 +190,6 @@ def handler_decides(subject: PluginUnderTest) -> Iterator[Finding]:
                     f"`process_results` {problem}, where {outcomes}",
                     "answer SchedulingResult(primary, results, destinations), or SchedulingResult.failed(sentence) when there is none",
                 )
-                return
 
 
 def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:

@@ -16,7 +16,7 @@ from endpick.testing.factories import varied_requests
 from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 
 
-@check(Filter)
+@check(Filter, once=True)
 def filter_answers(subject: PluginUnderTest) -> Iterator[Finding]:
     """For every request and any amount of reported data, the answer is a mask or a view; it may be empty."""
     for bench in benches(subject):
@@ -24,17 +24,15 @@ def filter_answers(subject: PluginUnderTest) -> Iterator[Finding]:
             answer = _ask_filter(bench, scene)
             if isinstance(answer, Raised):
                 yield Finding(f"`filter` raises {answer}", "answer all False instead: the profile run then fails and the handler decides")
-                return
-            if not _is_well_formed(answer, len(scene.endpoints)):
+            elif not _is_well_formed(answer, len(scene.endpoints)):
                 described = f"{answer.dtype} array of shape {answer.shape}" if isinstance(answer, np.ndarray) else type(answer).__name__
                 yield Finding(
                     f"`filter` answers {described} for {len(scene.endpoints)} endpoints",
                     "answer a boolean array with one entry per endpoint, or a view made with endpoints.where, .only or .take",
                 )
-                return
 
 
-@check(Filter)
+@check(Filter, once=True)
 def filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
     """The filter keeps only endpoints it was given, each at most once."""
     for bench in benches(subject):
@@ -43,10 +41,9 @@ def filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
             problem = as_view(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
             if isinstance(problem, str):
                 yield Finding(f"`filter` {problem}", "start from `endpoints`, not from endpoints._generation, and keep each once")
-                return
 
 
-@check(Filter)
+@check(Filter, once=True)
 def filter_keeps_the_order(subject: PluginUnderTest) -> Iterator[Finding]:
     """Endpoints keep their order."""
     for bench in benches(subject):
@@ -56,10 +53,9 @@ def filter_keeps_the_order(subject: PluginUnderTest) -> Iterator[Finding]:
                 yield Finding(
                     "`filter` changes the order of the endpoints", "use endpoints.where(mask); putting the best first is for pickers"
                 )
-                return
 
 
-@check(Filter)
+@check(Filter, once=True)
 def filter_is_idempotent(subject: PluginUnderTest) -> Iterator[Finding]:
     """Filtering twice keeps the same endpoints: a decision about one does not depend on the others."""
     for bench in benches(subject):
@@ -74,7 +70,6 @@ def filter_is_idempotent(subject: PluginUnderTest) -> Iterator[Finding]:
                     f"asked about the {len(kept)} endpoints it has just kept, `filter` drops {lost} of them",
                     "judge each endpoint by itself; to keep the best few, write a scorer or a picker",
                 )
-                return
 
 
 def _filter_scenes(bench: Bench) -> Iterator[Scene]:
@@ -120,7 +115,7 @@ _MANY = 50
 _REPEATS = 8
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_answers(subject: PluginUnderTest) -> Iterator[Finding]:
     """For every request, and for one candidate or many, the answer is a view of endpoints."""
     for bench in benches(subject):
@@ -128,15 +123,13 @@ def picker_answers(subject: PluginUnderTest) -> Iterator[Finding]:
             answer = _ask_picker(bench, scene)
             if isinstance(answer, Raised):
                 yield Finding(f"`pick` raises {answer}", "answer with scored.take(positions), whatever the scores")
-                return
-            if not isinstance(answer, Endpoints):
+            elif not isinstance(answer, Endpoints):
                 yield Finding(
                     f"`pick` answers {type(answer).__name__}, not Endpoints", "answer with scored.take(positions), also for a single one"
                 )
-                return
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_picks_an_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """At least one endpoint is picked."""
     for bench in benches(subject):
@@ -146,10 +139,9 @@ def picker_picks_an_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
                 yield Finding(
                     f"`pick` picks none of {len(scene.endpoints)} candidates", "leaving candidates out is for filters; pick at least one"
                 )
-                return
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_picks_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
     """Only candidates are picked, each at most once."""
     for bench in benches(subject):
@@ -158,19 +150,17 @@ def picker_picks_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
             problem = validate_subset(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
             if problem:
                 yield Finding(f"`pick` {problem}", "pick from scored.endpoints with scored.take(positions), each position once")
-                return
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_is_deterministic_under_a_seed(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed pick the same endpoints every time."""
     for first, second in zip(benches(subject), benches(subject), strict=True):
         if _picks(first) != _picks(second):
             yield Finding("two instances with the same seed pick different endpoints", "draw from `self.context.random`, not from `random`")
-            return
 
 
-@check(Picker)
+@check(Picker, once=True)
 def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
     """A picker that does not draw at random puts higher totals first when endpoints differ only in score."""
     for bench, other in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
@@ -184,7 +174,6 @@ def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
                 f"of candidates rated best to worst it picks number {', '.join(str(rank + 1) for rank in ranks)}, in this order",
                 "put the best first: the gateway tries the others only when the first fails",
             )
-            return
 
 
 def _ask_picker(bench: Bench, scene: Scene) -> object:
@@ -209,7 +198,7 @@ def _picks(bench: Bench, reported: Reported = Reported.EVERYTHING) -> list[tuple
 _SCORER_REPEATS = 4
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_rates_every_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """When every endpoint has reported, the answer has one number per candidate, for every request."""
     for bench in benches(subject):
@@ -218,10 +207,9 @@ def scorer_rates_every_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
             problem = _malformed(_ask_scorer(bench, scene), len(scene.endpoints))
             if problem:
                 yield Finding(f"`score` {problem}", "answer a numpy array of shape (len(endpoints),), in the order of the endpoints")
-                return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_tolerates_missing_data(subject: PluginUnderTest) -> Iterator[Finding]:
     """Scores are finite even if some or all endpoints have reported nothing."""
     for bench in benches(subject):
@@ -234,10 +222,9 @@ def scorer_tolerates_missing_data(subject: PluginUnderTest) -> Iterator[Finding]
                     f"`score` {problem} when {reported.value}",
                     "give missing data an answer: numbers are NaN and objects None until reported, so use np.nan_to_num or np.fmax",
                 )
-                return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_answers_finite_numbers(subject: PluginUnderTest) -> Iterator[Finding]:
     """No score is NaN or infinite, for plausible data and when every reported number is 0."""
     for bench in benches(subject):
@@ -245,10 +232,9 @@ def scorer_answers_finite_numbers(subject: PluginUnderTest) -> Iterator[Finding]
             problem = _not_finite(_ask_scorer(bench, bench.scene(reported)))
             if problem:
                 yield Finding(f"`score` {problem} when {reported.value}", "look for a division by zero")
-                return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_stays_in_range(subject: PluginUnderTest) -> Iterator[Finding]:
     """Scores are between 0 and 1 (best): the host clamps others, which hides differences."""
     for bench in benches(subject):
@@ -260,10 +246,9 @@ def scorer_stays_in_range(subject: PluginUnderTest) -> Iterator[Finding]:
                     yield Finding(
                         f"`score` answers {outside:g} when {reported.value}", "scale scores to 0..1; weights belong into the profile"
                     )
-                    return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
     """Scores follow the order of the candidates, also after filters have dropped or reordered some."""
     for bench, second in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
@@ -276,17 +261,15 @@ def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]
                 f"`score` {problem} after a filter has dropped some",
                 "rate `endpoints` as given, not endpoints.pool_members or what was remembered of an earlier request",
             )
-            return
         first, other = _ask_scorer(bench, bench.scene()), _ask_scorer(second, second.scene())
         backwards = _ask_scorer(bench, _backwards(bench.scene()))
         if _is_scores(first) and _is_scores(backwards) and _equal(first, other) and not _equal(first[::-1], backwards):
             yield Finding(
                 "the same endpoints in reverse order get other scores", "a score belongs to an endpoint, not to its place in the list"
             )
-            return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_is_deterministic(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed give the same scores, so simulations and tests are repeatable."""
     for bench, other in zip(benches(subject), benches(subject), strict=True):
@@ -296,10 +279,9 @@ def scorer_is_deterministic(subject: PluginUnderTest) -> Iterator[Finding]:
                 yield Finding(
                     "two instances with the same seed give different scores", "draw from `self.context.random`, read `self.context.clock`"
                 )
-                return
 
 
-@check(Scorer)
+@check(Scorer, once=True)
 def scorer_rates_a_single_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """A single candidate is rated like any other, with and without reported data."""
     for bench in benches(subject):
@@ -308,7 +290,6 @@ def scorer_rates_a_single_endpoint(subject: PluginUnderTest) -> Iterator[Finding
             problem = _malformed(answer, 1) or _not_finite(answer)
             if problem and not _malformed(_ask_scorer(bench, bench.scene(reported)), TYPICAL_SIZE):
                 yield Finding(f"`score` {problem} for a single endpoint", "look for a spread or a deviation that is 0 or NaN then")
-                return
 
 
 def _ask_scorer(bench: Bench, scene: Scene) -> object:
