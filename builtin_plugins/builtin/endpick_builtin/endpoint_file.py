@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -210,17 +210,12 @@ def _fields_of(node: MappingNode) -> dict[str, Node]:
     merged: dict[str, Node] = {}
     for key, value in node.value:
         if key.tag == _MERGE:
-            for base in _merged_mappings(value):
-                merged = _fields_of(base) | merged
+            for base in value.value if isinstance(value, SequenceNode) else (value,):  # the first of a list wins
+                if isinstance(base, MappingNode):
+                    merged = _fields_of(base) | merged
         elif isinstance(key, ScalarNode):
             own[key.value] = value
     return merged | own
-
-
-def _merged_mappings(node: Node) -> Iterator[MappingNode]:
-    """Return the mappings of a `<<`; the first of a list wins."""
-    nodes = node.value if isinstance(node, SequenceNode) else [node]
-    return (mapping for mapping in nodes if isinstance(mapping, MappingNode))
 
 
 def _text(node: Node | None) -> str | None:

@@ -25,6 +25,7 @@ from endpick.api.flow_control import (
     UsageLimitPolicy,
     WaitingRequest,
 )
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.latency_ledger import TTFT_HEADERS
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -191,7 +192,7 @@ class RoundRobinFairness(FairnessPolicy[Parameters]):
         return cast("_Ring", ring)
 
 
-class StaticLimitParameters(Parameters):
+class StaticLimitParameters(CamelParameters):
     """Sets the ceiling that all priorities share."""
 
     threshold: Annotated[
@@ -206,7 +207,7 @@ class StaticUsageLimit(UsageLimitPolicy[StaticLimitParameters]):
         return [self.parameters.threshold] * len(priorities)
 
 
-class HoldbackParameters(Parameters):
+class HoldbackParameters(CamelParameters):
     """Sets the range of the ceilings, and how priorities map to it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"minCeiling": 0.5}]})
@@ -217,12 +218,9 @@ class HoldbackParameters(Parameters):
         Field(description="Ceilings rise with the rank of a priority (`rank`) or with its number (`value`), or are listed (`explicit`)."),
     ] = "rank"
     min_ceiling: Annotated[
-        float | None,
-        Field(alias="minCeiling", ge=0.0, lt=1.0, description="Ceiling of the lowest priority; not for `explicit`.", examples=[0.5]),
+        float | None, Field(ge=0.0, lt=1.0, description="Ceiling of the lowest priority; not for `explicit`.", examples=[0.5])
     ] = None
-    max_ceiling: Annotated[
-        float, Field(alias="maxCeiling", gt=0.0, le=1e6, description="Ceiling of the highest priority; at least minCeiling.")
-    ] = 1.0
+    max_ceiling: Annotated[float, Field(gt=0.0, le=1e6, description="Ceiling of the highest priority; at least minCeiling.")] = 1.0
     ceilings: Annotated[
         Mapping[int, Annotated[float, Field(ge=0.0, le=1.0)]],
         Field(default_factory=dict, description="For `explicit`: ceilings by priority, not rising as it falls."),

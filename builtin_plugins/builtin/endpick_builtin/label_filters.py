@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import Annotated, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -22,6 +21,8 @@ from endpick.api import (
     ScoringState,
     Stability,
 )
+from endpick.api.plugin import P
+from endpick_builtin.camel_parameters import CamelParameters
 
 T = TypeVar("T")
 
@@ -40,16 +41,6 @@ class PerPool(Generic[T]):
             self._found = self._work(pool)
             self._pool = pool
         return self._found  # type: ignore[return-value]
-
-
-class LabelMask:
-    """A condition on labels, evaluated once per pool."""
-
-    def __init__(self, holds: Callable[[Mapping[str, str]], bool]) -> None:
-        self._masks = PerPool(lambda pool: np.array([holds(endpoint.labels) for endpoint in pool], dtype=np.bool_))
-
-    def of(self, endpoints: Endpoints) -> BoolArray:
-        return endpoints.gather(self._masks.of(endpoints))
 
 
 class LabelValues:
@@ -73,25 +64,19 @@ class LabelValues:
 _UNKNOWN_VALUE = -1
 
 
-class Operator(StrEnum):
-    """How a requirement compares a label with its values."""
-
-    IN = "In"
-    NOT_IN = "NotIn"
-    EXISTS = "Exists"
-    DOES_NOT_EXIST = "DoesNotExist"
-
-
-class Requirement(Parameters):
+class Requirement(CamelParameters):
     """A condition on one label, as in a Kubernetes selector."""
 
     key: Annotated[str, Field(min_length=1, description="Label name.")]
-    operator: Annotated[Operator, Field(description="`In`, `NotIn` (also true without the label), `Exists` or `DoesNotExist`.")]
+    operator: Annotated[
+        Literal["In", "NotIn", "Exists", "DoesNotExist"],
+        Field(description="`In`, `NotIn` (also true without the label), `Exists` or `DoesNotExist`."),
+    ]
     values: Annotated[tuple[str, ...], Field(description="Values for `In` and `NotIn`; none for the others.")] = ()
 
     @model_validator(mode="after")
     def _values_fit_the_operator(self) -> Self:
-        takes_values = self.operator in (Operator.IN, Operator.NOT_IN)
+        takes_values = self.operator in ("In", "NotIn")
         if takes_values and not self.values:
             raise ValueError(f"operator {self.operator} needs at least one value")
         if not takes_values and self.values:
@@ -100,23 +85,21 @@ class Requirement(Parameters):
 
     def holds_for(self, labels: Mapping[str, str]) -> bool:
         match self.operator:
-            case Operator.IN:
+            case "In":
                 return labels.get(self.key) in self.values
-            case Operator.NOT_IN:
+            case "NotIn":
                 return labels.get(self.key) not in self.values
-            case Operator.EXISTS:
+            case "Exists":
                 return self.key in labels
-            case Operator.DOES_NOT_EXIST:
+            case "DoesNotExist":
                 return self.key not in labels
 
 
-class LabelSelectorParameters(Parameters):
+class LabelSelectorParameters(CamelParameters):
     """A Kubernetes label selector; an empty one selects everything."""
 
-    match_labels: Annotated[
-        Mapping[str, str], Field(alias="matchLabels", default_factory=dict, description="Labels an endpoint must have, with these values.")
-    ]
-    match_expressions: Annotated[tuple[Requirement, ...], Field(alias="matchExpressions", description="Further conditions on labels.")] = ()
+    match_labels: Annotated[Mapping[str, str], Field(default_factory=dict, description="Labels an endpoint must have, with these values.")]
+    match_expressions: Annotated[tuple[Requirement, ...], Field(description="Further conditions on labels.")] = ()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         has_labels = all(labels.get(name) == value for name, value in self.match_labels.items())
@@ -140,37 +123,45 @@ def parse_selector(selector: object) -> object:
             raise ValueError(f"'{term.strip()}' is no label selector; write for example app=vllm or env in (a, b)")
         absent, label, key, equals, value, listed, among, values = found.groups()
         if label:
-            expressions.append({"key": label, "operator": Operator.DOES_NOT_EXIST if absent else Operator.EXISTS})
+            expressions.append({"key": label, "operator": "DoesNotExist" if absent else "Exists"})
             continue
         negative = equals == "!=" or among == "notin"
         chosen = (value,) if equals else tuple(item.strip() for item in values.split(","))
-        expressions.append({"key": key or listed, "operator": Operator.NOT_IN if negative else Operator.IN, "values": chosen})
+        expressions.append({"key": key or listed, "operator": "NotIn" if negative else "In", "values": chosen})
     return {"matchExpressions": expressions}
 
 
-class LabelSelectorFilter(Filter[LabelSelectorParameters]):
+class LabelFilter(Filter[P]):
+    """Base of filters whose condition on labels is evaluated once per pool."""
+
+    def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._masks = PerPool(lambda pool: np.array([self._keeps(endpoint.labels) for endpoint in pool], dtype=np.bool_))
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
+        return endpoints.gather(self._masks.of(endpoints))
+
+    def _keeps(self, labels: Mapping[str, str]) -> bool:
+        raise NotImplementedError
+
+
+class LabelSelectorFilter(LabelFilter[LabelSelectorParameters]):
     """Keeps endpoints that match the selector, possibly none."""
 
     aliases = ("by-label-selector",)
 
-    def __init__(self, name: str, parameters: LabelSelectorParameters, context: PluginContext) -> None:
-        super().__init__(name, parameters, context)
-        self._mask = LabelMask(parameters.selects)
-
-    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        return self._mask.of(endpoints)
+    def _keeps(self, labels: Mapping[str, str]) -> bool:
+        return self.parameters.selects(labels)
 
 
-class ByLabelParameters(Parameters):
+class ByLabelParameters(CamelParameters):
     """A label and its valid values."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"label": "llm-d.ai/role", "validValues": ["decode", "both"]}]})
 
     label: Annotated[str, Field(min_length=1, description="Label name.", examples=["llm-d.ai/role"])]
-    valid_values: Annotated[
-        tuple[str, ...], Field(alias="validValues", description="Values of the label that are kept.", examples=[["decode", "both"]])
-    ] = ()
-    allows_no_label: Annotated[bool, Field(alias="allowsNoLabel", description="Keep endpoints without the label, too.")] = False
+    valid_values: Annotated[tuple[str, ...], Field(description="Values of the label that are kept.", examples=[["decode", "both"]])] = ()
+    allows_no_label: Annotated[bool, Field(description="Keep endpoints without the label, too.")] = False
 
     @model_validator(mode="after")
     def _keeps_something(self) -> Self:
@@ -178,40 +169,26 @@ class ByLabelParameters(Parameters):
             raise ValueError("validValues is empty and allowsNoLabel is false, so that no endpoint could be kept")
         return self
 
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        value = labels.get(self.label)
-        return self.allows_no_label if value is None else value in self.valid_values
 
-
-class ByLabelFilter(Filter[ByLabelParameters]):
+class ByLabelFilter(LabelFilter[ByLabelParameters]):
     """Keeps endpoints with a valid label value or, with `allowsNoLabel`, without the label; possibly none."""
 
     stability = Stability.DEPRECATED
     replaced_by = "label-selector-filter"
 
-    def __init__(self, name: str, parameters: ByLabelParameters, context: PluginContext) -> None:
-        super().__init__(name, parameters, context)
-        self._mask = LabelMask(parameters.selects)
-
-    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        return self._mask.of(endpoints)
+    def _keeps(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.parameters.label)
+        return self.parameters.allows_no_label if value is None else value in self.parameters.valid_values
 
 
 ROLE_LABEL = "llm-d.ai/role"
 
 
-class RoleFilter(Filter):
+class RoleFilter(LabelFilter):
     """Keeps endpoints with one of `roles`."""
 
     roles: ClassVar[frozenset[str]]
     keeps_unlabelled: ClassVar[bool] = False
-
-    def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
-        super().__init__(name, parameters, context)
-        self._mask = LabelMask(self._keeps)
-
-    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
-        return self._mask.of(endpoints)
 
     def _keeps(self, labels: Mapping[str, str]) -> bool:
         role = labels.get(ROLE_LABEL)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from endpick.api import ConfigurationError, Duration, Endpoint, Parameters, PluginContext, Stability
+from endpick.api import ConfigurationError, Duration, Endpoint, PluginContext, Stability
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, ip_address, read_endpoint_file
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ LOOK_INTERVAL_SECONDS = 1.0
 _LOGGED_LINES = 20
 
 
-class FileDiscoveryParameters(Parameters):
+class FileDiscoveryParameters(CamelParameters):
     """Names the file of endpoints, and sets whether to follow its changes."""
 
     path: Annotated[
@@ -34,7 +35,7 @@ class FileDiscoveryParameters(Parameters):
             examples=["endpoints.yaml"],
         ),
     ]
-    watch_file: Annotated[bool, Field(alias="watchFile", description="Follow changes of the file, within about a second.")] = False
+    watch_file: Annotated[bool, Field(description="Follow changes of the file, within about a second.")] = False
 
 
 class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
@@ -55,7 +56,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
 
     async def run(self, registry: EndpointRegistry) -> None:
         try:
-            content = await asyncio.to_thread(self._read)
+            content = await asyncio.to_thread(self._path.read_bytes)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"endpoint file {self._path} cannot be read: {_reason(error)}") from error
         file = await asyncio.to_thread(read_endpoint_file, content, self.rules)
@@ -71,7 +72,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
 
     async def _follow(self, seen: bytes, registry: EndpointRegistry) -> bytes:
         try:
-            content = await asyncio.to_thread(self._read)
+            content = await asyncio.to_thread(self._path.read_bytes)
         except (OSError, ValueError) as error:
             if (trouble := _reason(error)) != self._trouble:
                 self._trouble = trouble
@@ -81,9 +82,6 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         if content != seen:
             self._apply(await asyncio.to_thread(read_endpoint_file, content, self.rules), registry)
         return content
-
-    def _read(self) -> bytes:
-        return Path(self._path).read_bytes()
 
     def _apply(self, file: EndpointFile, registry: EndpointRegistry) -> None:
         for mistake in _first_of(file.mistakes):
@@ -150,7 +148,7 @@ class MulticlusterFileDiscovery(FileDiscovery):
     rules = EntryRules(host_of, "an IP address or a DNS name", metrics_of)
 
 
-class StaticEndpoint(Parameters):
+class StaticEndpoint(CamelParameters):
     """One endpoint, with the fields of an endpoints file."""
 
     name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
@@ -160,7 +158,7 @@ class StaticEndpoint(Parameters):
     labels: Annotated[dict[str, str], Field(description="Labels, which filters and engines read.")] = {}  # noqa: RUF012
 
 
-class StaticDiscoveryParameters(Parameters):
+class StaticDiscoveryParameters(CamelParameters):
     """Lists the endpoints of the pool."""
 
     endpoints: Annotated[
@@ -191,7 +189,7 @@ _LIFETIME_SECONDS = 5.0  # for one look-up, over all name servers
 _PARALLEL_LOOKUPS = 16  # targets of SRV records that are looked up at the same time
 
 
-class DnsDiscoveryParameters(Parameters):
+class DnsDiscoveryParameters(CamelParameters):
     """Names the domain, and sets how often it is looked up."""
 
     hostname: Annotated[
@@ -205,11 +203,11 @@ class DnsDiscoveryParameters(Parameters):
     port: Annotated[int, Field(ge=1, le=65535, description="Port of each address; SRV records have their own.")] = 8000
     records: Annotated[Literal["A", "AAAA", "SRV"], Field(description="Type of the records.")] = "A"
     nameserver: Annotated[str, Field(description="IP address of the name server; empty for those of /etc/resolv.conf.")] = ""
-    nameserver_port: Annotated[int, Field(alias="nameserverPort", ge=1, le=65535, description="Port of the name servers.")] = 53
-    shortest_interval: Annotated[Duration, Field(alias="shortestInterval", gt=0, description="Minimum time between two look-ups.")] = 1.0
-    longest_interval: Annotated[
-        Duration, Field(alias="longestInterval", gt=0, description="Maximum time between two look-ups, for records with a longer TTL.")
-    ] = 30.0
+    nameserver_port: Annotated[int, Field(ge=1, le=65535, description="Port of the name servers.")] = 53
+    shortest_interval: Annotated[Duration, Field(gt=0, description="Minimum time between two look-ups.")] = 1.0
+    longest_interval: Annotated[Duration, Field(gt=0, description="Maximum time between two look-ups, for records with a longer TTL.")] = (
+        30.0
+    )
     labels: Annotated[dict[str, str], Field(default_factory=dict, description="Labels of every endpoint.")]
 
 

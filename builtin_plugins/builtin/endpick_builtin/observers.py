@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from enum import StrEnum
 from importlib import import_module
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import orjson
 from pydantic import Field
@@ -19,7 +18,6 @@ from endpick.api import (
     CycleState,
     InferenceRequest,
     Metadata,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseHead,
@@ -30,19 +28,20 @@ from endpick.api import (
     Usage,
 )
 from endpick.api.fast_metrics import Counts
+from endpick_builtin.camel_parameters import CamelParameters
 
 _LOG_SECONDS = 30.0
 _NEVER_WRITTEN = (0, -1)
 
 
-class AttributeKey(Parameters):
+class AttributeKey(CamelParameters):
     """Location of the attribute in the dynamic metadata."""
 
     namespace: Annotated[str, Field(min_length=1, description="Namespace of the dynamic metadata.")] = "envoy.lb"
     name: Annotated[str, Field(min_length=1, description="Key in the namespace.")]
 
 
-class Attribute(Parameters):
+class Attribute(CamelParameters):
     """An attribute, its value and its condition."""
 
     key: Annotated[AttributeKey, Field(description="Location of the attribute.")]
@@ -52,7 +51,7 @@ class Attribute(Parameters):
     ] = ""
 
 
-class AttributeReporterParameters(Parameters):
+class AttributeReporterParameters(CamelParameters):
     """Holds the attribute to report, as a list of one entry."""
 
     attributes: Annotated[
@@ -165,36 +164,21 @@ _KV_USAGE = KV_CACHE_USAGE.beside_others()
 _PREFIX = "named_metrics."
 
 
-class LoadFormat(StrEnum):
-    """The format in which model servers report their load."""
-
-    JSON = "JSON"
-    TEXT = "TEXT"
-
-
-class Outcome(StrEnum):
-    """The values of the metric's label `outcome`."""
-
-    READ = "read"
-    NONE = "none"
-    UNREADABLE = "unreadable"
-
-
-class LoadObserverParameters(Parameters):
+class LoadObserverParameters(CamelParameters):
     """Format and metric names of the reports."""
 
-    format: Annotated[LoadFormat, Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])] = (
-        LoadFormat.JSON
+    format: Annotated[
+        Literal["JSON", "TEXT"], Field(description="Format to ask for, `JSON` or `TEXT`; both are read.", examples=["JSON"])
+    ] = "JSON"
+    waiting_metric: Annotated[str, Field(description="Metric with the number of waiting requests; empty to not read it.")] = (
+        "num_requests_waiting"
     )
-    waiting_metric: Annotated[
-        str, Field(alias="waitingMetric", description="Metric with the number of waiting requests; empty to not read it.")
-    ] = "num_requests_waiting"
-    running_metric: Annotated[
-        str, Field(alias="runningMetric", description="Metric with the number of running requests; empty to not read it.")
-    ] = "num_requests_running"
-    kv_usage_metric: Annotated[
-        str, Field(alias="kvUsageMetric", description="Metric with the share of the KV cache in use; empty to not read it.")
-    ] = "kv_cache_usage_perc"
+    running_metric: Annotated[str, Field(description="Metric with the number of running requests; empty to not read it.")] = (
+        "num_requests_running"
+    )
+    kv_usage_metric: Annotated[str, Field(description="Metric with the share of the KV cache in use; empty to not read it.")] = (
+        "kv_cache_usage_perc"
+    )
 
 
 class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
@@ -216,19 +200,19 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         counts = Counts(
             "endpick_endpoint_loads_total", "Responses by the outcome of reading their load report.", ("outcome",), context.registry
         )
-        self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
+        self._read, self._none, self._unreadable = map(counts.labels, ("read", "none", "unreadable"))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         if FORMAT_HEADER not in request.headers:
-            headers.set(FORMAT_HEADER, self.parameters.format.value)
+            headers.set(FORMAT_HEADER, self.parameters.format)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
         report = head.headers.get(LOAD_HEADER)
         if report is None:
-            self._counts[Outcome.NONE].inc()
+            self._none.inc()
             return None
         load = read_load(report)
-        self._counts[Outcome.READ if load else Outcome.UNREADABLE].inc()
+        (self._read if load else self._unreadable).inc()
         columns = self.context.columns
         if columns is not None and head.endpoint is not None:
             for key, metric in self._names:
@@ -242,9 +226,9 @@ def read_load(text: str) -> Mapping[str, float]:
     """Parse the named metrics of a load report; returns an empty mapping if it is malformed."""
     form, _, report = text.strip().partition(" ")
     match form.upper():
-        case LoadFormat.JSON:
+        case "JSON":
             return _of_json(report)
-        case LoadFormat.TEXT:
+        case "TEXT":
             return _of_text(report)
         case _:
             return {}

@@ -6,15 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import Parameters
+from endpick_builtin.camel_parameters import CamelParameters
 
 
-class PickerParameters(Parameters):
+class PickerParameters(CamelParameters):
     """Sets the number of endpoints to pick."""
 
     max_num_of_endpoints: Annotated[
-        int,
-        Field(alias="maxNumOfEndpoints", description="Endpoints to pick at most; all but the first are fallbacks. 0 and less mean 1."),
+        int, Field(description="Endpoints to pick at most; all but the first are fallbacks. 0 and less mean 1.")
     ] = 1
 
     def count(self, candidates: int) -> int:

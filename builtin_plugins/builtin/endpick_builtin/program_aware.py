@@ -15,7 +15,6 @@ from pydantic import Field
 from endpick.api import (
     CycleState,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseEnd,
@@ -25,6 +24,7 @@ from endpick.api import (
 )
 from endpick.api.flow_control import Band, FairnessPolicy, Flow, WaitingRequest
 from endpick.api.metrics import MAX_LABEL_VALUES, as_label
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
@@ -32,46 +32,28 @@ _SHARED_FLOW = "default-flow"  # of requests without a fairness id
 _MAX_HALF_LIVES = 500  # then the ledger is rescaled: 2^500 is far below the largest float, 2^1023
 
 
-class ProgramAwareParameters(Parameters):
+class ProgramAwareParameters(CamelParameters):
     """Sets the strategy and its weights."""
 
     strategy: Annotated[
         Literal["las", "turn-priority"],
         Field(description="Least attained service first (`las`), or sessions with the most turns first (`turn-priority`)."),
     ] = "las"
-    eviction_ttl_seconds: Annotated[
-        float, Field(alias="evictionTtlSeconds", gt=0, le=1e9, description="A program without requests for this long is forgotten.")
-    ] = 3600.0
-    eviction_sweep_seconds: Annotated[
-        float, Field(alias="evictionSweepSeconds", gt=0, le=1e9, description="How often forgotten programs are removed.")
-    ] = 300.0
+    eviction_ttl_seconds: Annotated[float, Field(gt=0, le=1e9, description="A program without requests for this long is forgotten.")] = (
+        3600.0
+    )
+    eviction_sweep_seconds: Annotated[float, Field(gt=0, le=1e9, description="How often forgotten programs are removed.")] = 300.0
     max_programs: Annotated[
-        int,
-        Field(
-            alias="maxPrograms",
-            gt=0,
-            description="Maximum number of remembered programs, about 530 bytes each. llm-d has no limit.",
-        ),
+        int, Field(gt=0, description="Maximum number of remembered programs, about 530 bytes each. llm-d has no limit.")
     ] = 50_000
-    las_weight_service: Annotated[
-        float, Field(alias="lasWeightService", ge=0, le=1e6, description="Weight of little attained service.")
-    ] = 0.8
-    las_weight_head_wait: Annotated[float, Field(alias="lasWeightHeadWait", ge=0, le=1e6, description="Weight of a long wait.")] = 0.2
-    las_half_life_seconds: Annotated[
-        float, Field(alias="lasHalfLifeSeconds", ge=0, le=1e9, description="Half-life of attained service; 0 for no decay.")
-    ] = 60.0
+    las_weight_service: Annotated[float, Field(ge=0, le=1e6, description="Weight of little attained service.")] = 0.8
+    las_weight_head_wait: Annotated[float, Field(ge=0, le=1e6, description="Weight of a long wait.")] = 0.2
+    las_half_life_seconds: Annotated[float, Field(ge=0, le=1e9, description="Half-life of attained service; 0 for no decay.")] = 60.0
     turn_priority_time_weight: Annotated[
-        float,
-        Field(alias="turnPriorityTimeWeight", ge=0, le=1e6, description="For `turn-priority`: turns that a second of waiting is worth."),
+        float, Field(ge=0, le=1e6, description="For `turn-priority`: turns that a second of waiting is worth.")
     ] = 0.5
     turn_priority_inactivity_seconds: Annotated[
-        float,
-        Field(
-            alias="turnPriorityInactivitySeconds",
-            ge=0,
-            le=1e9,
-            description="For `turn-priority`: idle time after which a program is at turn one again; 0 for never.",
-        ),
+        float, Field(ge=0, le=1e9, description="For `turn-priority`: idle time after which a program is at turn one again; 0 for never.")
     ] = 120.0
 
 

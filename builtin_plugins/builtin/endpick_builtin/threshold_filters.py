@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -18,7 +17,6 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     ScoringState,
     Stability,
@@ -34,6 +32,7 @@ from endpick.api.keys import (
     TPOT_HEADROOM,
     TTFT_HEADROOM,
 )
+from endpick_builtin.camel_parameters import CamelParameters
 
 
 def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> BoolArray | Endpoints:
@@ -41,24 +40,19 @@ def kept_or_all(mask: BoolArray, endpoints: Endpoints, *, fall_back: bool) -> Bo
     return endpoints if fall_back and not np.count_nonzero(mask) else mask
 
 
-class Metric(StrEnum):
-    """The metrics that a condition can limit."""
-
-    ACTIVE_REQUESTS = "active-requests"
-    RUNNING_REQUESTS = "running-requests"
-    WAITING_QUEUE = "waiting-queue"
-    KV_CACHE_UTILIZATION = "kv-cache-utilization"
+Metric: TypeAlias = Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+"""The metrics that a condition can limit."""
 
 
 _KEYS = {
-    Metric.ACTIVE_REQUESTS: INFLIGHT_REQUESTS,
-    Metric.RUNNING_REQUESTS: RUNNING_REQUESTS_SIZE,
-    Metric.WAITING_QUEUE: WAITING_QUEUE_SIZE,
-    Metric.KV_CACHE_UTILIZATION: KV_CACHE_USAGE,
+    "active-requests": INFLIGHT_REQUESTS,
+    "running-requests": RUNNING_REQUESTS_SIZE,
+    "waiting-queue": WAITING_QUEUE_SIZE,
+    "kv-cache-utilization": KV_CACHE_USAGE,
 }
 
 
-class Condition(Parameters):
+class Condition(CamelParameters):
     """Limits a metric to a maximum."""
 
     metric: Annotated[
@@ -67,18 +61,16 @@ class Condition(Parameters):
             description="`active-requests` (open requests of this picker's), `running-requests`, `waiting-queue` or `kv-cache-utilization`."
         ),
     ]
-    max_value: Annotated[
-        float, Field(alias="maxValue", ge=0.0, allow_inf_nan=False, description="Largest value that is kept; 0 to 1 for the KV cache.")
-    ]
+    max_value: Annotated[float, Field(ge=0.0, allow_inf_nan=False, description="Largest value that is kept; 0 to 1 for the KV cache.")]
 
     @model_validator(mode="after")
     def _is_a_share(self) -> Self:
-        if self.metric is Metric.KV_CACHE_UTILIZATION and self.max_value > 1.0:
+        if self.metric == "kv-cache-utilization" and self.max_value > 1.0:
             raise ValueError(f"maxValue of {self.metric} is a share, at most 1, not {self.max_value:g}")
         return self
 
 
-class UtilizationFilterParameters(Parameters):
+class UtilizationFilterParameters(CamelParameters):
     """Lists the conditions that endpoints must meet, and sets the fallback if none does."""
 
     conditions: Annotated[
@@ -92,12 +84,8 @@ class UtilizationFilterParameters(Parameters):
             ],
         ),
     ]
-    fallback_on_empty: Annotated[
-        bool, Field(alias="fallbackOnEmpty", description="Keep all endpoints when the conditions would leave none.")
-    ] = False
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the open requests; empty for the only one.")
-    ] = ""
+    fallback_on_empty: Annotated[bool, Field(description="Keep all endpoints when the conditions would leave none.")] = False
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the open requests; empty for the only one.")] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], float], ...]:
         producer = self.in_flight_load_producer_name
@@ -135,22 +123,13 @@ MILLISECONDS = 1000.0
 LONGEST = np.finfo(np.float64).max  # TTFT without a prediction; finite, so that differences are 0
 
 
-class TTFTSource(StrEnum):
-    """The source of the expected time to first token."""
-
-    PREFILL_THROUGHPUT = "prefillThroughput"
-    LATENCY_PREDICTOR = "latencyPredictor"
-
-
-class PrefixCacheAffinityParameters(Parameters):
+class PrefixCacheAffinityParameters(CamelParameters):
     """Sets when a cached prompt binds a request to the endpoints that hold it."""
 
-    affinity_threshold: Annotated[
-        float, Field(alias="affinityThreshold", le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")
-    ] = 0.80
-    exploration_probability: Annotated[
-        float, Field(alias="explorationProbability", ge=0.0, le=1.0, description="Share of the requests for which all are kept anyway.")
-    ] = 0.0
+    affinity_threshold: Annotated[float, Field(le=1.0, description="Share of the prompt that must be cached; 0 and less keep all.")] = 0.80
+    exploration_probability: Annotated[float, Field(ge=0.0, le=1.0, description="Share of the requests for which all are kept anyway.")] = (
+        0.0
+    )
     max_ttft_penalty_ms: Annotated[
         float,
         Field(
@@ -160,24 +139,19 @@ class PrefixCacheAffinityParameters(Parameters):
         ),
     ] = 18_000.0
     ttft_source: Annotated[
-        TTFTSource,
+        Literal["prefillThroughput", "latencyPredictor"],
         Field(
-            alias="ttftSource",
             description="`prefillThroughput` (tokens in flight by `peakPrefillThroughput`) or `latencyPredictor`.",
             examples=["latencyPredictor"],
         ),
-    ] = TTFTSource.PREFILL_THROUGHPUT
-    peak_prefill_throughput: Annotated[
-        float, Field(alias="peakPrefillThroughput", gt=0.0, description="Prompt tokens that one endpoint works on in a second.")
-    ] = 15_928.0
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
-    ] = ""
-    latency_prediction_info_producer_name: Annotated[
-        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
-    ] = ""
+    ] = "prefillThroughput"
+    peak_prefill_throughput: Annotated[float, Field(gt=0.0, description="Prompt tokens that one endpoint works on in a second.")] = 15_928.0
+    prefix_match_info_producer_name: Annotated[str, Field(description="Instance that provides prefix matches; empty for the only one.")] = (
+        ""
+    )
+    latency_prediction_info_producer_name: Annotated[str, Field(description="Instance that predicts; empty for the only one.")] = ""
     in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the tokens in flight; empty for the only one.")
+        str, Field(description="Instance that counts the tokens in flight; empty for the only one.")
     ] = ""
 
 
@@ -193,7 +167,7 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     def subscriptions(cls, parameters: PrefixCacheAffinityParameters) -> Subscriptions:
         producer = parameters.prefix_match_info_producer_name
         prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
-        if parameters.ttft_source is TTFTSource.LATENCY_PREDICTOR:
+        if parameters.ttft_source == "latencyPredictor":
             return Subscriptions((*prefix, PREDICTED_TTFT.from_producer(parameters.latency_prediction_info_producer_name)))
         return Subscriptions((*prefix, INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)))
 
@@ -228,27 +202,24 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         return sticky
 
     def _ttft_ms(self, endpoints: Endpoints, state: ScoringState) -> FloatArray:
-        if self.parameters.ttft_source is TTFTSource.LATENCY_PREDICTOR:
+        if self.parameters.ttft_source == "latencyPredictor":
             predicted = state.column(self._predicted, endpoints) * MILLISECONDS
             return np.where(np.isnan(predicted), LONGEST, predicted)
         return np.fmax(endpoints[self._tokens], 0.0) * (MILLISECONDS / self.parameters.peak_prefill_throughput)
 
 
-class SLOHeadroomTierParameters(Parameters):
+class SLOHeadroomTierParameters(CamelParameters):
     """Sets how often endpoints without headroom are kept, to explore them."""
 
     epsilon_explore_neg: Annotated[
         float,
         Field(
-            alias="epsilonExploreNeg",
             ge=0.0,
             le=1.0,
             description="Share of the requests that go to endpoints expected to be too slow, although others would be quick enough.",
         ),
     ] = 0.01
-    latency_prediction_info_producer_name: Annotated[
-        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
-    ] = ""
+    latency_prediction_info_producer_name: Annotated[str, Field(description="Instance that predicts; empty for the only one.")] = ""
 
 
 class SLOHeadroomTierFilter(Filter[SLOHeadroomTierParameters]):

@@ -12,7 +12,7 @@ from prometheus_client.metrics import Counter, Gauge
 from endpick.api import ConfigurationError, PluginContext
 from endpick.api.discovery import EndpointDiscovery, EndpointRegistry, MetricsAccess
 from endpick_kubernetes.election import Election
-from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
+from endpick_kubernetes.follower import POD, Collection, Connection, Follower, connect, resource
 from endpick_kubernetes.leader_label import LeaderLabel
 from endpick_kubernetes.metrics_access import MetricsReaders
 from endpick_kubernetes.parameters import (
@@ -36,7 +36,6 @@ T = TypeVar("T")
 RULE_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")  # the first one installed counts, as in llm-d
 RULE_VERSION = "v1alpha2"
 _REPORT_INTERVAL_SECONDS = 0.05  # batches changes: each report looks at all Pods
-_POD = resource("", "v1", "Pod")
 
 
 class PoolFollower:
@@ -106,7 +105,7 @@ class PoolFollower:
 
     def _follow_pods(self, labels: str) -> None:
         self._stop_pods()
-        self._pods = Follower(Collection("pods", _POD, read_pod, labels=labels), self._connection, self._endpoints_changed.set)
+        self._pods = Follower(Collection("pods", POD, read_pod, labels=labels), self._connection, self._endpoints_changed.set)
         self._pods_task = self._tasks.create_task(self._pods.run())
 
     def _stop_pods(self) -> None:

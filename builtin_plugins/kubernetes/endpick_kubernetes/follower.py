@@ -40,6 +40,9 @@ def resource(group: str, version: str, kind: str) -> type[GenericNamespacedResou
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, f"{kind.lower()}s")})
 
 
+POD = resource("", "v1", "Pod")
+
+
 def connect(kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> tuple[AsyncClient, str]:
     """Open a client to the API server, and return it with the server's URL; reads files.
 

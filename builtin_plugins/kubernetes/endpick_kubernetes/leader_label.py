@@ -7,9 +7,8 @@ import os
 
 from lightkube.types import PatchType
 
-from endpick_kubernetes.follower import Connection, describe, resource, status_of
+from endpick_kubernetes.follower import POD, Connection, describe, status_of
 
-_POD = resource("", "v1", "Pod")
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5
 
@@ -54,7 +53,7 @@ class LeaderLabel:
             await self._patch(self._pod_name, None)
             return
         await self._patch(self._pod_name, self._value)  # first: one Pod too many can route, none cannot
-        labelled = self._connection.client.list(_POD, namespace=self._connection.namespace, labels={self._key: self._value})
+        labelled = self._connection.client.list(POD, namespace=self._connection.namespace, labels={self._key: self._value})
         for name in [pod["metadata"]["name"] async for pod in labelled]:
             if name != self._pod_name:
                 await self._patch(name, None)
@@ -62,7 +61,7 @@ class LeaderLabel:
     async def _patch(self, name: str, value: str | None) -> None:
         change = {"metadata": {"labels": {self._key: value}}}
         try:
-            await self._connection.client.patch(_POD, name, change, namespace=self._connection.namespace, patch_type=PatchType.MERGE)
+            await self._connection.client.patch(POD, name, change, namespace=self._connection.namespace, patch_type=PatchType.MERGE)
         except Exception as error:
             if value is not None or status_of(error) != 404:
                 raise

@@ -10,8 +10,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from endpick.api import Duration, Endpoint, Parameters
+from endpick.api import Duration, Endpoint
 from endpick.api.discovery import ModelRewrite, ModelTarget
+from endpick_builtin.camel_parameters import CamelParameters
 
 Object: TypeAlias = Mapping[str, Any]
 
@@ -143,47 +144,37 @@ POOL_VERSIONS = MappingProxyType({POOL_GROUP: "v1", OLD_POOL_GROUP: "v1alpha2"})
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class KubernetesDiscoveryParameters(Parameters):
+class KubernetesDiscoveryParameters(CamelParameters):
     """The pool and its API server. Either `poolName` or `endpointSelector` is required."""
 
-    pool_name: Annotated[str, Field(alias="poolName", description="Name of the InferencePool.", examples=["vllm-pool"])] = ""
+    pool_name: Annotated[str, Field(description="Name of the InferencePool.", examples=["vllm-pool"])] = ""
     pool_namespace: Annotated[
         str,
         Field(
-            alias="poolNamespace",
             description="Namespace of the pool and its Pods. Default: $NAMESPACE, then the namespace of the service account or "
-            "kubeconfig, then `default`.",
+            "kubeconfig, then `default`."
         ),
     ] = ""
-    pool_group: Annotated[str, Field(alias="poolGroup", description="API group of the InferencePool.", examples=[POOL_GROUP])] = POOL_GROUP
+    pool_group: Annotated[str, Field(description="API group of the InferencePool.", examples=[POOL_GROUP])] = POOL_GROUP
     endpoint_selector: Annotated[
         str,
         Field(
-            alias="endpointSelector",
             description="Label selector of the Pods, in kubectl syntax. Use it if there is no InferencePool.",
             examples=["app=vllm,env in (a, b)"],
         ),
     ] = ""
     endpoint_target_ports: Annotated[
-        tuple[Port, ...],
-        Field(alias="endpointTargetPorts", max_length=8, description="Ports of each Pod. Required with `endpointSelector`."),
+        tuple[Port, ...], Field(max_length=8, description="Ports of each Pod. Required with `endpointSelector`.")
     ] = ()
     kubeconfig: Annotated[
         str, Field(description="Path of a kubeconfig file. Default: $KUBECONFIG, then the Pod's service account, then ~/.kube/config.")
     ] = ""
     watch_timeout: Annotated[
-        Duration,
-        Field(
-            alias="watchTimeout",
-            ge=1,
-            le=600,
-            description="Longest duration of one watch. Limits how long a broken connection goes unnoticed.",
-        ),
+        Duration, Field(ge=1, le=600, description="Longest duration of one watch. Limits how long a broken connection goes unnoticed.")
     ] = 20.0
     longest_pause: Annotated[
         Duration,
         Field(
-            alias="longestPause",
             gt=0,
             le=60,
             description="Longest back-off while the API server answers with errors. It is 0.2 s for the first errors and while the "
@@ -191,16 +182,11 @@ class KubernetesDiscoveryParameters(Parameters):
         ),
     ] = 5.0
     leader_election: Annotated[
-        bool,
-        Field(
-            alias="leaderElection",
-            description="Elect one replica by a Lease. The others stand by and, without `leaderLabel`, report NOT_SERVING.",
-        ),
+        bool, Field(description="Elect one replica by a Lease. The others stand by and, without `leaderLabel`, report NOT_SERVING.")
     ] = False
     leader_label: Annotated[
         str,
         Field(
-            alias="leaderLabel",
             pattern=r"^([^=]+=[^=]+)?$",
             description="Label that the leader puts on its Pod ($POD_NAME) and takes off others, as `key=value`. A Service can then select "
             "the leader, so the others report SERVING.",
@@ -210,19 +196,16 @@ class KubernetesDiscoveryParameters(Parameters):
     populate_followers: Annotated[
         bool,
         Field(
-            alias="populateFollowers",
             description="Follow the pool while standing by, so that the replica can take over at once. "
-            "llm-d's feature gate `haPopulateNonLeaderDatastore`.",
+            "llm-d's feature gate `haPopulateNonLeaderDatastore`."
         ),
     ] = True
     lease_duration: Annotated[
-        Duration,
-        Field(alias="leaseDuration", ge=1, le=3600, description="Age at which another replica may take a lease that is not renewed."),
+        Duration, Field(ge=1, le=3600, description="Age at which another replica may take a lease that is not renewed.")
     ] = 15.0
     renew_deadline: Annotated[
         Duration,
         Field(
-            alias="renewDeadline",
             gt=0,
             le=3600,
             description="Time without a successful renewal after which the leader stands by. Must be shorter than `leaseDuration`.",
@@ -230,12 +213,7 @@ class KubernetesDiscoveryParameters(Parameters):
     ] = 10.0
     retry_period: Annotated[
         Duration,
-        Field(
-            alias="retryPeriod",
-            gt=0,
-            le=3600,
-            description="Interval between attempts to take or renew the lease. Must be shorter than `renewDeadline`.",
-        ),
+        Field(gt=0, le=3600, description="Interval between attempts to take or renew the lease. Must be shorter than `renewDeadline`."),
     ] = 2.0
 
     def mistake(self) -> str:

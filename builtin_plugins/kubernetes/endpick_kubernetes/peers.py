@@ -11,17 +11,17 @@ from typing import Annotated
 from prometheus_client.metrics import Counter, Gauge
 from pydantic import Field, WithJsonSchema
 
-from endpick.api import ConfigurationError, Parameters, PluginContext, Stability
+from endpick.api import ConfigurationError, PluginContext, Stability
 from endpick.api.discovery import Peer, PeerDiscovery
-from endpick_kubernetes.follower import Collection, Connection, Follower, connect, resource
+from endpick_builtin.camel_parameters import CamelParameters
+from endpick_kubernetes.follower import POD, Collection, Connection, Follower, connect
 from endpick_kubernetes.parameters import Pod, read_pod
 
-_POD = resource("", "v1", "Pod")
 _WATCH_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-class PeerParameters(Parameters):
+class PeerParameters(CamelParameters):
     """Selects the Pods of this deployment."""
 
     selector: Annotated[
@@ -80,7 +80,7 @@ class KubernetesPeerDiscovery(PeerDiscovery[PeerParameters]):
         self._connection = Connection(
             client, namespace, context.random, context.logger, self._steps, self._synced, _WATCH_SECONDS, _LONGEST_PAUSE_SECONDS
         )
-        pods = Collection("peers", _POD, read_pod, labels=parameters.selector)
+        pods = Collection("peers", POD, read_pod, labels=parameters.selector)
         self._pods = Follower(pods, self._connection, self._changed)
         self._following = asyncio.create_task(self._follow(self._pods))
 

@@ -18,7 +18,6 @@ from endpick.api import (
     Duration,
     Endpoints,
     InferenceRequest,
-    Parameters,
     PluginContext,
     Rejection,
     ScoringState,
@@ -26,12 +25,13 @@ from endpick.api import (
 )
 from endpick.api.keys import PREDICTED_TTFT, TPOT_HEADROOM, TTFT_HEADROOM
 from endpick_builtin.admission.detectors import FullnessParameters, fullness, mean_fullness
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.latency_ledger import Objectives
 
 _REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 
 
-class SilentEndpointParameters(Parameters):
+class SilentEndpointParameters(CamelParameters):
     """Sets how long an endpoint may go without new metrics before it is excluded."""
 
     tolerance: Annotated[
@@ -108,11 +108,11 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
 _COLD_USAGE = 0.02
 
 
-class LatencySLOAdmitterParameters(Parameters):
+class LatencySLOAdmitterParameters(CamelParameters):
     """Names the producer whose latency predictions the admitter reads."""
 
     latency_prediction_info_producer_name: Annotated[
-        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts latencies; empty for the only one.")
+        str, Field(description="Instance that predicts latencies; empty for the only one.")
     ] = ""
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -21,7 +20,6 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     RefersTo,
     SaturationDetector,
@@ -30,47 +28,35 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Levels
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.label_filters import ROLE_LABEL, DecodeFilter, PerPool, PrefillFilter
 
 
-class ConcurrencyMode(StrEnum):
-    """The unit in which the concurrency detector counts load."""
-
-    REQUESTS = "requests"
-    TOKENS = "tokens"
-    HYBRID = "hybrid"
-
-
-class ConcurrencyParameters(Parameters):
+class ConcurrencyParameters(CamelParameters):
     """Sets the requests and tokens in flight at which an endpoint is full."""
 
-    max_concurrency: Annotated[
-        int, Field(alias="maxConcurrency", gt=0, description="Requests in flight at which an endpoint is full: `requests`, `hybrid`.")
-    ] = 100
-    max_token_concurrency: Annotated[
-        int,
-        Field(alias="maxTokenConcurrency", gt=0, description="Tokens in flight at which an endpoint is full: `tokens`, `hybrid`."),
-    ] = 1_000_000
+    max_concurrency: Annotated[int, Field(gt=0, description="Requests in flight at which an endpoint is full: `requests`, `hybrid`.")] = 100
+    max_token_concurrency: Annotated[int, Field(gt=0, description="Tokens in flight at which an endpoint is full: `tokens`, `hybrid`.")] = (
+        1_000_000
+    )
     headroom: Annotated[
         float, Field(ge=0.0, le=1e6, description="As a filter: how far above its capacity an endpoint may be, as a share of it.")
     ] = 0.0
     concurrency_mode: Annotated[
-        ConcurrencyMode,
-        Field(alias="concurrencyMode", description="Load to count: `requests`, `tokens`, or the higher ratio of both: `hybrid`."),
-    ] = ConcurrencyMode.REQUESTS
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the load in flight; empty for the only one.")
-    ] = ""
+        Literal["requests", "tokens", "hybrid"],
+        Field(description="Load to count: `requests`, `tokens`, or the higher ratio of both: `hybrid`."),
+    ] = "requests"
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the load in flight; empty for the only one.")] = ""
 
     def limits(self) -> tuple[tuple[DataKey[float], int], ...]:
         requests = INFLIGHT_REQUESTS.from_producer(self.in_flight_load_producer_name), self.max_concurrency
         tokens = INFLIGHT_TOKENS.from_producer(self.in_flight_load_producer_name), self.max_token_concurrency
         match self.concurrency_mode:
-            case ConcurrencyMode.REQUESTS:
+            case "requests":
                 return (requests,)
-            case ConcurrencyMode.TOKENS:
+            case "tokens":
                 return (tokens,)
-            case ConcurrencyMode.HYBRID:
+            case "hybrid":
                 return (requests, tokens)
 
 
@@ -114,14 +100,12 @@ _LOG_SECONDS = 30.0
 _ENOUGH_FOR_A_MEDIAN = 4
 
 
-class FullnessParameters(Parameters):
+class FullnessParameters(CamelParameters):
     """Sets the queue depth and KV-cache usage at which an endpoint is full."""
 
-    queue_depth_threshold: Annotated[
-        int, Field(alias="queueDepthThreshold", gt=0, description="Waiting requests at which an endpoint is full.")
-    ] = 5
+    queue_depth_threshold: Annotated[int, Field(gt=0, description="Waiting requests at which an endpoint is full.")] = 5
     kv_cache_util_threshold: Annotated[
-        float, Field(alias="kvCacheUtilThreshold", gt=0.0, le=1.0, description="KV-cache usage (0 to 1) at which an endpoint is full.")
+        float, Field(gt=0.0, le=1.0, description="KV-cache usage (0 to 1) at which an endpoint is full.")
     ] = 0.8
 
 
@@ -146,27 +130,16 @@ def mean_fullness(values: FloatArray) -> float:
     return float(known.mean())
 
 
-class StalenessPolicy(StrEnum):
-    """Treatment of endpoints without fresh metrics."""
-
-    SATURATED = "saturated"
-    IGNORE = "ignore"
-
-
 class UtilizationParameters(FullnessParameters):
     """Sets the thresholds of a full endpoint, and the age from which its metrics are stale."""
 
     metrics_staleness_threshold: Annotated[
-        Duration,
-        Field(alias="metricsStalenessThreshold", gt=0, description="Age from which metrics are stale; see `stalenessPolicy`."),
+        Duration, Field(gt=0, description="Age from which metrics are stale; see `stalenessPolicy`.")
     ] = 0.2
     staleness_policy: Annotated[
-        StalenessPolicy,
-        Field(
-            alias="stalenessPolicy",
-            description="An endpoint without fresh metrics counts as full (`saturated`), or is left out of the mean (`ignore`).",
-        ),
-    ] = StalenessPolicy.SATURATED
+        Literal["saturated", "ignore"],
+        Field(description="An endpoint without fresh metrics counts as full (`saturated`), or is left out of the mean (`ignore`)."),
+    ] = "saturated"
     headroom: Annotated[
         float, Field(ge=0.0, description="As a filter: how far above the thresholds an endpoint may be, as a share of them.")
     ] = 0.0
@@ -194,7 +167,7 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
 
     def saturation(self, endpoints: Endpoints) -> float:
         values = self._utilization(endpoints)
-        if self.parameters.staleness_policy is StalenessPolicy.IGNORE:
+        if self.parameters.staleness_policy == "ignore":
             known = values[~np.isnan(values)]
             return mean_fullness(known if len(known) else values)
         return mean_fullness(values)
@@ -223,18 +196,15 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
                 stale,
                 endpoints,
                 self.parameters.metrics_staleness_threshold,
-                self.parameters.staleness_policy.value,
+                self.parameters.staleness_policy,
             )
 
 
-class Stage(StrEnum):
-    """A stage of a request whose saturation flow control measures separately."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
+Stage: TypeAlias = Literal["prefill", "decode"]
+"""A stage of a request whose saturation flow control measures separately."""
 
 
-class MaxSaturationParameters(Parameters):
+class MaxSaturationParameters(CamelParameters):
     """Names the detectors to combine, and limits them to stages."""
 
     detectors: Annotated[
@@ -290,7 +260,7 @@ class MaxSaturationDetector(SaturationDetector[MaxSaturationParameters]):
         prefill, decode = (bool(endpoints.gather(served).all()) for served in self._can_serve.of(endpoints))
         if prefill == decode or not len(endpoints):
             return None
-        return Stage.PREFILL if prefill else Stage.DECODE
+        return "prefill" if prefill else "decode"
 
 
 def _stages_served(pool: tuple[Endpoint, ...]) -> tuple[BoolArray, BoolArray]:

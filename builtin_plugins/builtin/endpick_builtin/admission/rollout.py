@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from random import Random
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily
@@ -22,7 +21,6 @@ from endpick.api import (
     Endpoints,
     InferenceRequest,
     LabelLimit,
-    Parameters,
     PluginContext,
     ResponseHead,
     ResponseObserver,
@@ -31,6 +29,7 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Counts
 from endpick_builtin.bindings import Bindings, LearntBindings
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.label_filters import LabelSelectorParameters, parse_selector
 
 DECISION_ID = "x-llm-d-revision-decision-id"
@@ -40,15 +39,11 @@ _SWEEP_SECONDS = 10.0
 _MOST_REMEMBERED = 100_000
 
 
-class GatingMode(StrEnum):
-    """The basis of a revision's share of the requests."""
-
-    SUM = "sum"
-    MAX_ROLE = "max-role"
-    DISABLED = "disabled"
+GatingMode: TypeAlias = Literal["sum", "max-role", "disabled"]
+"""The basis of a revision's share of the requests."""
 
 
-class RevisionGating(Parameters):
+class RevisionGating(CamelParameters):
     """How to choose a revision for requests that do not name one."""
 
     mode: Annotated[
@@ -56,46 +51,36 @@ class RevisionGating(Parameters):
         Field(description="Shares by the endpoints of all required roles (`sum`) or of the largest one (`max-role`), or no gating."),
     ]
     required_roles: Annotated[
-        tuple[str, ...],
-        Field(
-            alias="requiredRoles",
-            description="A revision needs an endpoint of each; `max-role` takes the first of equally large ones.",
-        ),
+        tuple[str, ...], Field(description="A revision needs an endpoint of each; `max-role` takes the first of equally large ones.")
     ] = ()
     revision_header_name: Annotated[
-        str,
-        Field(alias="revisionHeaderName", min_length=1, description="Header of requests and responses that names the revision."),
-        AfterValidator(str.lower),
+        str, Field(min_length=1, description="Header of requests and responses that names the revision."), AfterValidator(str.lower)
     ] = "x-llm-d-disagg-revision"
-    revision_label_key: Annotated[str, Field(alias="revisionLabelKey", min_length=1, description="Label that names the revision.")] = (
+    revision_label_key: Annotated[str, Field(min_length=1, description="Label that names the revision.")] = (
         "disaggregatedset.x-k8s.io/revision"
     )
-    role_label_key: Annotated[str, Field(alias="roleLabelKey", min_length=1, description="Label that names the role.")] = (
-        "disaggregatedset.x-k8s.io/role"
-    )
-    disable_coordination: Annotated[
-        bool, Field(alias="disableCoordination", description="Draw a revision for each request, even if requests belong together.")
-    ] = False
+    role_label_key: Annotated[str, Field(min_length=1, description="Label that names the role.")] = "disaggregatedset.x-k8s.io/role"
+    disable_coordination: Annotated[bool, Field(description="Draw a revision for each request, even if requests belong together.")] = False
 
     @model_validator(mode="after")
     def _names_roles(self) -> Self:
-        if self.mode is not GatingMode.DISABLED and not self.required_roles:
+        if self.mode != "disabled" and not self.required_roles:
             raise ValueError(f"mode {self.mode} needs requiredRoles, the roles without which a revision gets no requests")
         return self
 
 
-class RolloutScope(Parameters):
+class RolloutScope(CamelParameters):
     """Selects the endpoints that belong to the deployment."""
 
     label_selector: Annotated[
         LabelSelectorParameters,
         BeforeValidator(parse_selector),
         WithJsonSchema({"type": ["string", "object"]}),
-        Field(alias="labelSelector", description="Labels of the deployment's endpoints, in kubectl syntax."),
+        Field(description="Labels of the deployment's endpoints, in kubectl syntax."),
     ]
 
 
-class RolloutParameters(Parameters):
+class RolloutParameters(CamelParameters):
     """Selects the deployment's endpoints, and sets how revisions share the requests."""
 
     scope: Annotated[
@@ -106,11 +91,7 @@ class RolloutParameters(Parameters):
     ]
     revision_gating: Annotated[
         RevisionGating,
-        Field(
-            alias="revisionGating",
-            description="How a revision is chosen.",
-            examples=[{"mode": "max-role", "requiredRoles": ["prefill", "decode"]}],
-        ),
+        Field(description="How a revision is chosen.", examples=[{"mode": "max-role", "requiredRoles": ["prefill", "decode"]}]),
     ]
 
 
@@ -150,13 +131,13 @@ def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Rev
 
 
 def _weights(counts: Sequence[Counter[str]], gating: RevisionGating) -> Iterator[int]:
-    if gating.mode is GatingMode.DISABLED:
+    if gating.mode == "disabled":
         yield from (by_role.total() for by_role in counts)
         return
     roles = gating.required_roles
     complete = [all(by_role[role] for role in roles) for by_role in counts]
     totals = {role: sum(by_role[role] for by_role, is_complete in zip(counts, complete, strict=True) if is_complete) for role in roles}
-    weighed = (max(totals, key=totals.__getitem__),) if gating.mode is GatingMode.MAX_ROLE else tuple(totals)
+    weighed = (max(totals, key=totals.__getitem__),) if gating.mode == "max-role" else tuple(totals)
     for by_role, is_complete in zip(counts, complete, strict=True):
         yield sum(by_role[role] for role in weighed) if is_complete else 0
 
@@ -180,7 +161,7 @@ class _RevisionShares(Collector):
             shares[label] = shares.get(label, 0.0) + weight / total
         (family,) = self.describe()
         for label, share in shares.items():
-            family.add_metric((self._mode.value, label), share)
+            family.add_metric((self._mode, label), share)
         yield family
 
 
@@ -199,7 +180,7 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
     def __init__(self, name: str, parameters: RolloutParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         gating = self._gating = parameters.revision_gating
-        self._gated = gating.mode is not GatingMode.DISABLED
+        self._gated = gating.mode != "disabled"
         self._pool: object = None
         self._revisions = Revisions((), (), np.empty(0, dtype=np.intp))
         self._bindings = Bindings(_REMEMBERED_SECONDS, _SWEEP_SECONDS, _MOST_REMEMBERED, context)

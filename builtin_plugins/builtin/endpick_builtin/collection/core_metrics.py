@@ -20,13 +20,13 @@ from endpick.api import (
     DataCollector,
     DataKey,
     MetricsPage,
-    Parameters,
     PluginContext,
     Subscriptions,
     Unavailable,
 )
 from endpick.api.keys import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS, LoraAdapters
 from endpick.api.metrics import MetricSample
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.collection.engines import AGGREGATE, BUILT_IN_ENGINES, CustomMetric, EngineConfig, MetricSpec, parse_spec
 
 LABEL_KEY = "llm-d.ai/engine-type"
@@ -54,7 +54,8 @@ class EngineReader:
 
     def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
         """Write the engine's values; returns the names of required metrics that are missing."""
-        rank, missing = _rank_of(writer), []
+        match, missing = _RANK_OF_ENDPOINT.search(writer.endpoint.name if writer.endpoint else ""), []
+        rank = match[1] if match else None
         for key, spec in self._counts:
             counts = [value for value in _values(page, spec, rank) if value > -1]
             if counts:
@@ -100,11 +101,6 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> tuple[tuple[DataKe
 _RANK_OF_ENDPOINT = re.compile(r"-rank-(\d+)$", re.ASCII)
 _RANK_LABELS = ("dp_rank", "engine")  # identify an engine behind a server
 _PARALLEL_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})  # these ranks work on the same requests
-
-
-def _rank_of(writer: ColumnWriter) -> str | None:
-    match = _RANK_OF_ENDPOINT.search(writer.endpoint.name) if writer.endpoint else None
-    return match[1] if match else None
 
 
 def _series(page: MetricsPage, spec: MetricSpec, rank: str | None) -> Sequence[MetricSample]:
@@ -173,18 +169,15 @@ _MAX_DIGITS = 15  # larger numbers are not exact in a column
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
 
 
-class CoreMetricsParameters(Parameters):
+class CoreMetricsParameters(CamelParameters):
     """Engines and the names of their metrics."""
 
-    engine_label_key: Annotated[
-        str, Field(alias="engineLabelKey", description=f"Endpoint label that names the engine; `{LEGACY_LABEL_KEY}` is read too.")
-    ] = LABEL_KEY
-    default_engine: Annotated[
-        str, Field(alias="defaultEngine", description="The engine of endpoints without that label, or with an unknown value.")
-    ] = "vllm"
+    engine_label_key: Annotated[str, Field(description=f"Endpoint label that names the engine; `{LEGACY_LABEL_KEY}` is read too.")] = (
+        LABEL_KEY
+    )
+    default_engine: Annotated[str, Field(description="The engine of endpoints without that label, or with an unknown value.")] = "vllm"
     engine_configs: Annotated[
-        tuple[EngineConfig, ...],
-        Field(alias="engineConfigs", description="Engines to add; one with the name of a built-in engine replaces it entirely."),
+        tuple[EngineConfig, ...], Field(description="Engines to add; one with the name of a built-in engine replaces it entirely.")
     ] = ()
 
     @property

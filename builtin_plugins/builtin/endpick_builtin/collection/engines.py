@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
-from endpick.api import Parameters
+from endpick_builtin.camel_parameters import CamelParameters
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|((?!~)[^\s,{}=\"']+))\s*"
@@ -50,60 +49,45 @@ def _checked(text: str) -> str:
 SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["vllm:num_requests_waiting", "name{label=value}"])]
 
 
-class Aggregation(StrEnum):
-    """How the series of a metric become one number."""
-
-    SUM = "sum"
-    MEAN = "mean"
-    MAX = "max"
-    MIN = "min"
+Aggregation: TypeAlias = Literal["sum", "mean", "max", "min"]
+"""How the series of a metric become one number."""
 
 
 AGGREGATE: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
-    Aggregation.SUM: math.fsum,
-    Aggregation.MEAN: lambda values: math.fsum(values) / len(values),
-    Aggregation.MAX: max,
-    Aggregation.MIN: min,
+    "sum": math.fsum,
+    "mean": lambda values: math.fsum(values) / len(values),
+    "max": max,
+    "min": min,
 }
 
 
-class CustomMetric(Parameters):
+class CustomMetric(CamelParameters):
     """An additional number to keep for each endpoint."""
 
-    attribute_key: Annotated[str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under.")]
-    metric_spec: Annotated[SpecText, Field(alias="metricSpec", min_length=1, description="The metric to read.")]
+    attribute_key: Annotated[str, Field(min_length=1, description="Name of the data key it is kept under.")]
+    metric_spec: Annotated[SpecText, Field(min_length=1, description="The metric to read.")]
     optional: Annotated[bool, Field(description="A page without the metric is no error.")] = False
     aggregation: Annotated[
         Aggregation, Field(description="The number for several series, such as one per engine: `sum`, `mean`, `max` or `min`.")
-    ] = Aggregation.SUM
+    ] = "sum"
 
 
-class EngineConfig(Parameters):
+class EngineConfig(CamelParameters):
     """The metrics of one engine. An empty spec means that the engine has no such metric."""
 
     name: Annotated[str, Field(min_length=1, description="The engine's name, as endpoints carry it in the engine label.")]
-    queued_requests_spec: Annotated[SpecText, Field(alias="queuedRequestsSpec", description="Requests waiting.")] = ""
-    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests running.")] = ""
-    kv_usage_spec: Annotated[SpecText, Field(alias="kvUsageSpec", description="Share of the KV cache in use, 0 to 1.")] = ""
-    lora_spec: Annotated[
-        SpecText, Field(alias="loraSpec", description="LoRA adapters, in the labels of the series with the greatest value.")
-    ] = ""
-    cache_info_spec: Annotated[SpecText, Field(alias="cacheInfoSpec", description="KV-cache layout, in the labels of the series.")] = ""
-    cache_block_size_label_name: Annotated[
-        str, Field(alias="cacheBlockSizeLabelName", description="Label of the cache info that holds tokens per block.")
-    ] = "block_size"
-    cache_num_blocks_label_name: Annotated[
-        str, Field(alias="cacheNumBlocksLabelName", description="Label of the cache info that holds the number of blocks.")
-    ] = "num_gpu_blocks"
-    cache_block_size_spec: Annotated[
-        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, if the engine has a metric for it.")
-    ] = ""
-    cache_num_blocks_spec: Annotated[
-        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, if the engine has a metric for it.")
-    ] = ""
-    custom_metrics: Annotated[
-        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Additional numbers to keep, under your data keys.")
-    ] = ()
+    queued_requests_spec: Annotated[SpecText, Field(description="Requests waiting.")] = ""
+    running_requests_spec: Annotated[SpecText, Field(description="Requests running.")] = ""
+    kv_usage_spec: Annotated[SpecText, Field(description="Share of the KV cache in use, 0 to 1.")] = ""
+    lora_spec: Annotated[SpecText, Field(description="LoRA adapters, in the labels of the series with the greatest value.")] = ""
+    cache_info_spec: Annotated[SpecText, Field(description="KV-cache layout, in the labels of the series.")] = ""
+    cache_block_size_label_name: Annotated[str, Field(description="Label of the cache info that holds tokens per block.")] = "block_size"
+    cache_num_blocks_label_name: Annotated[str, Field(description="Label of the cache info that holds the number of blocks.")] = (
+        "num_gpu_blocks"
+    )
+    cache_block_size_spec: Annotated[SpecText, Field(description="Tokens per KV-cache block, if the engine has a metric for it.")] = ""
+    cache_num_blocks_spec: Annotated[SpecText, Field(description="Number of KV-cache blocks, if the engine has a metric for it.")] = ""
+    custom_metrics: Annotated[tuple[CustomMetric, ...], Field(description="Additional numbers to keep, under your data keys.")] = ()
 
     @field_validator("name")
     @classmethod

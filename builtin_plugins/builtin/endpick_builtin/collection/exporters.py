@@ -11,8 +11,9 @@ from pydantic import Field
 from endpick.api import ColumnWriter, DataCollector, Endpoint, MetricsPage, Parameters, Stability, Unavailable
 from endpick.api.keys import GPU_UTILIZATION, MULTICLUSTER_KV_CACHE_USAGE, MULTICLUSTER_QUEUE_SIZE
 from endpick.api.metrics import MetricSample
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
-from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
+from endpick_builtin.collection.sources import MetricsPageSource, MetricsSourceParameters
 
 NODE_ADDRESS_LABEL = "endpick/node-address"
 
@@ -22,11 +23,7 @@ class DcgmSourceParameters(MetricsSourceParameters):
 
     port: Annotated[int, Field(ge=0, le=65535, description="Port of the exporter; 0 is the endpoint's metrics port.")] = 9400
     use_node_address: Annotated[
-        bool,
-        Field(
-            alias="useNodeAddress",
-            description=f"Ask the address in the endpoint's label `{NODE_ADDRESS_LABEL}` instead of the endpoint's.",
-        ),
+        bool, Field(description=f"Ask the address in the endpoint's label `{NODE_ADDRESS_LABEL}` instead of the endpoint's.")
     ] = False
 
 
@@ -81,12 +78,11 @@ def _is_of(sample: MetricSample, endpoint: Endpoint | None) -> bool:
     return sample.labels.get("pod") in (name, _RANK.sub("", name)) and sample.labels.get("namespace", namespace) == namespace
 
 
-class MulticlusterSourceParameters(HttpSourceParameters):
+class MulticlusterSourceParameters(MetricsSourceParameters):
     """Locates the metrics page of a cluster's endpoint picker."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "https"
-    path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
-    insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
+    insecure_skip_verify: Annotated[bool, Field(description="With https: accept any certificate.")] = False
 
 
 class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParameters]):
@@ -96,7 +92,7 @@ class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParamete
     stability = Stability.EXPERIMENTAL
 
 
-class MulticlusterExtractorParameters(Parameters):
+class MulticlusterExtractorParameters(CamelParameters):
     """Names the metrics that hold a cluster's mean queue size and KV-cache usage."""
 
     kv_cache_metric: Annotated[

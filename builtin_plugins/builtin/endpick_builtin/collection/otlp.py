@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 from aiohttp import web
 from pydantic import Field, model_validator
 
-from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, PluginContext, Stability, StreamSource
+from endpick.api import ConfigurationError, Endpoint, MetricsPage, PluginContext, Stability, StreamSource
 from endpick.api.fast_metrics import Counts
+from endpick_builtin.camel_parameters import CamelParameters
 
 if TYPE_CHECKING:
     import grpc
@@ -28,7 +29,7 @@ _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _WARN_SECONDS = 30.0
 
 
-class OtlpParameters(Parameters):
+class OtlpParameters(CamelParameters):
     """Listeners, and the name of the endpoint."""
 
     host: Annotated[str, Field(min_length=1, description="Address to listen on; `0.0.0.0` or `::` for pushes from other machines.")] = (
@@ -38,23 +39,15 @@ class OtlpParameters(Parameters):
         4318
     )
     grpc_port: Annotated[
-        int | None,
-        Field(alias="grpcPort", ge=0, le=65535, description="Port of OTLP over gRPC; 0 lets the system choose; null for none."),
+        int | None, Field(ge=0, le=65535, description="Port of OTLP over gRPC; 0 lets the system choose; null for none.")
     ] = 4317
-    cert_path: Annotated[
-        str, Field(alias="certPath", description="Certificate chain of both ports, which then use TLS; with `keyPath`.")
-    ] = ""
-    key_path: Annotated[str, Field(alias="keyPath", description="Private key of `certPath`.")] = ""
-    client_ca_path: Annotated[
-        str,
-        Field(alias="clientCaPath", description="Authority that must have signed the client certificates; empty asks for none."),
-    ] = ""
+    cert_path: Annotated[str, Field(description="Certificate chain of both ports, which then use TLS; with `keyPath`.")] = ""
+    key_path: Annotated[str, Field(description="Private key of `certPath`.")] = ""
+    client_ca_path: Annotated[str, Field(description="Authority that must have signed the client certificates; empty asks for none.")] = ""
     endpoint_attribute: Annotated[
         str,
         Field(
-            alias="endpointAttribute",
-            min_length=1,
-            description="Resource attribute that names the endpoint: its name, with or without namespace, or its `host:port`.",
+            min_length=1, description="Resource attribute that names the endpoint: its name, with or without namespace, or its `host:port`."
         ),
     ] = "service.instance.id"
 

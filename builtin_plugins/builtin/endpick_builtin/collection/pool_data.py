@@ -7,9 +7,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,7 +19,6 @@ from endpick.api import (
     DataCollector,
     DataKey,
     Duration,
-    Parameters,
     PluginContext,
     PollingPoolSource,
     Scope,
@@ -28,6 +26,7 @@ from endpick.api import (
     Subscriptions,
     Unavailable,
 )
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
 from endpick_builtin.collection.sources import MaxPageBytes
 
@@ -39,7 +38,7 @@ class JsonDocument:
     root: object
 
 
-class PoolSourceParameters(Parameters):
+class PoolSourceParameters(CamelParameters):
     """Locates the document, and sets how it is polled."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"url": "http://127.0.0.1:8090/pool.json"}]})
@@ -48,10 +47,8 @@ class PoolSourceParameters(Parameters):
     path: Annotated[str, Field(description="File that holds the document; this or `url`.")] = ""
     interval: Annotated[Duration, Field(gt=0, description="Time from one poll to the next.")] = 10.0
     timeout: Annotated[Duration, Field(gt=0, description="A poll that takes longer counts as failed.")] = 5.0
-    ca_cert_path: Annotated[
-        str, Field(alias="caCertPath", description="With https: PEM file of the authorities to trust, instead of the system's.")
-    ] = ""
-    insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
+    ca_cert_path: Annotated[str, Field(description="With https: PEM file of the authorities to trust, instead of the system's.")] = ""
+    insecure_skip_verify: Annotated[bool, Field(description="With https: accept any certificate.")] = False
     max_page_bytes: MaxPageBytes = MAX_PAGE_BYTES
 
     @field_validator("url")
@@ -129,12 +126,8 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         return body
 
 
-class ValueType(StrEnum):
-    """The type that a value must have in the document to be kept."""
-
-    NUMBER = "number"
-    TEXT = "text"
-    BOOLEAN = "boolean"
+ValueType: TypeAlias = Literal["number", "text", "boolean"]
+"""The type that a value must have in the document to be kept."""
 
 
 def _number(value: object) -> float | None:
@@ -142,40 +135,24 @@ def _number(value: object) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _boolean(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 _READERS: Mapping[ValueType, tuple[type[Any], Callable[[object], object | None]]] = {
-    ValueType.NUMBER: (float, _number),
-    ValueType.TEXT: (str, _text),
-    ValueType.BOOLEAN: (bool, _boolean),
+    "number": (float, _number),
+    "text": (str, lambda value: value if isinstance(value, str) else None),
+    "boolean": (bool, lambda value: value if isinstance(value, bool) else None),
 }
 
 
-class MappedValue(Parameters):
+class MappedValue(CamelParameters):
     """Maps a value of the document to a data key."""
 
-    attribute_key: Annotated[
-        str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under, such as `acme.example/price`.")
-    ]
+    attribute_key: Annotated[str, Field(min_length=1, description="Name of the data key it is kept under, such as `acme.example/price`.")]
     pointer: Annotated[
         str,
         Field(pattern=r"^(/([^~/]|~[01])*)*$", description="JSON pointer (RFC 6901) to it, such as `/energy/price`; empty for the whole."),
     ]
-    type: Annotated[ValueType, Field(description="`number`, `text` or `boolean`; a value of another type counts as missing.")] = (
-        ValueType.NUMBER
-    )
+    type: Annotated[ValueType, Field(description="`number`, `text` or `boolean`; a value of another type counts as missing.")] = "number"
     per_endpoint: Annotated[
-        bool,
-        Field(
-            alias="perEndpoint",
-            description="The pointer leads to an object with one value per endpoint, by name, `namespace/name` or `host:port`.",
-        ),
+        bool, Field(description="The pointer leads to an object with one value per endpoint, by name, `namespace/name` or `host:port`.")
     ] = False
 
     @property
@@ -184,7 +161,7 @@ class MappedValue(Parameters):
         return DataKey(self.attribute_key, _READERS[self.type][0], scope, doc=f"The value at {self.pointer or 'the root'} of a document.")
 
 
-class JsonValuesParameters(Parameters):
+class JsonValuesParameters(CamelParameters):
     """Lists the values of the document to keep."""
 
     values: Annotated[

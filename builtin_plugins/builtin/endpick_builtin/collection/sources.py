@@ -24,27 +24,24 @@ from endpick.api import (
     Unavailable,
 )
 from endpick.api.keys import SERVED_MODELS, TOPOLOGY, ServedModel, Topology
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages, client_tls
 
-MaxPageBytes = Annotated[
-    int, Field(alias="maxPageBytes", ge=64 * 1024, le=64 * 1024 * 1024, description="Longest page that is read, in bytes.")
-]
+MaxPageBytes = Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * 1024, description="Longest page that is read, in bytes.")]
 
 
-class HttpSourceParameters(Parameters):
+class HttpSourceParameters(CamelParameters):
     """Locates a page of each endpoint, and sets how it is polled."""
 
     scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "http"
     path: Annotated[str, Field(pattern="^/", description="Path of the page, from the root of the server.")]
     port: Annotated[int, Field(ge=0, le=65535, description="Port to ask; 0 is the endpoint's metrics port.")] = 0
-    insecure_skip_verify: Annotated[
-        bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate, as servers known by IP address need.")
-    ] = True
-    ca_cert_path: Annotated[
-        str, Field(alias="caCertPath", description="With https: PEM file of the authorities to trust, instead of the system's.")
-    ] = ""
-    client_cert_path: Annotated[str, Field(alias="clientCertPath", description="With https: PEM file of the client certificate.")] = ""
-    client_key_path: Annotated[str, Field(alias="clientKeyPath", description="With https: PEM file of the client certificate's key.")] = ""
+    insecure_skip_verify: Annotated[bool, Field(description="With https: accept any certificate, as servers known by IP address need.")] = (
+        True
+    )
+    ca_cert_path: Annotated[str, Field(description="With https: PEM file of the authorities to trust, instead of the system's.")] = ""
+    client_cert_path: Annotated[str, Field(description="With https: PEM file of the client certificate.")] = ""
+    client_key_path: Annotated[str, Field(description="With https: PEM file of the client certificate's key.")] = ""
     interval: Annotated[
         Duration, Field(ge=0, description="Time between two polls of an endpoint, 50ms or more; 0 follows `--refresh-metrics-interval`.")
     ] = 0.0
@@ -209,7 +206,7 @@ class EndpointNotificationSource(EndpointEventSource[Parameters, EndpointEvent])
         return event
 
 
-class TopologyParameters(Parameters):
+class TopologyParameters(CamelParameters):
     """The labels that hold an endpoint's location."""
 
     hostname: Annotated[str, Field(min_length=1, description="Label that holds the host.")] = "kubernetes.io/hostname"
@@ -233,7 +230,7 @@ class TopologyExtractor(DataCollector[TopologyParameters, EndpointEvent]):
         writer.set(TOPOLOGY, Topology(*places))
 
 
-class KubernetesNotificationParameters(Parameters):
+class KubernetesNotificationParameters(CamelParameters):
     """Names the kind of objects to watch, as llm-d does."""
 
     group: Annotated[str, Field(description="API group; empty for the core group.")] = ""

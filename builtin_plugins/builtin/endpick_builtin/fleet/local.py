@@ -13,8 +13,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Parameters, PluginContext
+from endpick.api import ConfigurationError, PluginContext
 from endpick.api.fleet import StateStore
+from endpick_builtin.camel_parameters import CamelParameters
 
 _SOCKET: Final = ".socket"
 _LENGTH_BYTES: Final = 4
@@ -22,7 +23,7 @@ _SNAPSHOT_SECONDS: Final = 600
 _MOST_UNREAD_BYTES: Final = 1 << 20  # sent to a picker that does not read them
 
 
-class FileStoreParameters(Parameters):
+class FileStoreParameters(CamelParameters):
     """Names the file that keeps the learnt state."""
 
     path: Annotated[Path, Field(description="File that keeps what was learnt.", examples=["/var/lib/endpick/state"])]
@@ -50,7 +51,7 @@ class FileStateStore(StateStore[FileStoreParameters]):
         return await _read(self.parameters.path)
 
 
-class LocalStoreParameters(Parameters):
+class LocalStoreParameters(CamelParameters):
     """Names the folder in which the pickers of a machine find each other."""
 
     folder: Annotated[Path, Field(description="Folder that the pickers of the pool can write to.", examples=["/run/endpick"])]

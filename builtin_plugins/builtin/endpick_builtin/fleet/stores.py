@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from endpick.api import ConfigurationError, Duration, Parameters, PluginContext
+from endpick.api import ConfigurationError, Duration, PluginContext
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import P, ignored
+from endpick_builtin.camel_parameters import CamelParameters
 
 if TYPE_CHECKING:
     from valkey.asyncio import Valkey
@@ -28,15 +29,13 @@ _ENCRYPTED: Final = ("valkeys", "rediss")
 _SCHEMES: Final = ("valkey", "redis", "unix", *_ENCRYPTED)
 
 
-class PasswordParameters(Parameters):
+class PasswordParameters(CamelParameters):
     """Locates the server's password in a file or an environment variable."""
 
-    password_env: Annotated[str, Field(alias="passwordEnv", description="Environment variable with the password, if it is set.")] = (
-        _PASSWORD_VARIABLE
+    password_env: Annotated[str, Field(description="Environment variable with the password, if it is set.")] = _PASSWORD_VARIABLE
+    password_file: Annotated[Path | None, Field(description="File with the password, without the line's end, in place of passwordEnv.")] = (
+        None
     )
-    password_file: Annotated[
-        Path | None, Field(alias="passwordFile", description="File with the password, without the line's end, in place of passwordEnv.")
-    ] = None
 
     def password(self) -> str | None:
         """Return the password, None if the variable is unset; raises ConfigurationError if the file is unreadable."""
@@ -62,7 +61,7 @@ class ValkeyParameters(PasswordParameters):
     fleet: Annotated[str, Field(min_length=1, description="Pickers with the same name before the same pool share what they learn.")] = (
         "endpick"
     )
-    ca_file: Annotated[Path | None, Field(alias="caFile", description="CA of the server's certificate, for `valkeys://`.")] = None
+    ca_file: Annotated[Path | None, Field(description="CA of the server's certificate, for `valkeys://`.")] = None
 
     @field_validator("url")
     @classmethod

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +12,6 @@ from endpick.api import (
     DisaggregationDecider,
     Endpoints,
     InferenceRequest,
-    Parameters,
     PluginContext,
     ProfileHandler,
     ProfileRunResult,
@@ -23,6 +21,7 @@ from endpick.api import (
     Subscriptions,
 )
 from endpick.api.keys import PEER_ENDPOINT, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, addresses, foreign_headers, picked_by, stage_headers
 
 
@@ -40,21 +39,18 @@ class DisaggregateMultimodal(DisaggregationDecider):
         return bool(request.prompt.media)
 
 
-class PrefixBasedParameters(Parameters):
+class PrefixBasedParameters(CamelParameters):
     """Sets the numbers of prompt tokens from which a request is disaggregated."""
 
     non_cached_tokens: Annotated[
         int,
         Field(
-            alias="nonCachedTokens",
             ge=0,
             examples=[16],
             description="Prompt tokens that the decode endpoint lacks in its cache from which on the answer is yes; 0 always answers no.",
         ),
     ] = 0
-    prompt_tokens: Annotated[
-        int, Field(alias="promptTokens", ge=0, description="Shorter prompts are answered with no, whatever is cached; 0 sets no limit.")
-    ] = 0
+    prompt_tokens: Annotated[int, Field(ge=0, description="Shorter prompts are answered with no, whatever is cached; 0 sets no limit.")] = 0
 
 
 class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
@@ -92,14 +88,7 @@ class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
 DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"
 
 
-class StageOrder(StrEnum):
-    """The stage that picks its endpoint first."""
-
-    DECODE_FIRST = "decode-first"
-    PREFILL_FIRST = "prefill-first"
-
-
-class StageProfiles(Parameters):
+class StageProfiles(CamelParameters):
     """Names the scheduling profile of each stage."""
 
     decode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that decodes.")] = DECODE
@@ -107,17 +96,14 @@ class StageProfiles(Parameters):
     encode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoints that encode media.")] = ENCODE
 
 
-class StageDeciders(Parameters):
+_Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
+
+
+class StageDeciders(CamelParameters):
     """Names the deciders of the optional stages."""
 
-    prefill: Annotated[
-        str | None,
-        RefersTo(DisaggregationDecider),
-        Field(description="Instance that decides about prefill; none: never."),
-    ] = None
-    encode: Annotated[
-        str | None, RefersTo(DisaggregationDecider), Field(description="Instance that decides about encode; none: never.")
-    ] = None
+    prefill: Annotated[_Decider, Field(description="Instance that decides about prefill; none: never.")] = None
+    encode: Annotated[_Decider, Field(description="Instance that decides about encode; none: never.")] = None
 
 
 def _former(alias: str, successor: str) -> object:
@@ -125,20 +111,18 @@ def _former(alias: str, successor: str) -> object:
 
 
 _Profile = str | None
-_Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
 
 
-class DisaggParameters(Parameters):
+class DisaggParameters(CamelParameters):
     """Sets the stages, their order and their deciders; also accepts the flat format."""
 
     stage_order: Annotated[
-        StageOrder,
+        Literal["decode-first", "prefill-first"],
         Field(
-            alias="stageOrder",
             description="`decode-first`: decode picks, then its decider chooses whether prefill runs. "
-            "`prefill-first`: prefill picks for every request, then decode.",
+            "`prefill-first`: prefill picks for every request, then decode."
         ),
-    ] = StageOrder.DECODE_FIRST
+    ] = "decode-first"
     profiles: Annotated[StageProfiles | None, Field(description="The scheduling profile of each stage.")] = None
     deciders: Annotated[
         StageDeciders | None,
@@ -171,7 +155,7 @@ class DisaggParameters(Parameters):
 
     @model_validator(mode="after")
     def _prefill_first_has_no_prefill_decider(self) -> Self:
-        if self.stage_order is StageOrder.PREFILL_FIRST and self.decider_names.prefill:
+        if self.stage_order == "prefill-first" and self.decider_names.prefill:
             raise ValueError("stageOrder prefill-first runs prefill for every request: remove deciders.prefill")
         return self
 
@@ -201,7 +185,7 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
     @classmethod
     def required_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
         names = parameters.profile_names
-        return (names.decode,) if parameters.stage_order is StageOrder.DECODE_FIRST else (names.decode, names.prefill)
+        return (names.decode,) if parameters.stage_order == "decode-first" else (names.decode, names.prefill)
 
     @classmethod
     def optional_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
@@ -214,7 +198,7 @@ class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
         deciders = parameters.decider_names
         self._prefill = context.instance(deciders.prefill, DisaggregationDecider) if deciders.prefill else None
         self._encode = context.instance(deciders.encode, DisaggregationDecider) if deciders.encode else None
-        self._prefill_first = parameters.stage_order is StageOrder.PREFILL_FIRST
+        self._prefill_first = parameters.stage_order == "prefill-first"
         self._decisions = Decisions("llm_d_epp_disagg_decision_total", context.registry)
 
     def pick_profiles(

@@ -24,6 +24,7 @@ from endpick.api import (
 )
 from endpick.api.keys import PEER_ENDPOINT
 from endpick.api.plugin import ignored
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.handlers.outcome import (
     ADDRESS,
     DATA_PARALLEL_HEADER,
@@ -44,6 +45,11 @@ _SEVERAL = "single profile handler is intended to be used with a single profile,
 class OneRunHandler(ProfileHandler[P]):
     """Base of handlers that run one profile; its pick serves the request."""
 
+    def pick_profiles(
+        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
+    ) -> Sequence[str]:
+        return () if results else profiles
+
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
         if len(results) != 1:
             return SchedulingResult.failed(_SEVERAL)
@@ -59,18 +65,12 @@ class SingleProfileHandler(OneRunHandler):
     most_profiles = 1
     ignores_parameters = True
 
-    def pick_profiles(
-        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
-    ) -> Sequence[str]:
-        return () if results else profiles
 
-
-class DataParallelParameters(Parameters):
+class DataParallelParameters(CamelParameters):
     """Sets the port of the sidecar."""
 
     primary_port: Annotated[
-        int,
-        Field(alias="primaryPort", ge=1, le=65535, description="Port on which the sidecar of every host listens for all its ranks."),
+        int, Field(ge=1, le=65535, description="Port on which the sidecar of every host listens for all its ranks.")
     ] = 8000
 
 
@@ -83,11 +83,6 @@ class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
 
     most_profiles = 1
 
-    def pick_profiles(
-        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
-    ) -> Sequence[str]:
-        return () if results else profiles
-
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
         result = super().process_results(request, results, state)
         if result.failure:
@@ -98,21 +93,15 @@ class DataParallelProfileHandler(OneRunHandler[DataParallelParameters]):
         return SchedulingResult(result.primary, results, at_port(picked, self.parameters.primary_port), headers)
 
 
-class HeaderProfileParameters(Parameters):
+class HeaderProfileParameters(CamelParameters):
     """Names the header that selects the profile, and the profile to use without it."""
 
     header_name: Annotated[
-        str,
-        Field(
-            alias="headerName",
-            min_length=1,
-            description="Header that names the scheduling profile. Its name is case-insensitive.",
-        ),
+        str, Field(min_length=1, description="Header that names the scheduling profile. Its name is case-insensitive.")
     ] = "x-llm-d-epp-profile"
-    default_profile: Annotated[
-        str,
-        Field(alias="defaultProfile", min_length=1, description="Profile of a request without the header, or with an empty one."),
-    ] = "decode"
+    default_profile: Annotated[str, Field(min_length=1, description="Profile of a request without the header, or with an empty one.")] = (
+        "decode"
+    )
 
 
 class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
@@ -141,30 +130,20 @@ class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
 _READ_BY_THE_DECIDER = "the decider selects the matches it reads"
 
 
-class PdParameters(Parameters):
+class PdParameters(CamelParameters):
     """Names the profile of each stage, and the decider."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"deciderPluginName": "always-disagg-pd-decider"}]})
 
-    decode_profile: Annotated[
-        str, Field(alias="decodeProfile", min_length=1, description="Profile that finds the endpoint that decodes.")
-    ] = "decode"
-    prefill_profile: Annotated[
-        str, Field(alias="prefillProfile", min_length=1, description="Profile that finds the endpoint that prefills.")
-    ] = "prefill"
+    decode_profile: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that decodes.")] = "decode"
+    prefill_profile: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that prefills.")] = "prefill"
     decider: Annotated[
         str,
         RefersTo(DisaggregationDecider),
         Field(alias="deciderPluginName", min_length=1, description="Instance that decides about prefill."),
     ] = "prefix-based-pd-decider"
     primary_port: Annotated[
-        int,
-        Field(
-            alias="primaryPort",
-            ge=0,
-            le=65535,
-            description="As that of `data-parallel-profile-handler`; 0: the port of the pick itself.",
-        ),
+        int, Field(ge=0, le=65535, description="As that of `data-parallel-profile-handler`; 0: the port of the pick itself.")
     ] = 0
     prefix_plugin_type: Annotated[str | None, ignored("prefixPluginType", _READ_BY_THE_DECIDER)] = None
     prefix_plugin_name: Annotated[str | None, ignored("prefixPluginName", _READ_BY_THE_DECIDER)] = None
@@ -218,15 +197,11 @@ class PdProfileHandler(ProfileHandler[PdParameters]):
         return SchedulingResult(self.parameters.decode_profile, results, at_port(decode, port), headers)
 
 
-class DisaggHeadersParameters(Parameters):
+class DisaggHeadersParameters(CamelParameters):
     """Names the profiles whose picks are sent in headers."""
 
-    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Prefill profile; its first pick is used.")] = (
-        "prefill"
-    )
-    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Encode profile; all its picks are used.")] = (
-        "encode"
-    )
+    prefill_profile: Annotated[str, Field(min_length=1, description="Prefill profile; its first pick is used.")] = "prefill"
+    encode_profile: Annotated[str, Field(min_length=1, description="Encode profile; all its picks are used.")] = "encode"
 
 
 class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):

@@ -14,7 +14,6 @@ from endpick.api import (
     CycleState,
     Endpoints,
     InferenceRequest,
-    Parameters,
     PluginContext,
     ProfileHandler,
     ProfileRunResult,
@@ -22,15 +21,16 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Counts
 from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.handlers.outcome import addresses, picked_by
 
 
-class ShadowParameters(Parameters):
+class ShadowParameters(CamelParameters):
     """Names the two profiles, and sets how often the second one runs."""
 
     profile: Annotated[str, Field(min_length=1, description="Profile whose pick serves the request.")] = "default"
-    shadow_profile: Annotated[str, Field(alias="shadowProfile", min_length=1, description="Profile that is tried.")] = "shadow"
-    sample_rate: Annotated[float, Field(alias="sampleRate", ge=0.0, le=1.0, description="Share of the requests on which it runs.")] = 0.1
+    shadow_profile: Annotated[str, Field(min_length=1, description="Profile that is tried.")] = "shadow"
+    sample_rate: Annotated[float, Field(ge=0.0, le=1.0, description="Share of the requests on which it runs.")] = 0.1
 
 
 class ShadowProfileHandler(ProfileHandler[ShadowParameters]):

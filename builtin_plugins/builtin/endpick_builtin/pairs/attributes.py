@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -29,6 +29,7 @@ from endpick.api import (
     Stability,
     Subscriptions,
 )
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.scorers.load import smaller_is_better
 from endpick_builtin.threshold_filters import kept_or_all
 
@@ -48,28 +49,21 @@ def attribute_key(name: str, producer: str | None) -> DataKey[float]:
     return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
 
 
-class Comparison(StrEnum):
-    """How a number is compared with the threshold."""
-
-    LESS_THAN = "LessThan"
-    LESS_THAN_OR_EQUAL = "LessThanOrEqual"
-    GREATER_THAN = "GreaterThan"
-    GREATER_THAN_OR_EQUAL = "GreaterThanOrEqual"
-    EQUAL = "Equal"
-    NOT_EQUAL = "NotEqual"
+Comparison: TypeAlias = Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
+"""How a number is compared with the threshold."""
 
 
 _HOLDS: dict[Comparison, Callable[[FloatArray, float], BoolArray]] = {
-    Comparison.LESS_THAN: operator.lt,
-    Comparison.LESS_THAN_OR_EQUAL: operator.le,
-    Comparison.GREATER_THAN: operator.gt,
-    Comparison.GREATER_THAN_OR_EQUAL: operator.ge,
-    Comparison.EQUAL: operator.eq,
-    Comparison.NOT_EQUAL: operator.ne,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
 }
 
 
-class Threshold(Parameters):
+class Threshold(CamelParameters):
     """Compares a number with a fixed value."""
 
     comparison: Annotated[
@@ -88,31 +82,22 @@ class FilterAlgorithmType(StrEnum):
     THRESHOLD = "threshold"
 
 
-class FilterAlgorithm(Parameters):
+class FilterAlgorithm(CamelParameters):
     """Sets the condition that an endpoint must meet to be kept."""
 
     type: Annotated[FilterAlgorithmType, Field(description="`threshold` is the only one.")] = FilterAlgorithmType.THRESHOLD
     threshold: Annotated[Threshold, Field(description="Condition that the number must meet.")]
 
 
-class OnMissing(StrEnum):
-    """Treatment of endpoints without the number."""
-
-    PASS = "Pass"  # noqa: S105 - a word of the configuration
-    FAIL = "Fail"
-
-
-class EndpointAttributeFilterParameters(Parameters):
+class EndpointAttributeFilterParameters(CamelParameters):
     """Names the number, and sets the condition that it must meet."""
 
     attribute: AttributeName
     producer: ProducerName = None
-    on_missing: Annotated[
-        OnMissing, Field(alias="onMissing", description="`Pass` keeps an endpoint without the number, `Fail` drops it.")
-    ] = OnMissing.PASS
-    fallback_on_empty: Annotated[
-        bool, Field(alias="fallbackOnEmpty", description="Keep all endpoints when the threshold would leave none.")
-    ] = False
+    on_missing: Annotated[Literal["Pass", "Fail"], Field(description="`Pass` keeps an endpoint without the number, `Fail` drops it.")] = (
+        "Pass"
+    )
+    fallback_on_empty: Annotated[bool, Field(description="Keep all endpoints when the threshold would leave none.")] = False
     algorithm: Annotated[
         FilterAlgorithm,
         Field(
@@ -146,10 +131,10 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
     def _kept(self, values: FloatArray) -> BoolArray:
         holds = self._holds(values, self._value)
         missing = np.isnan(values)
-        return holds & ~missing if self.parameters.on_missing is OnMissing.FAIL else holds | missing
+        return holds & ~missing if self.parameters.on_missing == "Fail" else holds | missing
 
 
-class FixedRange(Parameters):
+class FixedRange(CamelParameters):
     """Sets the numbers that score 0 and 1."""
 
     min: Annotated[float, Field(allow_inf_nan=False, description="Smallest number expected; smaller ones count as this.")]
@@ -166,13 +151,11 @@ class AdaptiveRange(Parameters):
     """Uses the candidates' smallest and largest number as range."""
 
 
-class Normalization(Parameters):
+class Normalization(CamelParameters):
     """Sets the range of numbers that maps to scores from 0 to 1."""
 
-    fixed_range: Annotated[FixedRange | None, Field(alias="fixedRange", description="The numbers that score 0 and 1.")] = None
-    adaptive_range: Annotated[
-        AdaptiveRange | None, Field(alias="adaptiveRange", description="`{}` for those of the candidates, which is the default.")
-    ] = None
+    fixed_range: Annotated[FixedRange | None, Field(description="The numbers that score 0 and 1.")] = None
+    adaptive_range: Annotated[AdaptiveRange | None, Field(description="`{}` for those of the candidates, which is the default.")] = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -181,27 +164,20 @@ class Normalization(Parameters):
         return self
 
 
-class ScorerAlgorithmType(StrEnum):
-    """Whether smaller or larger numbers score higher."""
-
-    LOWER_IS_BETTER = "linear_lower_is_better"
-    HIGHER_IS_BETTER = "linear_higher_is_better"
-
-
-_LOWER_IS_BETTER = {ScorerAlgorithmType.LOWER_IS_BETTER: True, ScorerAlgorithmType.HIGHER_IS_BETTER: False}
-
-
-class ScorerAlgorithm(Parameters):
+class ScorerAlgorithm(CamelParameters):
     """Sets the range of the numbers, and its better end."""
 
-    type: Annotated[ScorerAlgorithmType, Field(description="`linear_lower_is_better` or `linear_higher_is_better`.")]
+    type: Annotated[
+        Literal["linear_lower_is_better", "linear_higher_is_better"],
+        Field(description="`linear_lower_is_better` or `linear_higher_is_better`."),
+    ]
     normalization: Annotated[Normalization, Field(description="Scale of the numbers.", default_factory=Normalization)]
 
 
-class EndpointAttributeScorerParameters(Parameters):
+class EndpointAttributeScorerParameters(CamelParameters):
     """Names the number, and sets its conversion to a score."""
 
-    attribute_key: Annotated[AttributeName, Field(alias="attributeKey")]
+    attribute_key: Annotated[AttributeName, Field()]
     producer: ProducerName = None
     algorithm: Annotated[
         ScorerAlgorithm,
@@ -229,7 +205,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     def __init__(self, name: str, parameters: EndpointAttributeScorerParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._key = attribute_key(parameters.attribute_key, parameters.producer)
-        self._lower_is_better = _LOWER_IS_BETTER[parameters.algorithm.type]
+        self._lower_is_better = parameters.algorithm.type == "linear_lower_is_better"
         self._range = parameters.algorithm.normalization.fixed_range
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
@@ -243,14 +219,14 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         return np.fmin(np.fmax((worst - costs) / (worst - best), 0.0), 1.0)
 
 
-class PublishedLabel(Parameters):
+class PublishedLabel(CamelParameters):
     """Maps a label to the data key under which it is published."""
 
     label: Annotated[str, Field(min_length=1, description="Label of the endpoint.")]
-    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key for its value.", examples=["region"])]
+    attribute_key: Annotated[AttributeName, Field(description="Data key for its value.", examples=["region"])]
 
 
-class LabelProducerParameters(Parameters):
+class LabelProducerParameters(CamelParameters):
     """Lists the labels to publish under data keys."""
 
     labels: Annotated[
@@ -298,10 +274,10 @@ def label_key(name: str) -> DataKey[str]:
 Weight: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-class AttributeWeightParameters(Parameters):
+class AttributeWeightParameters(CamelParameters):
     """Names the text, and sets the weights of its values."""
 
-    attribute_key: Annotated[AttributeName, Field(alias="attributeKey", description="Data key of the text.", examples=["region"])]
+    attribute_key: Annotated[AttributeName, Field(description="Data key of the text.", examples=["region"])]
     producer: Annotated[str, Field(description="Instance that writes the text, such as a label-producer; or empty.", examples=[""])]
     weights: Annotated[
         Mapping[str, Weight], Field(min_length=1, description="Positive weights by value.", examples=[{"region-1": 2, "region-2": 1}])

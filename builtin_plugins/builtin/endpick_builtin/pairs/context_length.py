@@ -17,12 +17,12 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     Scorer,
     ScoringState,
 )
 from endpick.api.keys import TOKENIZED_PROMPT
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.label_filters import PerPool
 
 UNLABELLED = 0.5
@@ -50,7 +50,7 @@ def range_of(text: str) -> tuple[int, int] | None:
     return (shortest, longest) if shortest <= longest else None
 
 
-class ContextLengthParameters(Parameters):
+class ContextLengthParameters(CamelParameters):
     """The label, and whether it is binding."""
 
     label: Annotated[str, Field(min_length=1, description="Label with the range of tokens an endpoint is meant for, such as `0-8192`.")] = (
@@ -59,9 +59,7 @@ class ContextLengthParameters(Parameters):
     enable_filtering: Annotated[
         bool,
         Field(
-            alias="enableFiltering",
-            description="Drop endpoints with an invalid range or one that excludes the prompt. Those without a range stay.",
-            examples=[True],
+            description="Drop endpoints with an invalid range or one that excludes the prompt. Those without a range stay.", examples=[True]
         ),
     ] = False
 

@@ -6,8 +6,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from prometheus_client.metrics import Counter, Gauge
@@ -22,7 +21,6 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PreRequest,
     RequestHeaderProcessor,
@@ -38,6 +36,7 @@ from endpick.api import (
 )
 from endpick.api.keys import AGENT_IDENTITY, SESSION_ID
 from endpick_builtin.bindings import Bindings, LearntBindings
+from endpick_builtin.camel_parameters import CamelParameters
 
 SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 
@@ -49,13 +48,13 @@ def cookie(header: str, name: str) -> str:
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
 
 
-class SessionIdParameters(Parameters):
+class SessionIdParameters(CamelParameters):
     """Names the header or the cookie that holds the session."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
 
-    header_name: Annotated[str, Field(alias="headerName", description="Header with the session; case-insensitive.")] = ""
-    cookie_name: Annotated[str, Field(alias="cookieName", description="Cookie with the session; case-sensitive.")] = ""
+    header_name: Annotated[str, Field(description="Header with the session; case-insensitive.")] = ""
+    cookie_name: Annotated[str, Field(description="Cookie with the session; case-sensitive.")] = ""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -81,12 +80,11 @@ class SessionIdProducer(DataProducer[SessionIdParameters]):
             state.put(SESSION_ID, session)
 
 
-class AgentIdentityParameters(Parameters):
+class AgentIdentityParameters(CamelParameters):
     """Lists headers that may hold the session, in addition to those of known agents."""
 
     additional_session_headers: Annotated[
-        tuple[str, ...],
-        Field(alias="additionalSessionHeaders", max_length=64, description="Headers to look at first, in this order."),
+        tuple[str, ...], Field(max_length=64, description="Headers to look at first, in this order.")
     ] = ()
 
 
@@ -115,14 +113,7 @@ class AgentIdentity(RequestHeaderProcessor[AgentIdentityParameters]):
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]
 
 
-class Strategy(StrEnum):
-    """How a request identifies the endpoint of its session."""
-
-    ENCODED_ENDPOINT_HEADER = "encoded_endpoint_header"
-    SESSION_ID = "session_id"
-
-
-class EncodedEndpointHeaderConfig(Parameters):
+class EncodedEndpointHeaderConfig(CamelParameters):
     """Names the header that carries the endpoint."""
 
     header: Annotated[HeaderName, Field(description="Header of requests and responses.")] = "x-session-token"
@@ -134,7 +125,7 @@ _BY_OTHER_NAMES: Mapping[str, DataKey[str]] = {
 }  # by llm-d names
 
 
-class SessionSource(Parameters):
+class SessionSource(CamelParameters):
     """A source of session ids: a header or a data key."""
 
     header: Annotated[HeaderName | None, Field(description="Header that holds the id.")] = None
@@ -160,54 +151,44 @@ class SessionSource(Parameters):
         return named.from_producer(self.producer or "")
 
 
-class SessionIdConfig(Parameters):
+class SessionIdConfig(CamelParameters):
     """Sources of the session id, and retention of bindings."""
 
     sources: Annotated[
         tuple[SessionSource, ...],
         Field(min_length=1, description="Sources of the id; the first that has one counts.", examples=[[{"header": "x-user"}]]),
     ] = (SessionSource(header="x-session-id"),)
-    eviction_ttl_seconds: Annotated[
-        float, Field(alias="evictionTtlSeconds", gt=0.0, description="Seconds without a request after which a session is forgotten.")
-    ] = 300.0
-    eviction_sweep_seconds: Annotated[
-        float, Field(alias="evictionSweepSeconds", gt=0.0, description="How often forgotten sessions are removed (seconds).")
-    ] = 10.0
+    eviction_ttl_seconds: Annotated[float, Field(gt=0.0, description="Seconds without a request after which a session is forgotten.")] = (
+        300.0
+    )
+    eviction_sweep_seconds: Annotated[float, Field(gt=0.0, description="How often forgotten sessions are removed (seconds).")] = 10.0
     max_sessions: Annotated[
         int,
         Field(
-            alias="maxSessions",
             gt=0,
             description="Sessions to remember at most, some 300 bytes each; the one not seen for longest gives way. llm-d has no bound.",
         ),
     ] = 200_000
 
 
-class SessionAffinityParameters(Parameters):
+class SessionAffinityParameters(CamelParameters):
     """How sessions are identified and bound."""
 
     strategy: Annotated[
-        Strategy,
+        Literal["encoded_endpoint_header", "session_id"],
         Field(
             description="`encoded_endpoint_header`: the client returns a header that names its endpoint. "
             "`session_id`: the client has an id, and this picker remembers the endpoint.",
             examples=["session_id"],
         ),
-    ] = Strategy.ENCODED_ENDPOINT_HEADER
+    ] = "encoded_endpoint_header"
     profile_name: Annotated[
-        str, Field(alias="profileName", description="Scheduling profile that picks the endpoint of the session; empty for the primary one.")
+        str, Field(description="Scheduling profile that picks the endpoint of the session; empty for the primary one.")
     ] = ""
     encoded_endpoint_header_config: Annotated[
-        EncodedEndpointHeaderConfig,
-        Field(
-            alias="encodedEndpointHeaderConfig",
-            description="For `encoded_endpoint_header`.",
-            default_factory=EncodedEndpointHeaderConfig,
-        ),
+        EncodedEndpointHeaderConfig, Field(description="For `encoded_endpoint_header`.", default_factory=EncodedEndpointHeaderConfig)
     ]
-    session_id_config: Annotated[
-        SessionIdConfig, Field(alias="sessionIdConfig", description="For `session_id`.", default_factory=SessionIdConfig)
-    ]
+    session_id_config: Annotated[SessionIdConfig, Field(description="For `session_id`.", default_factory=SessionIdConfig)]
 
 
 def encoded(endpoint: str) -> str:
@@ -228,7 +209,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
 
     @classmethod
     def subscriptions(cls, parameters: SessionAffinityParameters) -> Subscriptions:
-        if parameters.strategy is not Strategy.SESSION_ID:
+        if parameters.strategy != "session_id":
             return Subscriptions()
         keys = (source.key() for source in parameters.session_id_config.sources)
         return Subscriptions((), tuple(key for key in keys if key is not None))
@@ -237,7 +218,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         super().__init__(name, parameters, context)
         config = parameters.session_id_config
         self._header = parameters.encoded_endpoint_header_config.header
-        self._by_id = parameters.strategy is Strategy.SESSION_ID
+        self._by_id = parameters.strategy == "session_id"
         self._sources = tuple((source.header, source.key()) for source in config.sources)
         self._bindings = Bindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context)
         bound = Gauge("endpick_session_bindings", "Sessions with a remembered endpoint.", registry=context.registry)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from operator import attrgetter
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     Plugin,
     PluginContext,
     PreRequest,
@@ -34,6 +33,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.keys import PEER_ENDPOINT, TOPOLOGY, Topology
+from endpick_builtin.camel_parameters import CamelParameters
 
 PEER_TOPOLOGY = "x-peer-topology"
 
@@ -106,12 +106,10 @@ def _peer_topology(header: str) -> str:
 _HeaderName = Annotated[str, AfterValidator(_peer_topology)]
 
 
-class TopologyProducerParameters(Parameters):
+class TopologyProducerParameters(CamelParameters):
     """Names the producer of topologies."""
 
-    topology_producer_name: Annotated[
-        str, Field(alias="topologyProducerName", description="Instance that provides topologies; empty for the only one.")
-    ] = ""
+    topology_producer_name: Annotated[str, Field(description="Instance that provides topologies; empty for the only one.")] = ""
 
 
 class TopologyParameters(TopologyProducerParameters):
@@ -120,7 +118,6 @@ class TopologyParameters(TopologyProducerParameters):
     peer_topology_header: Annotated[
         _HeaderName | None,
         Field(
-            alias="peerTopologyHeader",
             description=f"Header that says where an earlier stage ran, for requests without one here: `{PEER_TOPOLOGY}`.",
             examples=[PEER_TOPOLOGY],
         ),
@@ -151,32 +148,16 @@ class _NearPeer(Plugin[P]):
         return None if topology is None else endpoints.gather(places.distances(topology))
 
 
-class Level(StrEnum):
-    """A place that an endpoint can share with the peer, smallest first."""
-
-    HOST = "host"
-    RACK = "rack"
-    ZONE = "zone"
-    REGION = "region"
-
-
-_REACH = {
-    Level.HOST: Distance.SAME_HOST,
-    Level.RACK: Distance.SAME_RACK,
-    Level.ZONE: Distance.SAME_ZONE,
-    Level.REGION: Distance.SAME_REGION,
-}
+_REACH = {name: distance for distance, name, _ in _LEVELS}
 
 
 class TopologyFilterParameters(TopologyParameters):
     """Sets how near to the peer an endpoint must be."""
 
     min_affinity: Annotated[
-        Level,
-        Field(
-            alias="minAffinity", description="Largest place that an endpoint must share with the peer: `host`, `rack`, `zone` or `region`."
-        ),
-    ] = Level.HOST
+        Literal["host", "rack", "zone", "region"],
+        Field(description="Largest place that an endpoint must share with the peer: `host`, `rack`, `zone` or `region`."),
+    ] = "host"
 
 
 class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
@@ -200,8 +181,7 @@ class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[Topolog
         return near if np.count_nonzero(near) else endpoints
 
 
-_SCORES = np.zeros(len(Distance))
-_SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SAME_REGION]] = 1.0, 0.20, 0.05, 0.02
+_SCORES = np.array((1.0, 0.20, 0.05, 0.02, 0.0))  # by `Distance`
 
 
 class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
@@ -221,8 +201,8 @@ class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParam
 class TopologyStampParameters(TopologyProducerParameters):
     """Names the profile whose endpoint is reported, and the header."""
 
-    header_name: Annotated[_HeaderName, Field(alias="headerName", description="Response header; no other is supported.")] = PEER_TOPOLOGY
-    profile_name: Annotated[str, Field(alias="profileName", description="Profile whose endpoint is reported; empty for the primary.")] = ""
+    header_name: Annotated[_HeaderName, Field(description="Response header; no other is supported.")] = PEER_TOPOLOGY
+    profile_name: Annotated[str, Field(description="Profile whose endpoint is reported; empty for the primary.")] = ""
 
 
 class TopologyStampHandler(PreRequest[TopologyStampParameters], ResponseObserver[TopologyStampParameters]):

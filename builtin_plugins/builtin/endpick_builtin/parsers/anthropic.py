@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
-from endpick_builtin.parsers.openai_bodies import field_of, filled, first_of, last_events_with
+from endpick_builtin.parsers.openai_bodies import field_of, filled, first_of, last_events_with, sequence
 
 COUNT_TOKENS = "/messages/count_tokens"
 
@@ -80,7 +80,7 @@ def _parts(payload: JSONObject) -> Iterator[Piece]:
     if payload.get("tools"):
         yield dumped(payload["tools"])
     yield from _content(payload.get("system"))
-    for message in _sequence(payload.get("messages")):
+    for message in sequence(payload.get("messages")):
         if isinstance(message, Mapping):
             yield text_of(message, "role").encode()
             yield from _content(message.get("content"))
@@ -90,7 +90,7 @@ def _content(content: JSONValue) -> Iterator[Piece]:
     """Tool results may nest deeply."""
     if isinstance(content, str):
         yield content.encode()
-    begun = [iter(_sequence(content))]
+    begun = [iter(sequence(content))]
     while begun:
         for block in begun[-1]:
             if not isinstance(block, Mapping):
@@ -102,7 +102,7 @@ def _content(content: JSONValue) -> Iterator[Piece]:
             inner = block.get("content")
             if isinstance(inner, str):
                 yield inner.encode()
-            begun.append(iter(_sequence(inner)))
+            begun.append(iter(sequence(inner)))
             break
         else:
             begun.pop()
@@ -126,7 +126,3 @@ def _media(source: JSONValue) -> Media | None:
         return None
     content = text_of(source, "url") or (text_of(source, "data") if source.get("type") == "base64" else "")
     return Media(Modality.IMAGE, content) if content else None
-
-
-def _sequence(value: JSONValue) -> Sequence[JSONValue]:
-    return value if isinstance(value, list) else ()

@@ -12,7 +12,7 @@ from endpick.api.request import Piece
 from endpick_builtin.parsers import openai_bodies
 from endpick_builtin.parsers.forms import Form
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count
-from endpick_builtin.parsers.openai_bodies import from_body, from_events, prompts_of
+from endpick_builtin.parsers.openai_bodies import from_body, from_events, is_text_or_tokens, prompts_of, required, texts_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Api:
 
 
 CHAT = Api(openai_bodies.chat, openai_bodies.problem_with_chat, ("max_completion_tokens", "max_tokens"), pieces=openai_bodies.chat_pieces)
-COMPLETIONS = Api(openai_bodies.completions, openai_bodies.problem_with_completions, ("max_tokens",), "prompt")
-IMAGES = Api(openai_bodies.completions, openai_bodies.problem_with_images, prompts="prompt")
-EMBEDDINGS = Api(openai_bodies.embeddings, openai_bodies.problem_with_embeddings, prompts="input")
-RESPONSES = Api(openai_bodies.responses, openai_bodies.problem_with_responses, ("max_output_tokens",))
-SPEECH = Api(openai_bodies.embeddings, openai_bodies.problem_with_speech)
-CONVERSATIONS = Api(openai_bodies.conversations, openai_bodies.problem_with_conversations)
+COMPLETIONS = Api(partial(texts_in, "prompt"), required("completions", "prompt", is_text_or_tokens), ("max_tokens",), "prompt")
+IMAGES = Api(partial(texts_in, "prompt"), required("images generations", "prompt", is_text_or_tokens), prompts="prompt")
+EMBEDDINGS = Api(partial(texts_in, "input"), required("embeddings", "input", is_text_or_tokens), prompts="input")
+RESPONSES = Api(openai_bodies.responses, required("responses", "input", lambda given: given is not None), ("max_output_tokens",))
+SPEECH = Api(partial(texts_in, "input"), required("audio speech", "input", lambda text: isinstance(text, str)))
+CONVERSATIONS = Api(openai_bodies.conversations, required("conversations", "items", lambda items: isinstance(items, list) and bool(items)))
 
 API_OF: Mapping[str, Api] = {
     "/conversations": CONVERSATIONS,
@@ -60,7 +60,16 @@ class FormRequest(ParsedRequest):
     form: Form = field(kw_only=True)
 
 
-class OpenAIParser(JSONParser):
+class ReadsUsage(Parser):
+    """Base of parsers for requests whose responses have token counts as in OpenAI's APIs."""
+
+    reads_usage = True
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        return from_events(body) if streaming else from_body(body)
+
+
+class OpenAIParser(ReadsUsage, JSONParser):
     """Reads OpenAI requests, and token counts from the responses.
 
     For chat the prompt is the tools, then role and text of each message; otherwise the text. A batch stays several prompts; token ids
@@ -69,7 +78,6 @@ class OpenAIParser(JSONParser):
     """
 
     claims = (*API_OF, *FORMS)
-    reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         if not path.endswith(FORMS):
@@ -103,9 +111,6 @@ class OpenAIParser(JSONParser):
             payload,
         )
 
-    def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        return from_events(body) if streaming else from_body(body)
-
 
 @lru_cache(maxsize=16)
 def _api_for(path: str) -> Api:
@@ -115,17 +120,13 @@ def _api_for(path: str) -> Api:
     return COMPLETIONS
 
 
-class PassthroughParser(Parser):
+class PassthroughParser(ReadsUsage):
     """Accepts every path that no other parser claims, without reading the body. Token counts are read from the response.
 
     Parsers configured after it are never used.
     """
 
     reads_body = False
-    reads_usage = True
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         return ParsedRequest(needs_model=False)
-
-    def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        return from_events(body) if streaming else from_body(body)

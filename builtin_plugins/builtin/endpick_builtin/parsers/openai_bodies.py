@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from struct import pack
 from typing import Final
 
@@ -54,35 +54,10 @@ def problem_with_chat(payload: JSONObject) -> str | None:
     return None
 
 
-def problem_with_completions(payload: JSONObject) -> str | None:
-    """Return why the prompt is invalid, or None if not."""
-    return None if _is_text_or_tokens(payload.get("prompt")) else "invalid completions request: must have prompt field"
-
-
-def problem_with_images(payload: JSONObject) -> str | None:
-    """Return why the prompt is invalid, or None if not."""
-    return None if _is_text_or_tokens(payload.get("prompt")) else "invalid images generations request: must have prompt field"
-
-
-def problem_with_embeddings(payload: JSONObject) -> str | None:
-    """Return why the input is invalid, or None if not."""
-    return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
-
-
-def problem_with_speech(payload: JSONObject) -> str | None:
-    """Return why the input is invalid, or None if not."""
-    return None if isinstance(payload.get("input"), str) else "invalid audio speech request: must have input field"
-
-
-def problem_with_responses(payload: JSONObject) -> str | None:
-    """Return why the input is invalid, or None if not."""
-    return None if payload.get("input") is not None else "invalid responses request: must have input field"
-
-
-def problem_with_conversations(payload: JSONObject) -> str | None:
-    """Return why the items are invalid, or None if not."""
-    items = payload.get("items")
-    return None if isinstance(items, list) and items else "invalid conversations request: must have items field"
+def required(api: str, field: str, is_valid: Callable[[JSONValue], bool]) -> Callable[[JSONObject], str | None]:
+    """Return a function that says why a body of this API is invalid: without a valid field; None if it is not."""
+    problem = f"invalid {api} request: must have {field} field"
+    return lambda payload: None if is_valid(payload.get(field)) else problem
 
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
@@ -99,7 +74,7 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
             if isinstance(content, str):
                 pieces.append(content.encode())
             else:
-                pieces += map(_part, _sequence(content))
+                pieces += map(_part, sequence(content))
     return (b"".join(pieces),)
 
 
@@ -108,22 +83,17 @@ def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
     pieces: list[Piece] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
-    for message in _sequence(payload.get("messages")):
+    for message in sequence(payload.get("messages")):
         if isinstance(message, Mapping):
             pieces.append(_text(message.get("role")))
             content = message.get("content")
-            pieces += (content.encode(),) if isinstance(content, str) else map(_piece, _sequence(content))
+            pieces += (content.encode(),) if isinstance(content, str) else map(_piece, sequence(content))
     return (tuple(pieces),)
 
 
-def completions(payload: JSONObject) -> tuple[bytes, ...]:
-    """Render each prompt of a completion; token ids become four bytes each."""
-    return _texts(payload.get("prompt"))
-
-
-def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
-    """Render each input of an embedding; token ids become four bytes each."""
-    return _texts(payload.get("input"))
+def texts_in(field: str, payload: JSONObject) -> tuple[bytes, ...]:
+    """Render each prompt in a field; token ids become four bytes each."""
+    return tuple(part.encode() if isinstance(part, str) else packed(sequence(part)) for part in prompts_of(payload.get(field)))
 
 
 def responses(payload: JSONObject) -> tuple[bytes, ...]:
@@ -137,7 +107,8 @@ def conversations(payload: JSONObject) -> tuple[bytes, ...]:
     return (dumped(payload.get("items")),)
 
 
-def _is_text_or_tokens(prompt: JSONValue) -> bool:
+def is_text_or_tokens(prompt: JSONValue) -> bool:
+    """Whether this is one prompt or several, as text or token ids."""
     if isinstance(prompt, str):
         return prompt != ""
     if not isinstance(prompt, list) or not prompt:
@@ -152,12 +123,8 @@ def is_tokens(prompt: Sequence[JSONValue]) -> bool:
 
 def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
     """Return the prompts in a field that holds one or several of them."""
-    parts = _sequence(prompt)
+    parts = sequence(prompt)
     return (prompt,) if not parts or isinstance(parts[0], int) else parts
-
-
-def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
-    return tuple(part.encode() if isinstance(part, str) else packed(_sequence(part)) for part in prompts_of(prompt))
 
 
 def packed(tokens: Sequence[JSONValue]) -> bytes:
@@ -193,7 +160,8 @@ def _text(value: JSONValue) -> bytes:
     return value.encode() if isinstance(value, str) else b""
 
 
-def _sequence(value: JSONValue) -> Sequence[JSONValue]:
+def sequence(value: JSONValue) -> Sequence[JSONValue]:
+    """Return a list as it is, and nothing in place of other values."""
     return value if isinstance(value, list | tuple) else ()
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Prompt, Rejection, Usage
 from endpick.api.request import Piece
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count, text_of
-from endpick_builtin.parsers.openai_bodies import field_of, first_of, from_body, from_events, is_tokens, last_events_with, packed
+from endpick_builtin.parsers.openai import ReadsUsage
+from endpick_builtin.parsers.openai_bodies import field_of, first_of, is_tokens, last_events_with, packed
 
 TOKEN_BYTES = 4
 MAX_MEDIA = 1024
@@ -86,7 +87,7 @@ def _placed(modality: Modality, identifier: JSONValue, place: JSONValue) -> Plac
     return PlacedMedia(Media(modality, identifier), offset, length)
 
 
-class VllmHTTPParser(JSONParser):
+class VllmHTTPParser(ReadsUsage, JSONParser):
     """Reads vLLM's `/inference/v1/generate`: token ids and encoded media.
 
     `token_ids` is required: whole numbers from 0 to 4294967295. `features.mm_hashes` and `features.mm_placeholders` locate media, ignored
@@ -94,7 +95,6 @@ class VllmHTTPParser(JSONParser):
     """
 
     claims = ("/inference/v1/generate",)
-    reads_usage = True
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         tokens = _tokens(payload.get("token_ids"))
@@ -109,9 +109,6 @@ class VllmHTTPParser(JSONParser):
             cache_salt=text_of(payload, "cache_salt"),
             payload=payload,
         )
-
-    def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        return from_events(body) if streaming else from_body(body)
 
 
 class SGLangHTTPParser(JSONParser):

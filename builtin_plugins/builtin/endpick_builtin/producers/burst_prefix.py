@@ -19,12 +19,12 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     Stability,
 )
 from endpick.api.fast_metrics import Distributions
 from endpick.api.keys import PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PrefixBlocks
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 
 
@@ -140,29 +140,20 @@ _STEPS_PER_ENDPOINT = 3
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
-class BurstPrefixParameters(Parameters):
+class BurstPrefixParameters(CamelParameters):
     """Sets the window, the grouping and the balance of bursts."""
 
     window_duration_ms: Annotated[
-        int, Field(alias="windowDurationMs", gt=0, le=10_000, description="Length of the window in milliseconds, from its first request.")
+        int, Field(gt=0, le=10_000, description="Length of the window in milliseconds, from its first request.")
     ] = 100
-    max_per_replica: Annotated[
-        int, Field(alias="maxPerReplica", ge=-1, description="Requests with the same prompt per endpoint; -1 and 0: no limit.")
-    ] = -1
-    block_size_tokens: Annotated[int, Field(alias="blockSizeTokens", gt=0, le=1 << 20, description="Tokens per block.")] = 64
-    max_prefix_tokens_to_match: Annotated[
-        int, Field(alias="maxPrefixTokensToMatch", ge=0, description=f"Maximum tokens compared per prompt; 0: {MAX_BLOCKS} blocks.")
-    ] = 0
+    max_per_replica: Annotated[int, Field(ge=-1, description="Requests with the same prompt per endpoint; -1 and 0: no limit.")] = -1
+    block_size_tokens: Annotated[int, Field(gt=0, le=1 << 20, description="Tokens per block.")] = 64
+    max_prefix_tokens_to_match: Annotated[int, Field(ge=0, description=f"Maximum tokens compared per prompt; 0: {MAX_BLOCKS} blocks.")] = 0
     min_colocate_blocks: Annotated[
-        int,
-        Field(alias="minColocateBlocks", ge=0, description="Common leading blocks that bring different prompts together; 0: none do."),
+        int, Field(ge=0, description="Common leading blocks that bring different prompts together; 0: none do.")
     ] = 0
-    max_batch_size: Annotated[
-        int, Field(alias="maxBatchSize", ge=-1, description="Requests that end the window at once; -1 and 0: no limit.")
-    ] = 1000
-    balance_by: Annotated[
-        Literal["requests", "tokens"], Field(alias="balanceBy", description="Unit of an endpoint's load within the burst.")
-    ] = "requests"
+    max_batch_size: Annotated[int, Field(ge=-1, description="Requests that end the window at once; -1 and 0: no limit.")] = 1000
+    balance_by: Annotated[Literal["requests", "tokens"], Field(description="Unit of an endpoint's load within the burst.")] = "requests"
 
 
 @dataclass(slots=True)

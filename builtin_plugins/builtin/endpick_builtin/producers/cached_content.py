@@ -22,7 +22,6 @@ from endpick.api import (
     InferenceRequest,
     LabelLimit,
     Modality,
-    Parameters,
     PluginContext,
     PreRequest,
     SchedulingResult,
@@ -33,6 +32,7 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Counts, Distributions
 from endpick.api.keys import MEDIA_ITEMS, MEDIA_MATCHED, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TOKENIZED_PROMPT, PromptTokens
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.prefix_cache import RATIO_BUCKETS
 from endpick_builtin.producers.token_estimate import identifier_of
 
@@ -69,19 +69,14 @@ def drawn_source(cached: FloatArray, waiting: FloatArray, draw: float) -> int | 
     return int(eligible[min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(eligible) - 1)])
 
 
-class P2PSourceParameters(Parameters):
+class P2PSourceParameters(CamelParameters):
     """Sets when an endpoint pulls cached blocks, and whose pick computes the prompt."""
 
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
-    ] = ""
-    min_cached_token_delta: Annotated[
-        int,
-        Field(alias="minCachedTokenDelta", ge=1, description="Tokens that the source must hold beyond the computing endpoint."),
-    ] = 1
-    prefill_profile_name: Annotated[
-        str, Field(alias="prefillProfileName", description="Profile whose pick computes the prompt; the primary if it has none.")
-    ] = "prefill"
+    prefix_match_info_producer_name: Annotated[str, Field(description="Producer of prefix matches; empty if there is only one.")] = ""
+    min_cached_token_delta: Annotated[int, Field(ge=1, description="Tokens that the source must hold beyond the computing endpoint.")] = 1
+    prefill_profile_name: Annotated[str, Field(description="Profile whose pick computes the prompt; the primary if it has none.")] = (
+        "prefill"
+    )
 
 
 class P2PSourceProducer(DataProducer[P2PSourceParameters], PreRequest[P2PSourceParameters]):
@@ -142,7 +137,7 @@ DEFAULT_CACHE_MB = 4096
 ITEM_MB = 2
 
 
-class MediaCacheParameters(Parameters):
+class MediaCacheParameters(CamelParameters):
     """Sets the assumed size of an endpoint's encoder cache."""
 
     cache_size_in_mb_per_server: Annotated[

@@ -22,7 +22,6 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     LabelLimit,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseEnd,
@@ -45,6 +44,7 @@ from endpick.api.keys import (
     PromptTokens,
 )
 from endpick.api.plugin import MAX_DUMPED, ignored
+from endpick_builtin.camel_parameters import CamelParameters
 
 _Flow: TypeAlias = tuple[str, int]  # fairness id and priority
 _LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
@@ -169,22 +169,14 @@ def output_tokens(length: OutputLength | None, *limits: int | None) -> int:
     return min([_OUTPUT_TOKENS[length or OutputLength.UNKNOWN], *(limit for limit in limits if limit is not None)])
 
 
-class InflightLoadParameters(Parameters):
+class InflightLoadParameters(CamelParameters):
     """Sets how the tokens of a request are estimated."""
 
-    add_estimated_output_tokens: Annotated[
-        bool, Field(alias="addEstimatedOutputTokens", description="Count estimated output tokens as well.")
-    ] = False
+    add_estimated_output_tokens: Annotated[bool, Field(description="Count estimated output tokens as well.")] = False
     output_ratio: Annotated[float | None, ignored("outputRatio", "remove it; `outlen-bucket` decides the estimate")] = None
-    max_estimated_output_tokens: Annotated[
-        int | None, Field(alias="maxEstimatedOutputTokens", ge=0, description="Maximum estimate of output tokens.")
-    ] = None
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
-    ] = ""
-    sync_cross_replica_state: Annotated[
-        bool, Field(alias="syncCrossReplicaState", description="Share the counts with other pickers, if there is a state store.")
-    ] = True
+    max_estimated_output_tokens: Annotated[int | None, Field(ge=0, description="Maximum estimate of output tokens.")] = None
+    prefix_match_info_producer_name: Annotated[str, Field(description="Producer of prefix matches; empty if there is only one.")] = ""
+    sync_cross_replica_state: Annotated[bool, Field(description="Share the counts with other pickers, if there is a state store.")] = True
 
 
 _Loads: TypeAlias = dict[str, tuple[int, int]]  # requests and tokens, by endpoint

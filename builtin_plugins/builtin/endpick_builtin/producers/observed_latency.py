@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +21,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PollingSource,
     PreRequest,
@@ -32,37 +32,28 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.keys import INFLIGHT_REQUESTS, TTFT_PERCENTILES, TTFTPercentiles
+from endpick_builtin.camel_parameters import CamelParameters
 
 _FLOOR = 0.1
 _BAND = 0.1
 _OK = 200
 
 
-class ObserverParameters(Parameters):
+class ObserverParameters(CamelParameters):
     """Sets the windows of observations, and the percentiles."""
 
-    interval_duration: Annotated[
-        Duration, Field(alias="intervalDuration", gt=0, description="How often the percentiles are computed, 50ms or more.")
-    ] = 1.0
-    max_observation_age: Annotated[
-        Duration, Field(alias="maxObservationAge", gt=0, description="Age up to which requests count as recent.")
-    ] = 180.0
-    max_requests: Annotated[int, Field(alias="maxRequests", gt=0, description="Recent requests to use at most.")] = 100
-    min_requests: Annotated[int, Field(alias="minRequests", gt=0, description="Requests from which the percentiles are trusted.")] = 10
-    low_percentile: Annotated[float, Field(alias="lowPercentile", gt=0, lt=100, description="Percentile that stands for low load.")] = 25.0
-    typical_percentile: Annotated[
-        float, Field(alias="typicalPercentile", gt=0, lt=100, description="Percentile that stands for typical load.")
-    ] = 50.0
-    window_size: Annotated[int, Field(alias="windowSize", gt=0, le=100_000, description="Requests to remember per endpoint.")] = 5000
-    bucket_duration: Annotated[
-        Duration, Field(alias="bucketDuration", gt=0, description="Time for which the history has one entry, the P10 of its requests.")
-    ] = 60.0
-    bucket_history_size: Annotated[
-        int, Field(alias="bucketHistorySize", ge=2, le=100_000, description="Entries of the history; the largest is dropped first.")
-    ] = 1000
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the load in flight; empty for the only one.")
-    ] = ""
+    interval_duration: Annotated[Duration, Field(gt=0, description="How often the percentiles are computed, 50ms or more.")] = 1.0
+    max_observation_age: Annotated[Duration, Field(gt=0, description="Age up to which requests count as recent.")] = 180.0
+    max_requests: Annotated[int, Field(gt=0, description="Recent requests to use at most.")] = 100
+    min_requests: Annotated[int, Field(gt=0, description="Requests from which the percentiles are trusted.")] = 10
+    low_percentile: Annotated[float, Field(gt=0, lt=100, description="Percentile that stands for low load.")] = 25.0
+    typical_percentile: Annotated[float, Field(gt=0, lt=100, description="Percentile that stands for typical load.")] = 50.0
+    window_size: Annotated[int, Field(gt=0, le=100_000, description="Requests to remember per endpoint.")] = 5000
+    bucket_duration: Annotated[Duration, Field(gt=0, description="Time for which the history has one entry, the P10 of its requests.")] = (
+        60.0
+    )
+    bucket_history_size: Annotated[int, Field(ge=2, le=100_000, description="Entries of the history; the largest is dropped first.")] = 1000
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the load in flight; empty for the only one.")] = ""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -95,7 +86,7 @@ class _History:
 
     def percentiles(self, now: float) -> TTFTPercentiles:
         parameters = self._parameters
-        recent = sorted(islice(self._younger(now, parameters.max_observation_age), parameters.max_requests), key=_ttft)
+        recent = sorted(islice(self._younger(now, parameters.max_observation_age), parameters.max_requests), key=attrgetter("ttft_seconds"))
         self._close_bucket(now)
         ttft, load = np.array([sample.ttft_seconds for sample in recent]), np.array([sample.in_flight for sample in recent])
         low, typical = parameters.low_percentile / 100.0, parameters.typical_percentile / 100.0
@@ -123,10 +114,6 @@ class _History:
         if bucket:
             insort(self._floors, percentile(np.array(sorted(bucket)), _FLOOR))
             del self._floors[parameters.bucket_history_size :]
-
-
-def _ttft(observation: Observation) -> float:
-    return observation.ttft_seconds
 
 
 def percentile(ascending: FloatArray, share: float) -> float:

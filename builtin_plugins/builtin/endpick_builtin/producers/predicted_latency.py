@@ -22,7 +22,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseEnd,
@@ -47,6 +46,7 @@ from endpick.api.keys import (
     TTFT_HEADROOM,
 )
 from endpick.api.plugin import ignored
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.latency_ledger import DecodeLedger, LatencyMetrics, Objectives, Served
 from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
 
@@ -55,37 +55,23 @@ _PREFILL = "prefill"
 _NOT_WHILE_STREAMING = "remove it; nothing is predicted while an answer is streamed"
 
 
-class PredictedLatencyParameters(Parameters):
+class PredictedLatencyParameters(CamelParameters):
     """Sets the inputs and the scope of predictions."""
 
-    slo_buffer_factor: Annotated[
-        float, Field(alias="sloBufferFactor", gt=0, le=1000, description="Factor applied to a request's objective per token.")
-    ] = 1.0
+    slo_buffer_factor: Annotated[float, Field(gt=0, le=1000, description="Factor applied to a request's objective per token.")] = 1.0
     context_ttl: Annotated[
         int,
         ignored("contextTTL", "remove it; what is kept of a request goes when the request ends"),
     ] = 300_000_000_000
-    streaming_mode: Annotated[
-        bool, Field(alias="streamingMode", description="Whether answers are streamed, so that time per token counts.")
-    ] = False
-    endpoint_role_label: Annotated[
-        str, Field(alias="endpointRoleLabel", description="Label with the endpoint's role for the predictor; empty: none.")
-    ] = ""
-    predict_in_produce: Annotated[
-        bool, Field(alias="predictInProduce", description="Ask for predictions; if false, the predictor is only trained.")
-    ] = True
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Producer of prefix matches; empty if there is only one.")
-    ] = ""
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Producer of in-flight load; empty if there is only one.")
-    ] = ""
-    use_encoder_cache_features: Annotated[
-        bool, Field(alias="useEncoderCacheFeatures", description="Send the number of media, and of cached media, to the predictor.")
-    ] = False
-    encoder_cache_match_info_producer_name: Annotated[
-        str, Field(alias="encoderCacheMatchInfoProducerName", description="Producer of media matches; empty if there is only one.")
-    ] = ""
+    streaming_mode: Annotated[bool, Field(description="Whether answers are streamed, so that time per token counts.")] = False
+    endpoint_role_label: Annotated[str, Field(description="Label with the endpoint's role for the predictor; empty: none.")] = ""
+    predict_in_produce: Annotated[bool, Field(description="Ask for predictions; if false, the predictor is only trained.")] = True
+    prefix_match_info_producer_name: Annotated[str, Field(description="Producer of prefix matches; empty if there is only one.")] = ""
+    in_flight_load_producer_name: Annotated[str, Field(description="Producer of in-flight load; empty if there is only one.")] = ""
+    use_encoder_cache_features: Annotated[bool, Field(description="Send the number of media, and of cached media, to the predictor.")] = (
+        False
+    )
+    encoder_cache_match_info_producer_name: Annotated[str, Field(description="Producer of media matches; empty if there is only one.")] = ""
     sampling_mean: Annotated[float | None, ignored("samplingMean", _NOT_WHILE_STREAMING)] = None
     max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOT_WHILE_STREAMING)] = None
 

@@ -26,10 +26,7 @@ from endpick.api import Endpoint, FloatArray, Usage
 
 SELF_CHECK: TypeAlias = Annotated[
     bool,
-    Field(
-        alias="selfCheck",
-        description="Compare matches with the cached tokens that servers report: calibrate matches, and drop disproved blocks.",
-    ),
+    Field(description="Compare matches with the cached tokens that servers report: calibrate matches, and drop disproved blocks."),
 ]
 
 LOWEST_FACTOR = 0.25

@@ -12,7 +12,6 @@ from endpick.api import (
     DataProducer,
     Endpoints,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PreRequest,
     ResponseEnd,
@@ -23,20 +22,19 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.keys import AGENT_IDENTITY, SESSION_STATE, SessionState
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.recency import Recency, kept_id
 
 _MOST_SESSIONS = 200_000  # some 300 bytes each; clients choose the ids
 
 
-class SessionStateParameters(Parameters):
+class SessionStateParameters(CamelParameters):
     """Sets how long idle sessions are remembered."""
 
-    eviction_ttl_seconds: Annotated[
-        float, Field(alias="evictionTtlSeconds", ge=0, description="Idle seconds after which a session is forgotten; 0 for never.")
-    ] = 3600.0
-    eviction_sweep_seconds: Annotated[
-        float, Field(alias="evictionSweepSeconds", gt=0, description="How often forgotten sessions are removed (seconds).")
-    ] = 300.0
+    eviction_ttl_seconds: Annotated[float, Field(ge=0, description="Idle seconds after which a session is forgotten; 0 for never.")] = (
+        3600.0
+    )
+    eviction_sweep_seconds: Annotated[float, Field(gt=0, description="How often forgotten sessions are removed (seconds).")] = 300.0
 
 
 @dataclass(slots=True)

@@ -13,9 +13,10 @@ import numpy as np
 from pydantic import Field
 from xxhash import xxh64_intdigest
 
-from endpick.api import InferenceRequest, Media, Modality, Parameters
+from endpick.api import InferenceRequest, Media, Modality
 from endpick.api.keys import MediaPlace, PromptTokens
 from endpick.api.request import Piece
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
 _HEAD_BYTES = 48 * 1024  # a JPEG may begin with a preview
@@ -81,32 +82,30 @@ _MAX_NUMBER = 1e9
 _LONGEST_NUMBER = 32
 
 
-class Resolution(Parameters):
+class Resolution(CamelParameters):
     """The size to assume for media of unknown size, in pixels."""
 
     width: Annotated[int, Field(gt=0, le=65536, description="Width in pixels.")] = 640
     height: Annotated[int, Field(gt=0, le=65536, description="Height in pixels.")] = 360
 
 
-class DynamicTokens(Parameters):
+class DynamicTokens(CamelParameters):
     """Counts tokens in proportion to pixels."""
 
     factor: Annotated[int, Field(gt=0, description="Pixels per token.")] = 1024
 
 
-class StaticImage(Parameters):
+class StaticImage(CamelParameters):
     """Counts the same number of tokens for every image."""
 
-    static_token: Annotated[int, Field(alias="staticToken", ge=0, description="Tokens per image; 0 counts as 1.")] = 0
+    static_token: Annotated[int, Field(ge=0, description="Tokens per image; 0 counts as 1.")] = 0
 
 
-class ImageEstimate(Parameters):
+class ImageEstimate(CamelParameters):
     """Sets how the tokens of an image are estimated."""
 
     mode: Annotated[Literal["dynamic", "static"], Field(description="`dynamic`: width * height / factor; `static`: constant.")] = "dynamic"
-    default_resolution: Annotated[
-        Resolution, Field(alias="defaultResolution", description="For images of unknown size, such as links.")
-    ] = Resolution()
+    default_resolution: Annotated[Resolution, Field(description="For images of unknown size, such as links.")] = Resolution()
     dynamic: Annotated[DynamicTokens, Field(description="For `dynamic`.")] = DynamicTokens()
     static: Annotated[StaticImage, Field(description="For `static`.")] = StaticImage()
 
@@ -118,13 +117,13 @@ class ImageEstimate(Parameters):
         return max(1, width * height // self.dynamic.factor)
 
 
-class StaticFrame(Parameters):
+class StaticFrame(CamelParameters):
     """Counts the same number of tokens for every frame."""
 
-    num_tokens_per_frame: Annotated[int, Field(alias="numTokensPerFrame", ge=0, description="Tokens per frame; 0 counts as 1.")] = 0
+    num_tokens_per_frame: Annotated[int, Field(ge=0, description="Tokens per frame; 0 counts as 1.")] = 0
 
 
-class FrameTokens(Parameters):
+class FrameTokens(CamelParameters):
     """Sets how the tokens of a video frame are estimated."""
 
     mode: Annotated[Literal["dynamic", "static"], Field(description="As for images.")] = "dynamic"
@@ -132,30 +131,28 @@ class FrameTokens(Parameters):
     static: Annotated[StaticFrame, Field(description="For `static`.")] = StaticFrame()
 
 
-class SampledFrames(Parameters):
+class SampledFrames(CamelParameters):
     """Counts frames sampled at a fixed rate."""
 
     sample_fps: Annotated[float, Field(alias="sampleFPS", gt=0, description="Frames sampled per second.")] = 2.0
-    temporal_patch_size: Annotated[
-        int, Field(alias="temporalPatchSize", ge=0, description="Frames merged into one group of tokens; 0 and 1 merge none.")
-    ] = 0
+    temporal_patch_size: Annotated[int, Field(ge=0, description="Frames merged into one group of tokens; 0 and 1 merge none.")] = 0
 
 
-class StridedFrames(Parameters):
+class StridedFrames(CamelParameters):
     """Counts every n-th frame of a video."""
 
     default_source_fps: Annotated[
         float, Field(alias="defaultSourceFPS", gt=0, description=f"Frames per second without a header `{VIDEO_FPS}`.")
     ] = 24.0
-    frame_stride: Annotated[int, Field(alias="frameStride", gt=0, description="Distance between used frames.")] = 1
+    frame_stride: Annotated[int, Field(gt=0, description="Distance between used frames.")] = 1
 
 
-class FrameCount(Parameters):
+class FrameCount(CamelParameters):
     """Sets which frames of a video count."""
 
     mode: Annotated[Literal["sampled", "strided"], Field(description="`sampled`: by time; `strided`: by frame.")] = "sampled"
-    min_frames: Annotated[int, Field(alias="minFrames", ge=0, description="Minimum number of frames; 0: no limit.")] = 0
-    max_frames: Annotated[int, Field(alias="maxFrames", ge=0, description="Maximum number of frames; 0: no limit.")] = 0
+    min_frames: Annotated[int, Field(ge=0, description="Minimum number of frames; 0: no limit.")] = 0
+    max_frames: Annotated[int, Field(ge=0, description="Maximum number of frames; 0: no limit.")] = 0
     sampled: Annotated[SampledFrames, Field(description="For `sampled`.")] = SampledFrames()
     strided: Annotated[StridedFrames, Field(description="For `strided`.")] = StridedFrames()
 
@@ -170,18 +167,14 @@ class FrameCount(Parameters):
         return min(frames, self.max_frames) if self.max_frames else frames
 
 
-class VideoEstimate(Parameters):
+class VideoEstimate(CamelParameters):
     """Sets how the tokens of a video are estimated: max(1, min(frames * tokens per frame, maxVideoTokens))."""
 
-    default_resolution: Annotated[
-        Resolution, Field(alias="defaultResolution", description=f"Without a header `{VIDEO_RESOLUTION}` (`640x360`).")
-    ] = Resolution()
-    default_duration: Annotated[
-        float, Field(alias="defaultDuration", gt=0, description=f"Seconds without a header `{VIDEO_DURATION}`.")
-    ] = 10.0
-    tokens_per_frame: Annotated[FrameTokens, Field(alias="tokensPerFrame", description="Tokens counted per frame.")] = FrameTokens()
+    default_resolution: Annotated[Resolution, Field(description=f"Without a header `{VIDEO_RESOLUTION}` (`640x360`).")] = Resolution()
+    default_duration: Annotated[float, Field(gt=0, description=f"Seconds without a header `{VIDEO_DURATION}`.")] = 10.0
+    tokens_per_frame: Annotated[FrameTokens, Field(description="Tokens counted per frame.")] = FrameTokens()
     frames: Annotated[FrameCount, Field(description="Frames that count.")] = FrameCount()
-    max_video_tokens: Annotated[int, Field(alias="maxVideoTokens", ge=0, description="Maximum tokens per video; 0: no limit.")] = 0
+    max_video_tokens: Annotated[int, Field(ge=0, description="Maximum tokens per video; 0: no limit.")] = 0
 
     def tokens(self, headers: Mapping[str, str]) -> int:
         seconds = _positive(headers.get(VIDEO_DURATION)) or self.default_duration
@@ -196,7 +189,7 @@ class VideoEstimate(Parameters):
         return max(1, width * height // counted.dynamic.factor)
 
 
-class EstimateParameters(Parameters):
+class EstimateParameters(CamelParameters):
     """Sets how tokens are estimated by kind of media."""
 
     image: Annotated[ImageEstimate, Field(description="Images.")] = ImageEstimate()

@@ -20,12 +20,12 @@ from endpick.api import (
     JSONObject,
     JSONValue,
     Modality,
-    Parameters,
     PluginContext,
     Unavailable,
 )
 from endpick.api.fast_metrics import Counts
 from endpick.api.keys import TOKENIZED_PROMPT, MediaPlace, PromptTokens
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.token_estimate import EstimateParameters, estimated, packed
 
@@ -127,15 +127,13 @@ WARM_UP_TRIES = 24
 WARM_UP_SECONDS = 5.0
 
 
-class RenderParameters(Parameters):
+class RenderParameters(CamelParameters):
     """A vLLM that renders prompts (`vllm launch render MODEL`)."""
 
     url: Annotated[str, Field(description=f"Base URL; paths such as {COMPLETIONS} are appended.")] = DEFAULT_URL
     http: Annotated[str, Field(description="Former name of `vllm.url`.", deprecated=True)] = ""
     timeout: Annotated[Duration, Field(gt=0, le=600, description="Timeout for text prompts.")] = 5.0
-    mm_timeout: Annotated[
-        Duration, Field(alias="mmTimeout", gt=0, le=600, description="Timeout for conversations whose content comes in parts.")
-    ] = 30.0
+    mm_timeout: Annotated[Duration, Field(gt=0, le=600, description="Timeout for conversations whose content comes in parts.")] = 30.0
 
     @model_validator(mode="after")
     def _has_usable_url(self) -> Self:
@@ -151,14 +149,14 @@ class RenderParameters(Parameters):
         return self.__dict__["http"] or self.url
 
 
-class TokenProducerParameters(Parameters):
+class TokenProducerParameters(CamelParameters):
     """Exactly one back end: `estimate`, the default, or `vllm` with `modelName`."""
 
-    model_name: Annotated[str, Field(alias="modelName", description="Model name of the renderer; required for `vllm`.")] = ""
+    model_name: Annotated[str, Field(description="Model name of the renderer; required for `vllm`.")] = ""
     vllm: Annotated[RenderParameters | None, Field(description="Let a vLLM tokenize prompts.")] = None
     estimate: Annotated[EstimateParameters | None, Field(description="Count four bytes of text as one token.")] = None
     uds_tokenizer_config: Annotated[
-        JsonValue, Field(alias="udsTokenizerConfig", description="Refused: the tokenizer behind a Unix socket that `vllm` has replaced.")
+        JsonValue, Field(description="Refused: the tokenizer behind a Unix socket that `vllm` has replaced.")
     ] = None
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ from endpick.api import (
 )
 from endpick.api.keys import LORA_ADAPTERS, MEDIA_ITEMS, MEDIA_MATCHED, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, LoraAdapters
 from endpick.api.plugin import ignored
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.label_filters import LabelValues
 
 RUNNING = 1.0
@@ -52,6 +53,7 @@ class LoraAffinityScorer(Scorer):
         return self._index
 
 
+_NO_ADAPTERS = LoraAdapters()
 Holders: TypeAlias = dict[str, set[int]]  # rows by adapter
 
 
@@ -69,8 +71,9 @@ class AdapterIndex:
         changed = [row for row, (then, now) in enumerate(zip(old, reported, strict=True)) if then is not now]
         for row in changed:
             self._for_others[row] = _room(reported[row])
-        _update(self._running, [(row, _running(old[row]), _running(reported[row])) for row in changed])
-        _update(self._waiting, [(row, _waiting(old[row]), _waiting(reported[row])) for row in changed])
+        changes = [(row, old[row] or _NO_ADAPTERS, reported[row] or _NO_ADAPTERS) for row in changed]
+        _update(self._running, [(row, then.running, now.running) for row, then, now in changes])
+        _update(self._waiting, [(row, then.waiting, now.waiting) for row, then, now in changes])
         self._for_others.flags.writeable = False
 
     def scores(self, model: str) -> FloatArray:
@@ -84,14 +87,6 @@ class AdapterIndex:
         if running:
             scores[list(running)] = RUNNING
         return scores
-
-
-def _running(adapters: LoraAdapters | None) -> frozenset[str]:
-    return frozenset() if adapters is None else adapters.running
-
-
-def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
-    return frozenset() if adapters is None else adapters.waiting
 
 
 def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
@@ -115,18 +110,16 @@ def _room(adapters: LoraAdapters | None) -> float:
 _PRODUCERS = "give it to `approx-prefix-cache-producer`"
 
 
-class PrefixCacheParameters(Parameters):
+class PrefixCacheParameters(CamelParameters):
     """Weights; producer parameters of older configurations are ignored."""
 
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
-    ] = ""
+    prefix_match_info_producer_name: Annotated[str, Field(description="Instance that provides prefix matches; empty for the only one.")] = (
+        ""
+    )
     match_length_weight: Annotated[
-        float, Field(alias="matchLengthWeight", ge=0.0, le=1.0, description="Share of the score that rates the match's absolute length.")
+        float, Field(ge=0.0, le=1.0, description="Share of the score that rates the match's absolute length.")
     ] = 0.0
-    match_length_scale_tokens: Annotated[
-        int, Field(alias="matchLengthScaleTokens", gt=0, description="Match length in tokens that earns that share in full.")
-    ] = 8192
+    match_length_scale_tokens: Annotated[int, Field(gt=0, description="Match length in tokens that earns that share in full.")] = 8192
     auto_tune: Annotated[bool | None, ignored("autoTune", _PRODUCERS)] = None
     block_size: Annotated[int | None, ignored("blockSize", _PRODUCERS)] = None
     block_size_tokens: Annotated[int | None, ignored("blockSizeTokens", _PRODUCERS)] = None
@@ -173,12 +166,10 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         return weight * length**2 + (1.0 - weight) * share
 
 
-class MediaCacheParameters(Parameters):
+class MediaCacheParameters(CamelParameters):
     """Names the producer of media matches."""
 
-    producer_name: Annotated[
-        str, Field(alias="producerName", description="Instance that knows which embeddings are cached; empty for the only one.")
-    ] = ""
+    producer_name: Annotated[str, Field(description="Instance that knows which embeddings are cached; empty for the only one.")] = ""
 
 
 class MediaCacheScorer(Scorer[MediaCacheParameters]):
@@ -202,11 +193,11 @@ class MediaCacheScorer(Scorer[MediaCacheParameters]):
         return np.clip(np.fmax(matched, 0.0) / items, 0.0, 1.0) if items else np.zeros(len(endpoints))
 
 
-class HeaderLabelAffinityParameters(Parameters):
+class HeaderLabelAffinityParameters(CamelParameters):
     """Names the header and the label to compare."""
 
-    header_name: Annotated[str, Field(alias="headerName", min_length=1, description="Request header, in any case.", examples=["x-tenant"])]
-    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label of endpoints.", examples=["tenant"])]
+    header_name: Annotated[str, Field(min_length=1, description="Request header, in any case.", examples=["x-tenant"])]
+    label_key: Annotated[str, Field(min_length=1, description="Label of endpoints.", examples=["tenant"])]
 
 
 class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):

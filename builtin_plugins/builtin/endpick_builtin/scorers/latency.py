@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -21,7 +20,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PreRequest,
     SchedulingResult,
@@ -33,6 +31,7 @@ from endpick.api import (
 from endpick.api.fleet import LearntState
 from endpick.api.keys import INFLIGHT_REQUESTS, PREFIX_BLOCKS, PREFIX_MATCH_BLOCKS, TPOT_HEADROOM, TTFT_HEADROOM, PrefixBlocks
 from endpick.api.plugin import MAX_DUMPED, ignored
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.label_filters import PerPool
 from endpick_builtin.recency import Recency
 from endpick_builtin.scorers.affinity import NOTHING
@@ -43,46 +42,29 @@ NO_SPREAD_MS = 1e-9
 MIDDLE = 0.5
 
 
-class Strategy(StrEnum):
-    """The preferred endpoint among those that are quick enough."""
-
-    LEAST = "least"
-    MOST = "most"
-
-
-class LatencyParameters(Parameters):
+class LatencyParameters(CamelParameters):
     """Sets the weights of predicted latencies, and of load and cache without predictions."""
 
-    ttft_weight: Annotated[
-        float, Field(alias="ttftWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")
-    ] = 0.8
-    tpot_weight: Annotated[
-        float, Field(alias="tpotWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time for each further token.")
-    ] = 0.2
+    ttft_weight: Annotated[float, Field(ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")] = 0.8
+    tpot_weight: Annotated[float, Field(ge=0.0, allow_inf_nan=False, description="Weight of the time for each further token.")] = 0.2
     headroom_selection_strategy: Annotated[
-        Strategy,
-        Field(
-            alias="headroomSelectionStrategy",
-            description="`least` fills endpoints that are just quick enough first; `most` prefers the quickest.",
-        ),
-    ] = Strategy.LEAST
+        Literal["least", "most"],
+        Field(description="`least` fills endpoints that are just quick enough first; `most` prefers the quickest."),
+    ] = "least"
     composite_kv_weight: Annotated[
         float,
         Field(alias="compositeKVWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the free KV cache."),
     ] = 1.0
     composite_queue_weight: Annotated[
-        float, Field(alias="compositeQueueWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the queue.")
+        float, Field(ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the queue.")
     ] = 1.0
     composite_prefix_weight: Annotated[
-        float,
-        Field(alias="compositePrefixWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the cached prompt."),
+        float, Field(ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the cached prompt.")
     ] = 1.0
-    latency_prediction_info_producer_name: Annotated[
-        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
-    ] = ""
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
-    ] = ""
+    latency_prediction_info_producer_name: Annotated[str, Field(description="Instance that predicts; empty for the only one.")] = ""
+    prefix_match_info_producer_name: Annotated[str, Field(description="Instance that provides prefix matches; empty for the only one.")] = (
+        ""
+    )
 
 
 class LatencyScorer(Scorer[LatencyParameters]):
@@ -133,7 +115,7 @@ class LatencyScorer(Scorer[LatencyParameters]):
         if first_varies != second_varies:
             a, b = (1.0, 0.0) if first_varies else (0.0, 1.0)
         combined = a * first + b * second
-        if not (most and self.parameters.headroom_selection_strategy is Strategy.MOST):
+        if not (most and self.parameters.headroom_selection_strategy == "most"):
             combined = 1.0 - combined
         return np.minimum((np.trunc(combined * 100.0) + 1.0) / 100.0, 1.0)
 
@@ -232,23 +214,20 @@ class ColdPicks:
             self._by_endpoint.of(endpoints)[position] = at
 
 
-class NoHitLRUParameters(Parameters):
+_BY_PRODUCER = "name the producer with prefixMatchInfoProducerName"
+
+
+class NoHitLRUParameters(CamelParameters):
     """Sets how many endpoints are remembered, and names the producer of matches."""
 
-    lru_size: Annotated[
-        int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
-    ] = DEFAULT_LRU_SIZE
-    prefix_match_info_producer_name: Annotated[
-        str, Field(alias="prefixMatchInfoProducerName", description="Instance that provides prefix matches; empty for the only one.")
-    ] = ""
-    prefix_plugin_type: Annotated[
-        str | None,
-        ignored("prefixPluginType", "name the producer with prefixMatchInfoProducerName"),
-    ] = None
-    prefix_plugin_name: Annotated[
-        str | None,
-        ignored("prefixPluginName", "name the producer with prefixMatchInfoProducerName"),
-    ] = None
+    lru_size: Annotated[int, Field(description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")] = (
+        DEFAULT_LRU_SIZE
+    )
+    prefix_match_info_producer_name: Annotated[str, Field(description="Instance that provides prefix matches; empty for the only one.")] = (
+        ""
+    )
+    prefix_plugin_type: Annotated[str | None, ignored("prefixPluginType", _BY_PRODUCER)] = None
+    prefix_plugin_name: Annotated[str | None, ignored("prefixPluginName", _BY_PRODUCER)] = None
 
 
 _encode: Final = msgspec.msgpack.encode

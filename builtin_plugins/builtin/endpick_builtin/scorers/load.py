@@ -16,7 +16,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     Scorer,
     ScoringState,
@@ -31,6 +30,7 @@ from endpick.api.keys import (
     UNCACHED_REQUEST_TOKENS,
 )
 from endpick.api.plugin import ignored
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.scorers.affinity import PrefixCacheParameters, PrefixCacheScorer
 
 
@@ -97,7 +97,7 @@ class RunningRequestsScorer(Scorer):
 DEFAULT_THRESHOLD = 128
 
 
-class LoadAwareParameters(Parameters):
+class LoadAwareParameters(CamelParameters):
     """Sets the queue length from which an endpoint is overloaded."""
 
     threshold: Annotated[int, Field(description="Queue length from which on an endpoint scores 0; 0 and less mean 128, as in llm-d.")] = (
@@ -122,18 +122,14 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
         return np.fmax(0.5 - 0.5 / self._threshold * queue, 0.0)
 
 
-class ActiveRequestParameters(Parameters):
+class ActiveRequestParameters(CamelParameters):
     """Sets the load up to which an endpoint is idle, and the best score of a busy one."""
 
-    idle_threshold: Annotated[
-        int, Field(alias="idleThreshold", description="Up to this many open requests an endpoint counts as idle; below 0 means 0.")
-    ] = 0
-    max_busy_score: Annotated[
-        float, Field(alias="maxBusyScore", description="Score a busy endpoint would have with no open request; outside 0..1 means 1.")
-    ] = 1.0
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the open requests; empty for the only one.")
-    ] = ""
+    idle_threshold: Annotated[int, Field(description="Up to this many open requests an endpoint counts as idle; below 0 means 0.")] = 0
+    max_busy_score: Annotated[float, Field(description="Score a busy endpoint would have with no open request; outside 0..1 means 1.")] = (
+        1.0
+    )
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the open requests; empty for the only one.")] = ""
     request_timeout: Annotated[str | None, ignored("requestTimeout", "remove it; a request counts until it ends")] = None
 
 
@@ -167,19 +163,13 @@ class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
 DEFAULT_THRESHOLD_TOKENS = 4_194_304
 
 
-class TokenLoadParameters(Parameters):
+class TokenLoadParameters(CamelParameters):
     """Sets the tokens from which an endpoint is overloaded."""
 
     queue_threshold_tokens: Annotated[
-        int,
-        Field(
-            alias="queueThresholdTokens",
-            description=f"Tokens from which on an endpoint scores 0; 0 and less mean {DEFAULT_THRESHOLD_TOKENS}, as in llm-d.",
-        ),
+        int, Field(description=f"Tokens from which on an endpoint scores 0; 0 and less mean {DEFAULT_THRESHOLD_TOKENS}, as in llm-d.")
     ] = DEFAULT_THRESHOLD_TOKENS
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the tokens; empty for the only one.")
-    ] = ""
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the tokens; empty for the only one.")] = ""
 
 
 class TokenLoadScorer(Scorer[TokenLoadParameters]):

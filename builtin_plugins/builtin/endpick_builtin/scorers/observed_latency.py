@@ -13,7 +13,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     Scorer,
     ScoringState,
@@ -21,30 +20,26 @@ from endpick.api import (
     Subscriptions,
 )
 from endpick.api.keys import INFLIGHT_REQUESTS, TTFT_PERCENTILES, TTFTPercentiles
+from endpick_builtin.camel_parameters import CamelParameters
 from endpick_builtin.scorers.load import smaller_is_better
 
 
-class ObservationScorerParameters(Parameters):
+class ObservationScorerParameters(CamelParameters):
     """Sets exploration and rounding, and names the producers."""
 
     exploration_rate: Annotated[
-        float,
-        Field(alias="explorationRate", ge=0.0, le=1.0, description="Share of the requests that try an endpoint without trusted numbers."),
+        float, Field(ge=0.0, le=1.0, description="Share of the requests that try an endpoint without trusted numbers.")
     ] = 0.1
     min_inflight_gap: Annotated[
-        float,
-        Field(alias="minInflightGap", gt=0.0, description="Requests in flight between low and typical load for both to be used."),
+        float, Field(gt=0.0, description="Requests in flight between low and typical load for both to be used.")
     ] = 2.0
     round_ttft_step: Annotated[
         float, Field(alias="roundTTFTStep", ge=0.0, description="Predictions are rounded to multiples of this (seconds); 0: not rounded.")
     ] = 0.0
     ttft_percentiles_producer_name: Annotated[
-        str,
-        Field(alias="ttftPercentilesProducerName", description="The latency-observer-producer-hub instance; empty for the only one."),
+        str, Field(description="The latency-observer-producer-hub instance; empty for the only one.")
     ] = ""
-    in_flight_load_producer_name: Annotated[
-        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the load in flight; empty for the only one.")
-    ] = ""
+    in_flight_load_producer_name: Annotated[str, Field(description="Instance that counts the load in flight; empty for the only one.")] = ""
 
 
 def anchors_of(observed: Sequence[TTFTPercentiles | None]) -> FloatArray:
