@@ -51,11 +51,9 @@ class Findings(HookFindings):
     """The `DoctorReport` of one run of `endpick doctor`."""
 
     def error(self, message: str, help: str | None = None) -> None:  # noqa: A002 - see DoctorReport
-        """See `DoctorReport`."""
         self.add(Code.E0811, message, help)
 
     def warn(self, message: str, help: str | None = None) -> None:  # noqa: A002 - see DoctorReport
-        """See `DoctorReport`."""
         self.add(Code.W0802, message, help)
 
 

@@ -57,9 +57,11 @@ class _LazyGroup(click.Group):
                 _exit_with(mistake for mistake in installed.mistakes if f"'{args[0]}'" in mistake.message)
             import difflib
 
+            from endpick.cli.console import print_diagnostics
+
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean '{close[0]}'?" if close else " See 'endpick --help'."
-            _print(installed.mistakes)
+            print_diagnostics(installed.mistakes, [])
             ctx.fail(f"no such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 
@@ -71,16 +73,11 @@ def _installed(ctx: click.Context) -> InstalledVerbs:
     return ctx.obj
 
 
-def _print(diagnostics: Iterable[Diagnostic]) -> None:
-    from endpick.cli.console import print_diagnostics
-
-    print_diagnostics(diagnostics, [])
-
-
 def _exit_with(diagnostics: Iterable[Diagnostic]) -> NoReturn:
+    from endpick.cli.console import print_diagnostics
     from endpick.diagnostics import ExitCode
 
-    _print(diagnostics)
+    print_diagnostics(diagnostics, [])
     raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
 
 

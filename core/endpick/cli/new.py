@@ -184,7 +184,10 @@ def command(name: str, kind: str, vendor: str | None, parent: Path, output: str)
     NAME is the plugin type with its vendor, such as acme.short-queue, or without it if --vendor is given.
     """
     project = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
-    shown = _output(project, _write(project, parent))
+    try:
+        shown = _output(project, write(project, parent))
+    except OSError as problem:
+        fail(f"'{parent / project.distribution}' cannot be written: {problem.strerror or problem}")
     click.echo(json_text(shown) if output == "json" else _text(shown, project.module), nl=False)
 
 
@@ -206,13 +209,6 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> Project:
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
     return project
-
-
-def _write(project: Project, parent: Path) -> Path:
-    try:
-        return write(project, parent)
-    except OSError as problem:
-        fail(f"'{parent / project.distribution}' cannot be written: {problem.strerror or problem}")
 
 
 def _output(project: Project, folder: Path) -> NewOutput:

@@ -44,7 +44,7 @@ def _sections(plan: Plan) -> Iterator[str]:
         yield f"scheduling profile {profile.name}\n" + table(("step", "instance", "weight"), _steps(profile), 2)
     yield "requests\n" + table(("step", "instances"), _request(plan), 2)
     if plan.flow_control is not None:
-        yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _indented(_limits(plan.flow_control))
+        yield "waiting\n" + table(_BAND_COLUMNS, _bands(plan.flow_control), 2) + _limits(plan.flow_control)
     yield "collection\n" + table(("source", "collectors", "unread"), _collection(plan), 2)
     if plan.graph.subscriptions:
         data = [(subscription.consumer, subscription.key, subscription.producer) for subscription in plan.graph.subscriptions]
@@ -90,7 +90,7 @@ def _limits(settings: FlowControlSettings) -> str:
         ("usage limit", settings.usage_limit),
         ("eviction", "off" if eviction is None else f"{eviction.filter}, {eviction.ordering}"),
     )
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in rows)
+    return "".join(f"  {name + ':':<13}{value}\n" for name, value in rows)
 
 
 def _seconds(seconds: float) -> str:
@@ -110,10 +110,6 @@ def _defined(instance: PlannedInstance, plan: Plan) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or NONE
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}\n" for line in text.splitlines())
 
 
 @click.command("graph", short_help="Draw which plugin produces data for which other.")

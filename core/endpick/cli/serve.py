@@ -18,10 +18,9 @@ from endpick.cli.options import takes
 from endpick.cli.serve_options import ServeOptions, log_format, log_level, pool_of, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from endpick.config import LoadedConfig
-    from endpick.diagnostics import Diagnostic
     from endpick.host.hooks import Hooks
     from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.host.planning.pool import PoolSettings
@@ -165,30 +164,19 @@ def _eds_file(path: Path) -> EdsFile:
 
 def run_plan(loaded: LoadedConfig, outcome: PlanOutcome, serve: Callable[[Plan], None]) -> int:
     """Print the diagnostics of a plan, serve it, and return the exit code."""
-    from endpick.diagnostics import Code, Diagnostic, ExitCode
+    from endpick.cli.console import print_diagnostics
+    from endpick.diagnostics import Code, Diagnostic, ExitCode, exit_code_of
     from endpick.engine.instances import StartRefused
 
+    print_diagnostics(outcome.diagnostics, [loaded])
     if outcome.plan is None:
-        return _refuse(outcome.diagnostics, loaded)
-    _print(outcome.diagnostics, loaded)
+        return exit_code_of(outcome.diagnostics)
     try:
         serve(outcome.plan)
     except StartRefused as refusal:
-        return _refuse(refusal.diagnostics, loaded)
+        print_diagnostics(refusal.diagnostics, [loaded])
+        return exit_code_of(refusal.diagnostics)
     except ExceptionGroup as group:
-        _print([Diagnostic(Code.E0704, str(error)) for error in group.exceptions], loaded)
+        print_diagnostics([Diagnostic(Code.E0704, str(error)) for error in group.exceptions], [loaded])
         return ExitCode.FAILED
     return ExitCode.OK
-
-
-def _refuse(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> int:
-    from endpick.diagnostics import exit_code_of
-
-    _print(diagnostics, loaded)
-    return exit_code_of(diagnostics)
-
-
-def _print(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> None:
-    from endpick.cli.console import print_diagnostics
-
-    print_diagnostics(diagnostics, [loaded])

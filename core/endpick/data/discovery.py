@@ -35,18 +35,15 @@ class Registry:
         self._is_open = False
 
     def upsert(self, endpoint: Endpoint) -> None:
-        """See `EndpointRegistry`."""
         self._check(endpoint)
         if self._accepts():
             self._table.upsert(endpoint)
 
     def remove(self, name: str) -> None:
-        """See `EndpointRegistry`."""
         if self._accepts():
             self._table.remove(name)
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
-        """See `EndpointRegistry`."""
         reported = list(endpoints)
         for endpoint in reported:
             self._check(endpoint)
@@ -54,7 +51,6 @@ class Registry:
             self._table.replace_all(reported)
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
-        """See `EndpointRegistry`."""
         for name, priority in priorities.items():
             _check_type(name, str, "the name of an objective")
             _check_type(priority, int, "a priority")
@@ -62,7 +58,6 @@ class Registry:
             self._table.set_objectives(priorities)
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """See `EndpointRegistry`."""
         reported = tuple(rewrites)
         for rule in reported:
             _check_type(rule, ModelRewrite, "a rewrite")
@@ -72,17 +67,14 @@ class Registry:
             self._table.set_rewrites(reported)
 
     def ready(self) -> None:
-        """See `EndpointRegistry`."""
         if self._accepts():
             self._table.ready()
 
     def stand_by(self, reason: str) -> None:
-        """See `EndpointRegistry`."""
         if self._accepts():
             self._table.stand_by(reason)
 
     async def until_ending(self) -> None:
-        """See `EndpointRegistry`."""
         await self._table.until_ending()
 
     def _accepts(self) -> bool:

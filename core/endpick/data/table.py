@@ -124,7 +124,6 @@ class TableWriter:
         self.endpoint = endpoint
 
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
-        """See `ColumnWriter`."""
         target = endpoint or self.endpoint
         if target is None:
             raise ValueError(f"'{key.name}' belongs to an endpoint: this payload is pool-wide, so name one")
@@ -135,7 +134,6 @@ class TableWriter:
             self._refuse(key, Scope.ENDPOINT)
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
-        """See `ColumnWriter`."""
         scope = self._scope
         if key.scope is Scope.POOL and (scope is None or key.name in scope.writable):
             self._table.write_pool(key, value)
@@ -143,13 +141,11 @@ class TableWriter:
             self._refuse(key, Scope.POOL)
 
     def restarted(self, endpoint: Endpoint | None = None) -> None:
-        """See `ColumnWriter`."""
         target = endpoint or self.endpoint
         if target is not None:
             self._table.restarted(target)
 
     def endpoints(self) -> Endpoints:
-        """See `ColumnWriter`."""
         return self._table.view(Access(self._scope, self._on_violation))
 
     def _refuse(self, key: DataKey[T], scope: Scope) -> None:
@@ -278,7 +274,6 @@ class EndpointTable:
         return min((-math.inf if column is None else float(column.written_at[row]) for column in cells), default=-math.inf)
 
     def upsert(self, endpoint: Endpoint) -> None:
-        """See `EndpointRegistry`."""
         members = {member.name: member for member in self._generation.endpoints}
         if endpoint.name not in members and len(members) >= self._max_endpoints:
             self._leave_out()
@@ -287,35 +282,28 @@ class EndpointTable:
         self._become(members)
 
     def remove(self, name: str) -> None:
-        """See `EndpointRegistry`."""
         self._become({member.name: member for member in self._generation.endpoints if member.name != name})
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
-        """See `EndpointRegistry`."""
         reported = {endpoint.name: endpoint for endpoint in endpoints}
         self._become(dict(list(reported.items())[: self._max_endpoints]))
         if len(reported) > self._max_endpoints:
             self._leave_out()
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
-        """See `EndpointRegistry`."""
         self.rules.objectives = dict(priorities)
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """See `EndpointRegistry`."""
         self.rules.discovered(rewrites)
 
     def ready(self) -> None:
-        """See `EndpointRegistry`."""
         self.is_ready.set()
 
     def stand_by(self, reason: str) -> None:
-        """See `EndpointRegistry`."""
         for listener in self.on_stand_by:
             listener(reason)
 
     def until_ending(self) -> Coroutine[Any, Any, Any]:
-        """See `EndpointRegistry`."""
         return self.is_ending.wait()
 
     def _leave_out(self) -> None:

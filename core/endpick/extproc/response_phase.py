@@ -111,7 +111,6 @@ class ResponsePhase(PassingBody):
         return replies.streamed(_TO_CLIENT, replacement, end=False)
 
     def let_pass(self, piece: bytes) -> None:
-        """See `PassingBody`."""
         if self._observe_chunk is not None:
             try:
                 self._observe_chunk(piece, False)

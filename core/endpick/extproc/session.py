@@ -145,7 +145,6 @@ class Session:
         self._traceparent = traceparent
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """See `StreamSession`."""
         if self.finished:
             return ()
         streaming = self._streaming
@@ -186,7 +185,6 @@ class Session:
             raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from malformed
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """See `StreamSession`."""
         self.waiting = None
         if self._close_cause is not None:
             if isinstance(result, Routed):
@@ -204,12 +202,10 @@ class Session:
         return answers
 
     def fail(self, exception: BaseException) -> Sequence[bytes]:
-        """See `StreamSession`."""
         self.waiting = None
         return () if self.state is _CLOSED else self._internal_error(exception)
 
     def close(self, cause: CloseCause) -> None:
-        """See `StreamSession`."""
         if self.state is _CLOSED:
             return
         self._close_cause = cause

@@ -90,7 +90,6 @@ class FlowQueue:
 
     @property
     def head(self) -> WaitingRequest | None:
-        """See `Flow`."""
         return self._entries[0].waiting if self._entries else None
 
     @property
@@ -133,11 +132,9 @@ class BandQueue:
 
     @property
     def flows(self) -> Collection[FlowQueue]:
-        """See `Band`."""
         return self._flows.values()
 
     def flow(self, flow_id: str) -> FlowQueue | None:
-        """See `Band`."""
         return self._flows.get(flow_id)
 
     @property

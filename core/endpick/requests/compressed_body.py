@@ -99,7 +99,6 @@ class CompressedUsage(UsageReader):
         self._report = report
 
     def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
         for start in range(0, len(chunk), _PIECE_BYTES):
             self._feed(chunk[start : start + _PIECE_BYTES])  # each step copies what it leaves
 
@@ -114,5 +113,4 @@ class CompressedUsage(UsageReader):
             self._report()
 
     def result(self) -> Usage | None:
-        """See `UsageReader`."""
         return self._inner.result()

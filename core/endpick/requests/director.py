@@ -102,7 +102,6 @@ class Director:
             self._gate.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def wants_body(self, headers: Mapping[str, str]) -> bool:
-        """See `Decider`."""
         return wants_body(headers, self._pipeline.parsers)
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:

@@ -48,18 +48,15 @@ class HeadersForUpstream:
         self._metadata: dict[str, dict[str, MetadataValue]] = {}
 
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
-        """See `UpstreamHeaders`."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {shown(namespace)}, {shown(key)} is set to {shown(value)}; it takes strings, numbers and booleans")
         self._metadata.setdefault(namespace, {})[key] = value
 
     def set(self, name: str, value: str) -> None:
-        """See `UpstreamHeaders`."""
         check_headers(((name, value),))
         self._values[_allowed(name)] = value
 
     def remove(self, name: str) -> None:
-        """See `UpstreamHeaders`."""
         check_headers(((name, ""),))
         lowered = _allowed(name)
         self._values.pop(lowered, None)

@@ -179,7 +179,6 @@ class TrackedExchange:
     def response_headers(
         self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
     ) -> Mapping[str, str | None]:
-        """See `Exchange`."""
         began = self._clock()
         status = headers.get(":status", "")
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
@@ -234,7 +233,6 @@ class TrackedExchange:
                 self._usage = CompressedUsage(decoder, self._usage, partial(unread, encoding, "usage"))
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """See `Exchange`."""
         arrived = self._clock()
         # Counted chunks are not timed: reading the clock takes as long as counting.
         is_timed = end or self._restorer is not None or self._ttft is None
@@ -258,7 +256,6 @@ class TrackedExchange:
         return instead
 
     def response_metadata(self) -> Metadata:
-        """See `Exchange`."""
         added: dict[str, dict[str, MetadataValue]] = {}
         for step in self._observers.metadata:
             answer = step.run(self._host.access, self._request, self._usage.result(), self._state)
@@ -267,7 +264,6 @@ class TrackedExchange:
         return added
 
     def finish(self, cause: CloseCause) -> None:
-        """See `Exchange`."""
         if self._ended:
             return
         self._ended = True
@@ -331,19 +327,15 @@ class BodilessExchange:
     def response_headers(
         self, headers: Mapping[str, str], served: str | None, gateway_error: str | None = None
     ) -> Mapping[str, str | None]:
-        """See `Exchange`."""
         return {}
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        """See `Exchange`."""
         return None
 
     def response_metadata(self) -> Metadata:
-        """See `Exchange`."""
         return {}
 
     def finish(self, cause: CloseCause) -> None:
-        """See `Exchange`."""
         if not self._ended:
             self._ended = True
             if cause is CloseCause.END:

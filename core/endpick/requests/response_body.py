@@ -67,7 +67,6 @@ class StreamedUsage(UsageReader):
         self._found: Usage | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
         if len(chunk) > MAX_EVENT_BYTES:
             self._partial.clear()
             chunk = chunk[-MAX_EVENT_BYTES:]
@@ -85,7 +84,6 @@ class StreamedUsage(UsageReader):
             self._partial.clear()
 
     def result(self) -> Usage | None:
-        """See `UsageReader`."""
         if self._partial:
             self._look(bytes(self._partial))
             self._partial.clear()
@@ -112,13 +110,11 @@ class WholeUsage(UsageReader):
         self._found: Usage | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
         self._body += chunk
         if len(self._body) > MAX_BODY_BYTES:
             del self._body[:-KEPT_TAIL_BYTES]
 
     def result(self) -> Usage | None:
-        """See `UsageReader`."""
         if self._body and self._found is None and self._body.find(self._mark) >= 0:
             self._found = self._read(bytes(self._body), False)
             self._body.clear()
@@ -141,7 +137,6 @@ class FramedUsage(UsageReader):
         self._found: Usage | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
@@ -161,5 +156,4 @@ class FramedUsage(UsageReader):
             del partial[:end]
 
     def result(self) -> Usage | None:
-        """See `UsageReader`."""
         return self._found

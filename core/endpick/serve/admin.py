@@ -60,7 +60,6 @@ class Exposition(Collector):
         self._of_instances = [(instance, copies) for instance in self._instances() if (copies := self._offered_by(instance))]
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         families: dict[str, Metric] = {}
         for family in self._host.collect():
             _join(families, family)
@@ -130,7 +129,6 @@ class FilteredMetrics(Collector):
         self._filter = metrics_filter
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         try:
             yield from tuple(self._filter(self._collector).collect())
         except PLUGIN_ERRORS as error:
@@ -147,7 +145,6 @@ class EventCounts(Collector):
         self._read = read
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """See `Collector`."""
         family = CounterMetricFamily(self._name, self._documentation, labels=["event"])
         for event, count in self._read().items():
             family.add_metric([event], count)

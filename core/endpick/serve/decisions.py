@@ -91,7 +91,6 @@ class DecisionRecords:
         self._is_observed = False
 
     def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord | None:
-        """See `DecisionLog`."""
         span = None if self._tracing is None else self._tracing.begin(request, time.time() - (self._clock() - request.received_at))
         if self._random.random() < self._settings.sampling_ratio:
             why = Why.SAMPLED
@@ -107,7 +106,6 @@ class DecisionRecords:
         return record
 
     def finish(self, record: DecisionRecord) -> None:
-        """See `DecisionLog`."""
         self._counts["recorded"] += 1
         if record.span is not None and self._tracing is not None:
             self._tracing.finish(record)  # here, because the observers miss records

@@ -54,7 +54,6 @@ class HookPages:
         self._faults = faults
 
     def add(self, path: str, summary: str, answer: Callable[[], JSONValue]) -> None:
-        """See `AdminPages`."""
         candidate, problem = running_hook_object(), self._problem(path)
         if candidate is None or problem:
             _log.warning("%s cannot add the page %s: %s", title(candidate), path, problem or "it is too late")
@@ -93,7 +92,6 @@ class HistoryPages:
 
     @hookimpl
     def endpick_admin_pages(self, pages: AdminPages) -> None:
-        """See `HookSpecs`."""
         pages.add("/reloads", "The latest reloads: when, why, hashes, changes and result.", self._reload_page)
         pages.add("/log", "The latest log lines, oldest first.", lambda: {"lines": [orjson.loads(line) for line in recent_lines()]})
 

@@ -122,7 +122,6 @@ class LegacyNames(Collector):
         self._collector = collector
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         renamed: list[Metric] = []
         for family in self._collector.collect():
             yield family

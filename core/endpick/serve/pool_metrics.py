@@ -90,7 +90,6 @@ class PoolGauges(Collector):
         self._staleness_seconds = staleness_seconds
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """See `Collector`."""
         generation = self._generation()
         newest = _newest_writes(generation)
         silent = np.isfinite(newest) & (newest < self._clock() - self._staleness_seconds)
@@ -249,23 +248,19 @@ class FlowControlMetrics:
         ).labels(pool_name)
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
-        """See `Report`."""
         self._issued.labels(self._combination.priority(str(priority)), self._pool).value += 1.0
         self._target.labels(self._pool).value = target
         self._pending.labels(self._pool).value = pending
 
     def confirmed(self, outcome: str, seconds: float) -> None:
-        """See `Report`."""
         self._revocations.labels(outcome, self._pool).value += 1.0
         self._pending.labels(self._pool).value = 0.0
         self._confirmation.observe(seconds)
 
     def passed(self, request: InferenceRequest) -> None:
-        """See `Report`."""
         self._count(request, Outcome.DISPATCHED, 0.0)
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
-        """See `Report`."""
         members = self._members(entry.waiting.request)
         members.size.value += 1.0
         members.bytes.value += entry.waiting.size_bytes
@@ -273,7 +268,6 @@ class FlowControlMetrics:
         self._fill(band, bands)
 
     def left(self, entry: Entry, band: BandQueue, bands: Bands, outcome: Outcome, waited_seconds: float) -> None:
-        """See `Report`."""
         members = self._members(entry.waiting.request)
         members.size.value -= 1.0
         members.bytes.value -= entry.waiting.size_bytes
@@ -281,15 +275,12 @@ class FlowControlMetrics:
         self._fill(band, bands)
 
     def refused(self, entry: Entry, outcome: Outcome) -> None:
-        """See `Report`."""
         self._count(entry.waiting.request, outcome, 0.0)
 
     def attempted(self, seconds: float) -> None:
-        """See `Report`."""
         self._cycles.observe(seconds)
 
     def read(self, reading: Reading) -> None:
-        """See `Report`."""
         for stage, saturation in (("effective", reading.effective), ("prefill", reading.prefill), ("decode", reading.decode)):
             if saturation is not None:
                 self._saturation.labels(self._pool, stage).value = saturation

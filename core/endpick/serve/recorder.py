@@ -65,11 +65,9 @@ class Recorder(Telemetry):
         self._attempts: dict[_Attempt, Tally] = {}
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
-        """See `Telemetry`."""
         return self._metrics.plugin_duration.labels(extension_point, instance.type, instance.name)
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        """See `Telemetry`."""
         is_error = isinstance(problem, BaseException)
         reason = self._reason(type(problem).__name__) if is_error else "answer"
         self._metrics.faults.labels(instance.name, instance.type, instance.distribution, instance.version, extension_point, reason).inc()
@@ -92,7 +90,6 @@ class Recorder(Telemetry):
             )
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
-        """See `Telemetry`."""
         self._metrics.late_calls.labels(instance.name, instance.type, extension_point).inc()
         suppressed = self._throttle.admit(f"late/{instance.name}/{extension_point}")
         if suppressed is not None:
@@ -100,11 +97,9 @@ class Recorder(Telemetry):
             _log.warning(text, instance.origin, seconds, extra={"extension_point": extension_point, "suppressed": suppressed})
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
-        """See `Telemetry`."""
         self._metrics.left_out.labels(instance.name, instance.type, extension_point).inc()
 
     def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
-        """See `Telemetry`."""
         breaker = instance.breaker
         self._metrics.circuits.labels(instance.name, instance.type).set(breaker.state)
         if breaker.state is BreakerState.OPEN:
@@ -118,14 +113,12 @@ class Recorder(Telemetry):
             _log.info("%s has recovered", instance.origin)
 
     def clamped(self, instance: Instance, count: int) -> None:
-        """See `Telemetry`."""
         self._metrics.clamped_scores.labels(instance.name, instance.type).inc(count)
         suppressed = self._throttle.admit(f"clamped/{instance.name}")
         if suppressed is not None:
             _log.warning("scores of %s are outside 0 to 1 and are clamped", instance.origin, extra={"suppressed": suppressed})
 
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        """See `Telemetry`."""
         self._metrics.scope_violations.labels(scope.extension_point, scope.plugin_type, scope.instance, access).inc()
         suppressed = self._throttle.admit(f"access/{scope.instance}/{key}/{access}")
         if suppressed is not None:
@@ -140,17 +133,14 @@ class Recorder(Telemetry):
             )
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """See `Telemetry`."""
         self._metrics.poll_errors.labels(source.type).inc()
         self._log_data_error("no payload from %s", source, endpoint, problem)
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """See `Telemetry`."""
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """See `Telemetry`."""
         self._gateway_bodies.saw("request", request_bodies)
         self._gateway_bodies.saw("response", response_bodies)
         if losses:
@@ -161,7 +151,6 @@ class Recorder(Telemetry):
             )
 
     def unread_response(self, encoding: str, lost: str) -> None:
-        """See `Telemetry`."""
         labels = self._encoding(encoding), lost
         self._metrics.unread_responses.labels(*labels).inc()
         if labels not in self._unread:
@@ -171,7 +160,6 @@ class Recorder(Telemetry):
             _request_log.warning(text, lost, labels[0], extra={"advice": advice})
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
-        """See `Telemetry`."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.requests.value += 1.0
@@ -180,19 +168,16 @@ class Recorder(Telemetry):
         self._metrics.request_processing.observe(seconds)
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """See `Telemetry`."""
         labels = self._combination((model, target_model, fairness_id, priority))
         self._metrics.request_errors.labels(*labels, code).inc()
 
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
-        """See `Telemetry`."""
         self._metrics.scheduler_duration.observe(seconds)
         key = (endpoint.name, endpoint.port, target_model) if endpoint is not None else ("", 0, target_model)
         attempt = self._attempts.get(key) or self._bind_attempt(key)
         attempt.value += 1.0
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
-        """See `Telemetry`."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
@@ -223,7 +208,6 @@ class Recorder(Telemetry):
                 bound.cached_tokens.observe(usage.cached_tokens)
 
     def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
-        """See `Telemetry`."""
         self._metrics.duration.labels(*self._detailed(("", "", fairness_id, 0))).observe(seconds)
 
     def _log_data_error(self, text: str, instance: Instance, endpoint: str, problem: BaseException | str) -> None:

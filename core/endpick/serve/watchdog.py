@@ -169,7 +169,6 @@ class OverloadWatch(Collector):
         return () if stage is OverloadStage.NORMAL else (f"short of memory: {_EFFECT[stage]}",)
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         memory = self._memory
         stages = GaugeMetricFamily("endpick_overload_stage", "1 for the current memory overload stage.", labels=("stage",))
         for stage in OverloadStage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Any, Literal, TypeVar, cast
@@ -28,12 +28,14 @@ from endpick.host.failures import PLUGIN_ERRORS, describe_error, place
 from endpick.host.instance import Instance, build, scope_of, subscriptions_of
 from endpick.host.kinds import payload_of
 from endpick.host.planning.references import references_in
-from endpick.testing.factories import garbage_of, is_column, make_pool, make_request, unprotected, value_of
+from endpick.testing.factories import garbage_of, make_pool, make_request, unprotected, value_of
 from endpick.testing.plugin_under_test import PluginUnderTest
 from endpick.testing.side_effects import Watch, watched
 
 START_OF_TIME = 1000.0
 TYPICAL_SIZE = 8
+P = TypeVar("P", bound=Plugin[Any])
+T = TypeVar("T")
 _LABELS: tuple[Mapping[str, str], ...] = (
     {"llm-d.ai/role": "decode", "zone": "a"},
     {"llm-d.ai/role": "prefill", "zone": "b"},
@@ -144,6 +146,12 @@ class Bench:
         declared = self.instance.subscriptions
         return (*declared.consumes, *declared.consumes_optional)
 
+    def plugin_as(self, kind: Callable[..., T]) -> T:
+        """Return the plugin, which is an instance of `kind`."""
+        plugin = self.instance.plugin
+        assert isinstance(plugin, cast("type[T]", kind))
+        return plugin
+
     def call(self, method: Callable[..., object], *arguments: object) -> object:
         """Call a method; returns its answer, or `Raised`."""
         self.accesses.access.scope = self.accesses.running
@@ -170,7 +178,7 @@ class Bench:
         return Scene(request or make_request(), endpoints, self._state(endpoints, reported, copy(random)))
 
     def _generation(self, reported: Reported, size: int, random: Random) -> Generation:
-        columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
+        columns = {key: self._column(key, reported, size, random) for key in self.consumed if key.scope is Scope.ENDPOINT}
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
         labels = [_LABELS[number % len(_LABELS)] for number in range(size)]
         return make_pool(columns or size, labels=labels, pool=pool, clock=self.clock).generation
@@ -221,9 +229,9 @@ def make_bench(
         logger=_quiet_logger(),
         registry=CollectorRegistry(),
         columns=TableWriter(_RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
+        instances=stub_instances(parameters),
         is_shared=is_shared,
     )
-    context = replace(context, instances=stub_instances(parameters))
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
     return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.inputs.samples, payloads)
 
@@ -265,15 +273,10 @@ def benches(subject: PluginUnderTest, *, seed: int = 1, is_shared: bool = False)
             yield bench
 
 
-P = TypeVar("P", bound=Plugin[Any])
-
-
 def instances(subject: PluginUnderTest, kind: Callable[..., P]) -> Iterator[tuple[Bench, P]]:
     """Yield a bench for each `parameters:` block that the host accepts, and its plugin as an instance of `kind`."""
     for bench in benches(subject):
-        plugin = bench.instance.plugin
-        assert isinstance(plugin, cast("type[P]", kind))
-        yield bench, plugin
+        yield bench, bench.plugin_as(kind)
 
 
 DEFAULT_PROFILE = "default"

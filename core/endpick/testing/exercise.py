@@ -213,10 +213,10 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
         poll = plugin.poll(endpoint) if isinstance(plugin, PollingSource) else plugin.poll_pool()
         payload = await _run_briefly(bench, poll)
         found = [payload] if payload is not None else []
-    elif isinstance(plugin, StreamSource):
-        found.extend(filter(_is_raised, [await _run_briefly(bench, plugin.watch(endpoint, found.append))]))
-    elif isinstance(plugin, PoolSource):
-        found.extend(filter(_is_raised, [await _run_briefly(bench, plugin.watch_pool(found.append))]))
+    elif isinstance(plugin, StreamSource | PoolSource):
+        watch = plugin.watch(endpoint, found.append) if isinstance(plugin, StreamSource) else plugin.watch_pool(found.append)
+        outcome = await _run_briefly(bench, watch)
+        found += [outcome] if isinstance(outcome, Raised) else []
     elif isinstance(plugin, EndpointEventSource):
         payloads = [bench.call(plugin.notify, EndpointEvent(change, endpoint)) for change in EndpointChange]
         found.extend(payload for payload in payloads if payload is not None)
@@ -225,9 +225,7 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
 
 async def run_discovery(bench: Bench, registry: EndpointRegistry) -> object:
     """Run a discovery for a moment; returns None or `Raised`."""
-    plugin = bench.instance.plugin
-    assert isinstance(plugin, EndpointDiscovery)
-    return await _run_briefly(bench, plugin.run(registry))
+    return await _run_briefly(bench, bench.plugin_as(EndpointDiscovery).run(registry))
 
 
 async def _run_briefly(bench: Bench, work: Awaitable[object]) -> object:
@@ -248,10 +246,6 @@ async def _run_briefly(bench: Bench, work: Awaitable[object]) -> object:
     if not done:
         raise IgnoredCancellation
     return None if task.cancelled() else task.result()
-
-
-def _is_raised(value: object) -> bool:
-    return isinstance(value, Raised)
 
 
 LOOPBACK = "127.0.0.1"

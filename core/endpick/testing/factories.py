@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import operator
 import typing
 from bisect import insort
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from endpick.api import keys
-from endpick.api.data import AnyKey, DataKey, Scope
+from endpick.api.data import AnyKey, DataKey
 from endpick.api.endpoint import Column, Endpoint, Generation
 from endpick.api.endpoints import Endpoints
 from endpick.api.flow_control import FairnessPolicy, SortKey, WaitingRequest
@@ -78,11 +79,6 @@ def unprotected(generation: Generation) -> Generation:
     """A copy with writable arrays, to detect writes."""
     columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
     return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock, dict(generation.pool_written_at))
-
-
-def is_column(key: AnyKey) -> bool:
-    """True if the endpoint table has a column for the key."""
-    return key.scope is Scope.ENDPOINT
 
 
 def make_request(
@@ -301,14 +297,10 @@ class FakeFlow:
         return len(self.waiting)
 
 
-def _directly(method: Callable[..., object], *arguments: object) -> object:
-    return method(*arguments)
-
-
 class FakeBand:
     """A `Band` for tests, which notifies the fairness policy as flow control does."""
 
-    def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = _directly) -> None:
+    def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = operator.call) -> None:
         """Make an empty band for a policy; `call` calls a method of the policy with arguments."""
         self._policy = policy
         self._priority = priority

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -311,13 +311,21 @@ class EndpointsFixture(_Closed):
 
 def read_fixture(text: bytes) -> EndpointsFixture:
     """Read an endpoints file in YAML or JSON. Raises FixtureError."""
+    return read_document(EndpointsFixture, text, FixtureError)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_document(model: type[M], text: bytes, refusal: type[ValueError]) -> M:
+    """Read the first document of a text in YAML or JSON; raises `refusal`, with a line for each mistake."""
     try:
-        return EndpointsFixture.model_validate(next(iter(documents_of(text.decode())), None))
+        return model.model_validate(next(iter(documents_of(text.decode())), None))
     except ValidationError as error:
         found = [f"{'.'.join(map(str, detail['loc'])) or 'the document'}: {detail['msg']}" for detail in error.errors(include_url=False)]
-        raise FixtureError("\n".join(found)) from error
+        raise refusal("\n".join(found)) from error
     except ValueError as error:
-        raise FixtureError(f"it is not YAML: {error}") from error
+        raise refusal(f"it is not YAML: {error}") from error
 
 
 def arrange(host: Host, situation: EndpointsFixture) -> None:

@@ -52,7 +52,6 @@ class GrpcioServer(grpc.GenericRpcHandler):
         return int(self._server is not None)
 
     async def start(self) -> int:
-        """See `Server.start`."""
         server = grpc.aio.server(options=_options(self._settings))
         server.add_generic_rpc_handlers((self,))
         host = self._settings.host or "::"
@@ -68,7 +67,6 @@ class GrpcioServer(grpc.GenericRpcHandler):
         return port
 
     async def drain(self, grace_seconds: float) -> None:
-        """See `Server.drain`."""
         self._draining = True
         self._drain_ends_at = time.monotonic() + grace_seconds
         for task, method in self._streams.items():
@@ -77,7 +75,6 @@ class GrpcioServer(grpc.GenericRpcHandler):
         await self._stop(grace_seconds)
 
     async def stop(self) -> None:
-        """See `Server.stop`."""
         await self._stop(None)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:

@@ -131,7 +131,6 @@ class BoundPort:
         self.port: int = self._socket.getsockname()[1]
 
     async def accept(self) -> socket.socket:
-        """See `ConnectionSource`."""
         accepted, _ = await asyncio.get_running_loop().sock_accept(self._socket)
         return accepted
 
@@ -139,7 +138,6 @@ class BoundPort:
         """See `ConnectionSource`."""
 
     def close(self) -> None:
-        """See `ConnectionSource`."""
         self._socket.close()
 
 

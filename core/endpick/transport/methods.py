@@ -40,7 +40,6 @@ class ReplySession:
         self.finished = False
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """See `StreamSession`."""
         self.finished = self._unary
         return (self._reply(message),)
 

@@ -111,7 +111,6 @@ class WatchSession:
         return self._changed
 
     def receive(self, message: bytes) -> Sequence[bytes]:
-        """See `StreamSession`."""
         if self._end_watch is not None:
             raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a health watch takes one request")
         self._service = self._board.name_for(_requested_service(message))

@@ -112,7 +112,6 @@ class Envoy:
         self._is_ending = False
 
     async def start(self, ext_proc_port: int, set_down: Callable[[str], None]) -> None:
-        """See `Gateway`."""
         self._config.write_bytes(orjson.dumps(self._config_for(ext_proc_port), option=orjson.OPT_INDENT_2))
         try:
             url = await self._launch()
@@ -123,13 +122,11 @@ class Envoy:
         self._supervising = self._spawn_task(self._supervise(set_down))
 
     def drain(self) -> None:
-        """See `Gateway`."""
         if self._supervising is not None:
             self._supervising.cancel()
         self._spawn_task(self._drain())
 
     async def stop(self) -> None:
-        """See `Gateway`."""
         for task in self._tasks:
             task.cancel()
         process = self._process

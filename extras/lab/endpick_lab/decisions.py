@@ -224,11 +224,9 @@ class RecordWriter:
         self._clock = clock
 
     def begin(self, request: InferenceRequest, plan: str) -> DecisionRecord:
-        """See `DecisionLog`."""
         record = DecisionRecord.of(request, plan, Why.SAMPLED)
         record.time = self._clock()
         return record
 
     def finish(self, record: DecisionRecord) -> None:
-        """See `DecisionLog`."""
         self._file.write(orjson.dumps(document_of(record)) + b"\n")

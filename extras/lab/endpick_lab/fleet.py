@@ -43,7 +43,7 @@ class SimulatedFleet:
     ) -> None:
         """Build the pickers of a plan; raises StartRefused."""
         self._loop = loop
-        self._settings = settings
+        self._loss, self._interval = settings.loss, settings.sync_seconds or 0.0
         self._draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
         shares = settings.pickers > 1 and settings.sync_seconds is not None
         self._pickers = [
@@ -79,12 +79,6 @@ class SimulatedFleet:
         pickers = self._pickers
         (pickers[0] if len(pickers) == 1 else self._draws.choice(pickers)).decide(incoming, decided)
 
-    @property
-    def _interval(self) -> float:
-        seconds = self._settings.sync_seconds
-        assert seconds is not None
-        return seconds
-
     def _scrape(self) -> None:
         for picker in self._pickers:
             picker.scrape()
@@ -96,7 +90,7 @@ class SimulatedFleet:
         if message is not None:
             self.bytes_sent += len(message)
             others = [exchange for exchange in self._exchanges if exchange is not self._exchanges[number]]
-            reached = [exchange for exchange in others if not self._settings.loss or self._draws.random() >= self._settings.loss]
+            reached = [exchange for exchange in others if not self._loss or self._draws.random() >= self._loss]
             self._loop.at(self._loop.time() + _TRANSIT_SECONDS, partial(_deliver, message, reached))
         self._exchanges[number].expire()
         if self._is_running():

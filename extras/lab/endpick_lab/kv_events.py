@@ -55,7 +55,6 @@ class KvEventLog:
                 del self._contents[chained]
 
     def stored(self, chained: int) -> None:
-        """See `BlockWatcher`."""
         known = self._contents.get(chained)
         if known is None:
             return
@@ -80,7 +79,6 @@ class KvEventLog:
         )
 
     def removed(self, chained: int) -> None:
-        """See `BlockWatcher`."""
         self._events.append({"type": "BlockRemoved", "block_hashes": [chained], "medium": "GPU", "group_idx": 0})
 
     def take(self) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import Counter, Histogram
@@ -14,17 +15,20 @@ from endpick_lab.engine import EngineMetrics
 from endpick_lab.settings import EngineSettings
 from endpick_lab.sidecar import Outcome, Stage
 
+_Family = CounterMetricFamily | GaugeMetricFamily
 _LABELS = ("model_name", "engine")
 _BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 
 
-class SimulatedMetricsPage:
+class SimulatedMetricsPage(Collector):
     """Renders one server's metrics with the names of vLLM."""
 
     def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineCollector(model, settings, read_engine))
+        self._registry.register(self)
         self._labels = (model, "0")
+        self._settings = settings
+        self._read_engine = read_engine
         self.first_token_seconds = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.")
         self.next_token_seconds = self._histogram("vllm:inter_token_latency_seconds", "One token to the next.")
         self.request_seconds = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.")
@@ -48,16 +52,9 @@ class SimulatedMetricsPage:
     def _histogram(self, name: str, doc: str) -> Histogram:
         return Histogram(name, doc, _LABELS, buckets=_BUCKETS, registry=self._registry).labels(*self._labels)
 
-
-class _EngineCollector(Collector):
-    def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
-        self._labels = (model, "0")
-        self._settings = settings
-        self._read_engine = read_engine
-
     def collect(self) -> Iterator[Metric]:
         metrics = self._read_engine()
-        gauge, counter = self._gauge, self._counter
+        gauge, counter = partial(self._family, GaugeMetricFamily), partial(self._family, CounterMetricFamily)
         yield gauge("vllm:num_requests_running", "Requests in the batch.", metrics.running)
         yield gauge("vllm:num_requests_waiting", "Requests in the queue.", metrics.waiting)
         yield gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 means 100 percent.", metrics.kv_cache_usage)
@@ -70,13 +67,8 @@ class _EngineCollector(Collector):
         if self._settings.max_loras:
             yield self._adapters(metrics)
 
-    def _gauge(self, name: str, doc: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, doc, labels=_LABELS)
-        family.add_metric(self._labels, value)
-        return family
-
-    def _counter(self, name: str, doc: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, doc, labels=_LABELS)
+    def _family(self, kind: type[_Family], name: str, doc: str, value: float) -> Metric:
+        family = kind(name, doc, labels=_LABELS)
         family.add_metric(self._labels, value)
         return family
 

@@ -49,7 +49,6 @@ class PooledServer:
         self.endpoint = Endpoint(f"default/server-{number}", f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", 8000)
         self.engine = Engine(settings, Random(seed), every_token=False)  # noqa: S311 - repeatable by design
         self.trouble: Trouble | None = None
-        self.busy_seconds = 0.0
         self._loop = loop
         self._followed: dict[str, Followed] = {}
         self._due: float | None = None

@@ -240,13 +240,9 @@ class _Values:
             return float(written) if isinstance(written, int | float) else math.nan
         text = repr(written)
         if text not in self._read:
-            fields = {_snake(name): value for name, value in written.items()} if isinstance(written, dict) else written
+            fields = {_WORD.sub("_", name).lower(): value for name, value in written.items()} if isinstance(written, dict) else written
             self._read[text] = self._adapters[key.name].validate_python(fields if is_dataclass(key.type) else written)
         return self._read[text]
-
-
-def _snake(name: str) -> str:
-    return _WORD.sub("_", name).lower()
 
 
 def changes_of(decided: Sequence[Redecided], key: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,21 +26,17 @@ svg { width: 100%; height: auto }
 _SIZE = (9.0, 4.0)
 
 
-class NoPlotsError(Exception):
-    """Raised if matplotlib is not installed."""
-
-
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # headers and rows
 
 
 def html_report(title: str, tables: Sequence[Table], compared: Sequence[Compared]) -> str:
-    """Return a page with the tables and three plots; raises NoPlotsError."""
+    """Return a page with the tables and three plots; raises ImportError without matplotlib."""
     drawn = [result for result in compared if len(result.samples)]
     plots = "".join(
         f"<h2>{escape(heading)}</h2>{_plot(draw, drawn, across, up)}"
         for heading, across, up, draw in (
-            ("Time to first token", "seconds", "share of requests", _first_tokens),
-            ("Whole answers", "seconds", "share of requests", _whole_answers),
+            ("Time to first token", "seconds", "share of requests", partial(_distribution, column=1)),
+            ("Whole answers", "seconds", "share of requests", partial(_distribution, column=3)),
             ("Over time", "minutes", "median time to first token (s)", _over_time),
         )
     )
@@ -58,11 +55,9 @@ def _table(table: Table) -> str:
 
 
 def _plot(draw: Callable[[Axes, Compared], None], compared: Sequence[Compared], across: str, up: str) -> str:
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - optional
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise NoPlotsError("plots need matplotlib") from error
+    import matplotlib as mpl  # noqa: PLC0415 - optional
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     with mpl.rc_context({"svg.hashsalt": "endpick", "svg.fonttype": "none"}):
         figure = Figure(_SIZE, layout="constrained")
         axes = figure.subplots()
@@ -76,14 +71,6 @@ def _plot(draw: Callable[[Axes, Compared], None], compared: Sequence[Compared], 
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
-
-
-def _first_tokens(axes: Axes, result: Compared) -> None:
-    _distribution(axes, result, 1)
-
-
-def _whole_answers(axes: Axes, result: Compared) -> None:
-    _distribution(axes, result, 3)
 
 
 def _distribution(axes: Axes, result: Compared, column: int) -> None:

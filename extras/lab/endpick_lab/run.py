@@ -14,7 +14,7 @@ from endpick_lab.decisions import RecordWriter
 from endpick_lab.engine import TokenUsage
 from endpick_lab.fleet import FleetSettings, SimulatedFleet
 from endpick_lab.picker import MODEL
-from endpick_lab.pool import Followed, PoolSettings, Trouble, generation_of, make_servers, oracle
+from endpick_lab.pool import Followed, PooledServer, PoolSettings, Trouble, generation_of, make_servers, oracle
 from endpick_lab.trace import TraceRequest, body_of
 from endpick_lab.virtual_time import VirtualLoop
 
@@ -70,7 +70,10 @@ def run(
     loop = VirtualLoop()
     gc.disable()  # the run makes no cycles to speak of, and collections take a tenth of its time
     try:
-        return loop.run_until_complete(_Run(plan, requests, settings, seed, loop, progress or (lambda _: None), fleet, record).result())
+        servers = make_servers(settings, loop, seed)
+        decisions = None if record is None else RecordWriter(record, loop.time)
+        picker = None if plan is None else SimulatedFleet(plan, servers, loop, seed, fleet, decisions)
+        return loop.run_until_complete(_Run(requests, loop, servers, picker, progress or (lambda _: None)).result())
     finally:
         gc.enable()
         loop.close()
@@ -79,22 +82,18 @@ def run(
 class _Run:
     def __init__(
         self,
-        plan: Plan | None,
         requests: Sequence[TraceRequest],
-        settings: PoolSettings,
-        seed: int,
         loop: VirtualLoop,
+        servers: list[PooledServer],
+        picker: SimulatedFleet | None,
         progress: Callable[[int], None],
-        fleet: FleetSettings,
-        record: BinaryIO | None,
     ) -> None:
         self._requests = requests
         self._loop = loop
         self._progress = progress
-        self._servers = make_servers(settings, loop, seed)
+        self._servers = servers
         self._by_address = {server.endpoint.address: number for number, server in enumerate(self._servers)}
-        decisions = None if record is None else RecordWriter(record, loop.time)
-        self._picker = None if plan is None else SimulatedFleet(plan, self._servers, loop, seed, fleet, decisions)
+        self._picker = picker
         self._result = RunResult()
         self._open = 0
 
@@ -162,7 +161,7 @@ class _Run:
 
     def _submit(self, tracked: _TrackedRequest, request_id: str, number: int) -> None:
         server = self._servers[number]
-        tracked.observed.server = number
+        tracked.observed.server, tracked.address = number, server.endpoint.address
         try:
             server.submit(generation_of(tracked.observed.request, request_id), tracked)
         except ValueError:
@@ -171,29 +170,27 @@ class _Run:
     def ended(self) -> None:
         self._open -= 1
 
-    def address_of(self, number: int) -> str:
-        return self._servers[number].endpoint.address
-
 
 class _TrackedRequest(Followed):
-    __slots__ = ("_exchange", "_run", "observed")
+    __slots__ = ("_exchange", "_run", "address", "observed")
 
     def __init__(self, run: _Run, observed: Observed, exchange: Exchange | None) -> None:
         self._run = run
         self._exchange = exchange
         self.observed = observed
+        self.address = ""  # of the server
 
     def first_token(self, now: float) -> None:
         self.observed.first_token_at = now
         if self._exchange is not None and self.observed.request.stream:
-            begin_stream(self._exchange, self._address)
+            begin_stream(self._exchange, self.address)
 
     def finished(self, now: float, usage: TokenUsage) -> None:
         observed = self.observed
         observed.finished_at, observed.cached_tokens = now, usage.cached_tokens
         if self._exchange is not None:
             tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-            finish(self._exchange, self._address, observed.request.stream, tokens)
+            finish(self._exchange, self.address, observed.request.stream, tokens)
         self._run.ended()
 
     def failed(self, problem: str, headers: dict[str, str], address: str, cause: str) -> None:
@@ -201,8 +198,3 @@ class _TrackedRequest(Followed):
         if self._exchange is not None:
             fail(self._exchange, headers, address, cause)
         self._run.ended()
-
-    @property
-    def _address(self) -> str:
-        assert self.observed.server is not None
-        return self._run.address_of(self.observed.server)

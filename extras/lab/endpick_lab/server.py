@@ -121,8 +121,8 @@ class _Routes:
         app.on_cleanup.append(self._close_sidecar)
         app.add_routes(
             [
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/v1/completions", self._completion),
+                web.post("/v1/chat/completions", partial(self._staged, request_type=ChatRequest)),
+                web.post("/v1/completions", partial(self._staged, request_type=CompletionRequest)),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
@@ -168,12 +168,6 @@ class _Routes:
         cards = [{"id": base, **common, "root": base, "parent": None, "max_model_len": limit}]
         cards += [{"id": name, **common, "root": name, "parent": base} for name in self._settings.adapters]
         return web.Response(body=orjson.dumps({"object": "list", "data": cards}), content_type="application/json")
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._staged(request, ChatRequest)
-
-    async def _completion(self, request: web.Request) -> web.StreamResponse:
-        return await self._staged(request, CompletionRequest)
 
     async def _staged(self, http: web.Request, request_type: type[RequestT]) -> web.StreamResponse:
         """Answers after other servers have run the stages in its headers."""

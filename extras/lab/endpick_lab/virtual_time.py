@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, TypeVarTuple, Unpack
+from typing import TypeVarTuple, Unpack
 
 _REAL_WAIT_SECONDS = 5.0
 
 Arguments = TypeVarTuple("Arguments")
 
 
-class _VirtualSelector(selectors.BaseSelector):
+class _VirtualSelector(selectors.DefaultSelector):
     """Moves the clock instead of waiting, unless nothing is due."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
-        self._inner = selectors.DefaultSelector()
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # noqa: ANN401 - as in the base class
-        return self._inner.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:  # noqa: ANN401 - as in the base class
-        return self._inner.unregister(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            return self._inner.select(_REAL_WAIT_SECONDS)
+            return super().select(_REAL_WAIT_SECONDS)
         if timeout > 0:
             self.now += timeout
-        return self._inner.select(0)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._inner.get_map()
-
-    def close(self) -> None:
-        self._inner.close()
+        return super().select(0)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -60,14 +48,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.Handle:
-        """See `asyncio`."""
         self._soon += 1
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See `asyncio`."""
         heappush(self._timers, when)
         return super().call_at(when, callback, *args, context=context)
 

@@ -9,10 +9,10 @@ from itertools import count
 from random import Random
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endpick.api.plugin import Duration
-from endpick.config.load import documents_of
+from endpick.testing.host import read_document
 from endpick_lab.pool import Failure, Trouble
 from endpick_lab.trace import MOST_TOKENS, TraceError, TraceRequest
 
@@ -136,10 +136,4 @@ def _draw(mean: int, variation: float, random: Random) -> int:
 
 def read_workload(text: str) -> Workload:
     """Parse a workload from YAML; raises TraceError."""
-    try:
-        return Workload.model_validate(next(iter(documents_of(text)), None))
-    except ValidationError as error:
-        found = [f"{'.'.join(map(str, item['loc'])) or 'the document'}: {item['msg']}" for item in error.errors(include_url=False)]
-        raise TraceError("\n".join(found)) from error
-    except ValueError as error:
-        raise TraceError(f"it is not YAML: {error}") from error
+    return read_document(Workload, text.encode(), TraceError)

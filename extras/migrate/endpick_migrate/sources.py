@@ -160,12 +160,8 @@ def _container(source: Input, path: Path) -> Start:
     environment = environment_of(source, *path, "env")
     if command and command[0].rpartition("/")[2] in ("sh", "bash", "ash"):
         raise MigrationError(f"{dotted((*path, 'command'))} is a shell script; give its arguments: endpick migrate -- --pool-name=...")
-    filled = (_filled(text, environment) for text in (*command[1:], *arguments))
-    return Start(tuple(filled), environment)
-
-
-def _filled(text: str, environment: Mapping[str, str | None]) -> str:
-    return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1]) or found[0], text)
+    texts = (*command[1:], *arguments)
+    return Start(tuple(re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1]) or found[0], text) for text in texts), environment)
 
 
 def _words(value: object) -> list[str]:

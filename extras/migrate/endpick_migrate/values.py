@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from endpick_migrate.sources import MOUNT, RELEASE, Input, Path, Start, at, dotted, environment_of, flags_of, word
 
@@ -12,8 +12,7 @@ _MADE_BY_THE_CHART = (_DEFAULT_FILE, "payload-agnostic.yaml")
 _DEEPEST = 4  # of a chart's values under the keys of its parents
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Paths in a chart's values; `selector` and `ports` apply if it creates no InferencePool."""
 
     picker: Path
@@ -23,12 +22,8 @@ class _Layout:
     ports: Path
     engine: Path
 
-    @property
-    def parts(self) -> tuple[Path, ...]:
-        return (self.picker, self.around, self.creates_pool, self.selector, self.ports, self.engine)
-
     def under(self, parent: Path) -> _Layout:
-        return _Layout(*((*parent, *part) for part in self.parts))
+        return _Layout(*((*parent, *part) for part in self))
 
 
 _EXTENSION = ("inferenceExtension",)
@@ -41,7 +36,7 @@ _ROUTER = _Layout(
     ("router", "modelServers", "targetPorts"),
     ("router", "modelServers", "type"),
 )
-_LIBRARY = _Layout(*(part[1:] for part in _ROUTER.parts))
+_LIBRARY = _Layout(*(part[1:] for part in _ROUTER))
 _LAYOUTS = (
     (_ROUTER, "router"),
     (

@@ -107,6 +107,7 @@ def test_a_full_disk_is_named():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["default"], ExitCode.USAGE, "Missing option '--trace'"),
         (["default", "--trace", "missing.jsonl"], ExitCode.FAILED, "missing.jsonl cannot be read: No such file or directory"),
         (["default", "--trace", "random.yaml"], ExitCode.USAGE, "random.yaml cannot be used: duration: Field required"),
         (["load.yaml", "--trace", "load.yaml"], ExitCode.CONFIG_INVALID, "E0201"),

@@ -169,7 +169,6 @@ class MergedPages(CollectorRegistry):
         self._pages = (*((page, False) for page in pages), *((page, True) for page in ended))
 
     def collect(self) -> Iterator[Metric]:
-        """See `CollectorRegistry`."""
         families: dict[str, Metric] = {}
         values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
         for page, has_ended in self._pages:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import thread_time
 
 import numpy as np
@@ -234,9 +235,12 @@ def _ask(bench: Bench, scene: Scene) -> None:
 def starts_and_stops(subject: PluginUnderTest) -> Iterator[Finding]:
     """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
     for bench in benches(subject):
-        problem = _raised_by(_only_start(bench))
-        if problem is not None and not isinstance(problem.problem, ConfigurationError):
-            yield Finding(f"`start` or `stop` raises {problem}", "raise ConfigurationError from `start`, and nothing from `stop`")
+        try:
+            run(_only_start(bench))
+        except PLUGIN_ERRORS as problem:
+            if not isinstance(problem, ConfigurationError):
+                advice = "raise ConfigurationError from `start`, and nothing from `stop`"
+                yield Finding(f"`start` or `stop` raises {Raised(problem)}", advice)
 
 
 @check(once=True)
@@ -245,7 +249,7 @@ def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
     for bench in benches(subject):
         before = Running.now()
         try:
-            left = run(tasks_left(_use_of(bench)))
+            left = run(tasks_left(partial(_use, bench)))
         except IgnoredCancellation:
             return  # reported by `source_ends_when_cancelled`
         left = (*left, *before.added(Running.now()))
@@ -266,28 +270,17 @@ def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
             yield Finding(f"once another instance has stopped, `{method}` raises {raised}", "share nothing between instances")
 
 
-def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
-    async def use() -> None:
-        try:
-            async with answering("an empty page") as endpoint, started(bench):
-                if isinstance(bench.instance.plugin, DataSource):
-                    await payloads_from(bench, endpoint)
-                for _, value in walk_scene(bench, bench.scene()):
-                    await _settled(value)
-        except IgnoredCancellation:
-            raise
-        except PLUGIN_ERRORS:
-            return
-
-    return use
-
-
-def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
+async def _use(bench: Bench) -> None:
     try:
-        run(life)
-    except PLUGIN_ERRORS as problem:
-        return Raised(problem)
-    return None
+        async with answering("an empty page") as endpoint, started(bench):
+            if isinstance(bench.instance.plugin, DataSource):
+                await payloads_from(bench, endpoint)
+            for _, value in walk_scene(bench, bench.scene()):
+                await _settled(value)
+    except IgnoredCancellation:
+        raise
+    except PLUGIN_ERRORS:
+        return
 
 
 async def _only_start(bench: Bench) -> None:

@@ -108,9 +108,7 @@ def eviction_order_answers_keys(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _band(bench: Bench) -> FakeBand:
-    policy = bench.instance.plugin
-    assert isinstance(policy, FairnessPolicy)
-    return FakeBand(policy, call=bench.call)
+    return FakeBand(bench.plugin_as(FairnessPolicy), call=bench.call)
 
 
 def _run_random_history(bench: Bench) -> str | None:

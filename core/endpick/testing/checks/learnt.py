@@ -21,12 +21,12 @@ def snapshot_restores_decisions(subject: PluginUnderTest) -> Iterator[Finding]:
     """An instance that got a snapshot decides like the one that made it."""
     for original, replica in _pairs(subject):
         _serve_requests(original)
-        parts = original.call(_parts, _state(original))
+        parts = original.call(_parts, original.plugin_as(LearntState))
         if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
             yield Finding(f"`snapshot` comes to {parts}", "yield bytes, for example msgspec.msgpack.encode(...)")
             return
         for part in parts:
-            restored = replica.call(_state(replica).restore, part)
+            restored = replica.call(replica.plugin_as(LearntState).restore, part)
             if isinstance(restored, Raised):
                 yield Finding(f"`restore` raises {restored} for its own snapshot", "read what `snapshot` writes")
         if not _alike(_decisions(original), _decisions(replica)):
@@ -40,7 +40,7 @@ def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
         drained = []
         for bench in (first_source, second_source):
             _serve_requests(bench)
-            deltas = bench.call(_state(bench).drain_deltas)
+            deltas = bench.call(bench.plugin_as(LearntState).drain_deltas)
             if not isinstance(deltas, bytes):
                 yield Finding(f"`drain_deltas` comes to {deltas}", "return bytes; empty bytes if there is nothing to tell")
                 return
@@ -48,7 +48,7 @@ def deltas_apply_in_any_order(subject: PluginUnderTest) -> Iterator[Finding]:
         orders = ((first, (0, 1)), (second, (1, 0, 0)))
         for bench, order in orders:
             for number in order:
-                applied = bench.call(_state(bench).apply, drained[number], f"picker-{number}") if drained[number] else None
+                applied = bench.call(bench.plugin_as(LearntState).apply, drained[number], f"picker-{number}") if drained[number] else None
                 if isinstance(applied, Raised):
                     yield Finding(f"`apply` raises {applied} for its own deltas", "read what `drain_deltas` writes")
         if not _alike(_decisions(first), _decisions(second)):
@@ -63,20 +63,14 @@ def drains_once(subject: PluginUnderTest) -> Iterator[Finding]:
     """A second `drain_deltas` without requests in between returns empty bytes."""
     for bench in benches(subject, is_shared=True):
         _serve_requests(bench)
-        bench.call(_state(bench).drain_deltas)
-        again = bench.call(_state(bench).drain_deltas)
+        bench.call(bench.plugin_as(LearntState).drain_deltas)
+        again = bench.call(bench.plugin_as(LearntState).drain_deltas)
         if again != b"":
             yield Finding("`drain_deltas` tells the same again", "forget what was drained: an idle picker sends nothing")
 
 
 def _pairs(subject: PluginUnderTest, seed: int = 1) -> Iterator[tuple[Bench, Bench]]:
     yield from zip(benches(subject, seed=seed, is_shared=True), benches(subject, seed=seed, is_shared=True), strict=True)
-
-
-def _state(bench: Bench) -> LearntState:
-    state = bench.instance.plugin
-    assert isinstance(state, LearntState)
-    return state
 
 
 def _parts(state: LearntState) -> list[bytes]:

@@ -201,9 +201,7 @@ def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:
 
 
 def _loop(bench: Bench, scene: Scene, failed: frozenset[str]) -> dict[str, ProfileRunResult] | str:
-    plugin = bench.instance.plugin
-    assert isinstance(plugin, ProfileHandler)
-    profiles = profiles_of(bench)
+    plugin, profiles = bench.plugin_as(ProfileHandler), profiles_of(bench)
     runs: dict[str, ProfileRunResult] = {}
     while True:
         answer = bench.call(plugin.pick_profiles, scene.request, profiles, dict(runs), scene.state)

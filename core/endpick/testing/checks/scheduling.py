@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeGuard
 
 import numpy as np
@@ -19,57 +19,49 @@ from endpick.testing.plugin_under_test import Finding, PluginUnderTest, check
 @check(Filter, once=True)
 def filter_answers(subject: PluginUnderTest) -> Iterator[Finding]:
     """For every request and any amount of reported data, the answer is a mask or a view; it may be empty."""
-    for bench in benches(subject):
-        for scene in _filter_scenes(bench):
-            answer = _ask_filter(bench, scene)
-            if isinstance(answer, Raised):
-                yield Finding(f"`filter` raises {answer}", "answer all False instead: the profile run then fails and the handler decides")
-            elif not _is_well_formed(answer, len(scene.endpoints)):
-                described = f"{answer.dtype} array of shape {answer.shape}" if isinstance(answer, np.ndarray) else type(answer).__name__
-                yield Finding(
-                    f"`filter` answers {described} for {len(scene.endpoints)} endpoints",
-                    "answer a boolean array with one entry per endpoint, or a view made with endpoints.where, .only or .take",
-                )
+    for _, scene, answer in _filtered(subject):
+        if isinstance(answer, Raised):
+            yield Finding(f"`filter` raises {answer}", "answer all False instead: the profile run then fails and the handler decides")
+        elif not _is_well_formed(answer, len(scene.endpoints)):
+            described = f"{answer.dtype} array of shape {answer.shape}" if isinstance(answer, np.ndarray) else type(answer).__name__
+            yield Finding(
+                f"`filter` answers {described} for {len(scene.endpoints)} endpoints",
+                "answer a boolean array with one entry per endpoint, or a view made with endpoints.where, .only or .take",
+            )
 
 
 @check(Filter, once=True)
 def filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
     """The filter keeps only endpoints it was given, each at most once."""
-    for bench in benches(subject):
-        for scene in _narrowed_scenes(bench):
-            answer = _ask_filter(bench, scene)
-            problem = as_view(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
-            if isinstance(problem, str):
-                yield Finding(f"`filter` {problem}", "start from `endpoints`, not from endpoints._generation, and keep each once")
+    for _, scene, answer in _filtered(subject, _narrowed_scenes):
+        problem = as_view(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
+        if isinstance(problem, str):
+            yield Finding(f"`filter` {problem}", "start from `endpoints`, not from endpoints._generation, and keep each once")
 
 
 @check(Filter, once=True)
 def filter_keeps_the_order(subject: PluginUnderTest) -> Iterator[Finding]:
     """Endpoints keep their order."""
-    for bench in benches(subject):
-        for scene in _filter_scenes(bench):
-            kept = _kept(bench, scene)
-            if kept is not None and not _in_order(scene.endpoints, kept):
-                yield Finding(
-                    "`filter` changes the order of the endpoints", "use endpoints.where(mask); putting the best first is for pickers"
-                )
+    for _, scene, answer in _filtered(subject):
+        kept = _kept(scene, answer)
+        if kept is not None and not _in_order(scene.endpoints, kept):
+            yield Finding("`filter` changes the order of the endpoints", "use endpoints.where(mask); putting the best first is for pickers")
 
 
 @check(Filter, once=True)
 def filter_is_idempotent(subject: PluginUnderTest) -> Iterator[Finding]:
     """Filtering twice keeps the same endpoints: a decision about one does not depend on the others."""
-    for bench in benches(subject):
-        for scene in _filter_scenes(bench):
-            kept = _kept(bench, scene)
-            if kept is None or not len(kept):
-                continue
-            again = _kept(bench, Scene(scene.request, kept, scene.state))
-            if again is not None and set(again.members) != set(kept.members):
-                lost = len(kept) - len(again)
-                yield Finding(
-                    f"asked about the {len(kept)} endpoints it has just kept, `filter` drops {lost} of them",
-                    "judge each endpoint by itself; to keep the best few, write a scorer or a picker",
-                )
+    for bench, scene, answer in _filtered(subject):
+        kept = _kept(scene, answer)
+        if kept is None or not len(kept):
+            continue
+        second = Scene(scene.request, kept, scene.state)
+        again = _kept(second, _ask_filter(bench, second))
+        if again is not None and set(again.members) != set(kept.members):
+            yield Finding(
+                f"asked about the {len(kept)} endpoints it has just kept, `filter` drops {len(kept) - len(again)} of them",
+                "judge each endpoint by itself; to keep the best few, write a scorer or a picker",
+            )
 
 
 def _filter_scenes(bench: Bench) -> Iterator[Scene]:
@@ -82,14 +74,22 @@ def _filter_scenes(bench: Bench) -> Iterator[Scene]:
 def _narrowed_scenes(bench: Bench) -> Iterator[Scene]:
     for request in varied_requests():
         scene = bench.scene(request=request)
-        yield scene
-        yield Scene(scene.request, scene.endpoints.take(range(1, len(scene.endpoints), 2)), scene.state)
+        yield from (scene, _every_second(scene))
+
+
+def _every_second(scene: Scene) -> Scene:
+    return Scene(scene.request, scene.endpoints.take(range(1, len(scene.endpoints), 2)), scene.state)
+
+
+def _filtered(
+    subject: PluginUnderTest, scenes: Callable[[Bench], Iterator[Scene]] = _filter_scenes
+) -> Iterator[tuple[Bench, Scene, object]]:
+    for bench in benches(subject):
+        yield from ((bench, scene, _ask_filter(bench, scene)) for scene in scenes(bench))
 
 
 def _ask_filter(bench: Bench, scene: Scene) -> object:
-    plugin = bench.instance.plugin
-    assert isinstance(plugin, Filter)
-    return bench.call(plugin.filter, scene.request, scene.endpoints, scene.state)
+    return bench.call(bench.plugin_as(Filter).filter, scene.request, scene.endpoints, scene.state)
 
 
 def _is_well_formed(answer: object, size: int) -> bool:
@@ -99,8 +99,7 @@ def _is_well_formed(answer: object, size: int) -> bool:
     return isinstance(answer, Endpoints)
 
 
-def _kept(bench: Bench, scene: Scene) -> Endpoints | None:
-    answer = _ask_filter(bench, scene)
+def _kept(scene: Scene, answer: object) -> Endpoints | None:
     kept = as_view(scene.endpoints, answer) if isinstance(answer, np.ndarray | Endpoints) else None
     return kept if isinstance(kept, Endpoints) else None
 
@@ -118,38 +117,30 @@ _REPEATS = 8
 @check(Picker, once=True)
 def picker_answers(subject: PluginUnderTest) -> Iterator[Finding]:
     """For every request, and for one candidate or many, the answer is a view of endpoints."""
-    for bench in benches(subject):
-        for scene in _picker_scenes(bench):
-            answer = _ask_picker(bench, scene)
-            if isinstance(answer, Raised):
-                yield Finding(f"`pick` raises {answer}", "answer with scored.take(positions), whatever the scores")
-            elif not isinstance(answer, Endpoints):
-                yield Finding(
-                    f"`pick` answers {type(answer).__name__}, not Endpoints", "answer with scored.take(positions), also for a single one"
-                )
+    for _, answer in _picked(subject):
+        if isinstance(answer, Raised):
+            yield Finding(f"`pick` raises {answer}", "answer with scored.take(positions), whatever the scores")
+        elif not isinstance(answer, Endpoints):
+            problem = f"`pick` answers {type(answer).__name__}, not Endpoints"
+            yield Finding(problem, "answer with scored.take(positions), also for a single one")
 
 
 @check(Picker, once=True)
 def picker_picks_an_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """At least one endpoint is picked."""
-    for bench in benches(subject):
-        for scene in _picker_scenes(bench):
-            answer = _ask_picker(bench, scene)
-            if isinstance(answer, Endpoints) and not len(answer):
-                yield Finding(
-                    f"`pick` picks none of {len(scene.endpoints)} candidates", "leaving candidates out is for filters; pick at least one"
-                )
+    for scene, answer in _picked(subject):
+        if isinstance(answer, Endpoints) and not len(answer):
+            problem = f"`pick` picks none of {len(scene.endpoints)} candidates"
+            yield Finding(problem, "leaving candidates out is for filters; pick at least one")
 
 
 @check(Picker, once=True)
 def picker_picks_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
     """Only candidates are picked, each at most once."""
-    for bench in benches(subject):
-        for scene in _picker_scenes(bench):
-            answer = _ask_picker(bench, scene)
-            problem = validate_subset(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
-            if problem:
-                yield Finding(f"`pick` {problem}", "pick from scored.endpoints with scored.take(positions), each position once")
+    for scene, answer in _picked(subject):
+        problem = validate_subset(scene.endpoints, answer) if isinstance(answer, Endpoints) else None
+        if problem:
+            yield Finding(f"`pick` {problem}", "pick from scored.endpoints with scored.take(positions), each position once")
 
 
 @check(Picker, once=True)
@@ -177,17 +168,15 @@ def picker_puts_the_best_first(subject: PluginUnderTest) -> Iterator[Finding]:
 
 
 def _ask_picker(bench: Bench, scene: Scene) -> object:
-    plugin = bench.instance.plugin
-    assert isinstance(plugin, Picker)
-    return bench.call(plugin.pick, scene.request, scored(scene.endpoints), scene.state)
+    return bench.call(bench.plugin_as(Picker).pick, scene.request, scored(scene.endpoints), scene.state)
 
 
-def _picker_scenes(bench: Bench) -> Iterator[Scene]:
-    for request in varied_requests():
-        scene = bench.scene(request=request)
-        yield scene
-        yield Scene(scene.request, scene.endpoints.take(range(1, len(scene.endpoints), 2)), scene.state)
-        yield bench.scene(Reported.NOTHING, size=1, request=request)
+def _picked(subject: PluginUnderTest) -> Iterator[tuple[Scene, object]]:
+    for bench in benches(subject):
+        for request in varied_requests():
+            scene = bench.scene(request=request)
+            for asked in (scene, _every_second(scene), bench.scene(Reported.NOTHING, size=1, request=request)):
+                yield asked, _ask_picker(bench, asked)
 
 
 def _picks(bench: Bench, reported: Reported = Reported.EVERYTHING) -> list[tuple[str, ...]]:
@@ -253,10 +242,9 @@ def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]
     """Scores follow the order of the candidates, also after filters have dropped or reordered some."""
     for bench, second in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
         scene = bench.scene()
-        candidates = scene.endpoints
-        some = Scene(scene.request, candidates.take(range(1, len(candidates), 2)), scene.state)
+        some = _every_second(scene)
         problem = _malformed(_ask_scorer(bench, some), len(some.endpoints))
-        if problem and not _malformed(_ask_scorer(bench, scene), len(candidates)):
+        if problem and not _malformed(_ask_scorer(bench, scene), len(scene.endpoints)):
             yield Finding(
                 f"`score` {problem} after a filter has dropped some",
                 "rate `endpoints` as given, not endpoints.pool_members or what was remembered of an earlier request",
@@ -293,9 +281,7 @@ def scorer_rates_a_single_endpoint(subject: PluginUnderTest) -> Iterator[Finding
 
 
 def _ask_scorer(bench: Bench, scene: Scene) -> object:
-    plugin = bench.instance.plugin
-    assert isinstance(plugin, Scorer)
-    return bench.call(plugin.score, scene.request, scene.endpoints, scene.state)
+    return bench.call(bench.plugin_as(Scorer).score, scene.request, scene.endpoints, scene.state)
 
 
 def _backwards(scene: Scene) -> Scene:

@@ -195,9 +195,9 @@ class ConnectionOwner(Protocol):
     limits: Limits
     counters: TransportCounters
 
-    def opened(self, connection: SocketConnection) -> None: ...  # noqa: D102
+    def opened(self, connection: SocketConnection) -> None: ...
 
-    def closed(self, connection: SocketConnection) -> None: ...  # noqa: D102
+    def closed(self, connection: SocketConnection) -> None: ...
 
 
 class SocketConnection:
@@ -214,7 +214,6 @@ class SocketConnection:
         self._linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not instances of it
         owner = self._owner
         owner.opened(self)
@@ -223,7 +222,6 @@ class SocketConnection:
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         connection = self._connection
         if connection is not None and not self._closed:
             connection.receive(data, _now())
@@ -233,20 +231,17 @@ class SocketConnection:
         """See `asyncio.Protocol`."""
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._stalled_since = _now()
         if self._connection is not None:
             self._connection.set_writable(False)
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._stalled_since = None
         if self._connection is not None:
             self._connection.set_writable(True)
             self._flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._closed = True
         if self._linger is not None:
             self._linger.cancel()
@@ -268,13 +263,11 @@ class SocketConnection:
         self._flush()
 
     def drain(self, grace_seconds: float) -> None:
-        """See `Connection.drain`."""
         if self._connection is not None and not self._closed:
             self._connection.drain(_now(), grace_seconds)
             self._flush()
 
     def end_now(self) -> None:
-        """See `Connection.end_now`."""
         if self._connection is not None and not self._closed:
             self._connection.end_now()
             self._flush()

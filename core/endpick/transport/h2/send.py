@@ -32,9 +32,9 @@ _SHORT_BYTES: Final = 2048  # joined while pending: a memoryview takes 200 bytes
 class SocketWriter(Protocol):
     """The methods of `asyncio.WriteTransport` that `Outbox` calls."""
 
-    def write(self, data: bytes) -> None: ...  # noqa: D102
+    def write(self, data: bytes) -> None: ...
 
-    def writelines(self, list_of_data: list[bytes | memoryview]) -> None: ...  # noqa: D102
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None: ...
 
 
 class Outbox:

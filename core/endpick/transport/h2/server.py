@@ -39,11 +39,9 @@ class H2Server:
 
     @property
     def connections(self) -> int:
-        """See `Server.connections`."""
         return len(self._connections)
 
     async def start(self) -> int:
-        """See `Server.start`."""
         if self._settings.tls is not None:
             self._certificate = CertificateWatch(self._settings.tls)
         source = connection_source(self._settings)
@@ -60,7 +58,6 @@ class H2Server:
         return source.port
 
     async def drain(self, grace_seconds: float) -> None:
-        """See `Server.drain`."""
         self._close_listener()
         for connection in tuple(self._connections):
             connection.drain(grace_seconds)
@@ -71,7 +68,6 @@ class H2Server:
         await self.stop()
 
     async def stop(self) -> None:
-        """See `Server.stop`."""
         self._close_listener()
         for connection in tuple(self._connections):
             connection.end_now()

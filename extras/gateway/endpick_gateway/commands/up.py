@@ -44,18 +44,15 @@ class Server:
 
 def server_of(url: str) -> Server:
     """Parse `http://host:port`; raises ValueError for any other URL."""
-    parts = urlsplit(url)
-    port = parts.port or 80
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise ValueError(url)
-    return Server(parts.hostname, port)
-
-
-def _server(url: str) -> Server:
+    mistake = f"'{url}' is not the URL of a model server; write it like http://gpu-1:8000"
     try:
-        return server_of(url)
+        parts = urlsplit(url)
+        port = parts.port or 80
     except ValueError:
-        raise ValueError(f"'{url}' is not the URL of a model server; write it like http://gpu-1:8000") from None
+        raise ValueError(mistake) from None
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+        raise ValueError(mistake)
+    return Server(parts.hostname, port)
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class UpOptions:
 
     config: str | None = None  # the argument
     servers: Annotated[
-        tuple[Server, ...], Value("url", _server), Option("A model server: http://gpu-1:8000. Repeat.", "server", multiple=True)
+        tuple[Server, ...], Value("url", server_of), Option("A model server: http://gpu-1:8000. Repeat.", "server", multiple=True)
     ] = ()
     endpoints_file: Annotated[Path | None, Option("File with the model servers. Watched.", "endpoints")] = None
     simulate: Annotated[int, click.IntRange(0, 64), Option("Start this many simulated model servers.")] = 0

@@ -7,13 +7,15 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated
 
 import click
 import uvloop
 
-from endpick.cli.console import plan_or_exit
+from endpick.cli.console import fail, plan_or_exit
+from endpick.cli.options import Count, Option, Port, takes
 from endpick.diagnostics import ExitCode
 from endpick_gateway.envoy import EnvoyNotFoundError, find_envoy
 from endpick_lab.demo.processes import ChildFailed
@@ -47,7 +49,7 @@ def demo(config: str | None, duration: float, rate: float, servers: int, seed: i
     try:
         envoy = find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as error:
-        _fail(f"{error}\nhelp: {error.help}")
+        fail(f"{error}\nhelp: {error.help}")
     if saturated is None:
         demo = run_demo(DemoSettings(envoy, duration, rate, servers, seed, tried), sys.stdout)
     else:
@@ -82,82 +84,69 @@ def _own(path: str) -> Configuration:
     plan = plan_or_exit(path, as_json=False)
     unfit = why_unfit(plan)
     if unfit is not None:
-        _fail(f"{path}: {unfit}")
+        fail(f"{path}: {unfit}")
     return Configuration(Path(path).stem, plan.config.source.text)
 
 
-def _fail(message: str) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
-    sys.exit(ExitCode.FAILED)
-
-
 _ENGINE = EngineSettings()
-_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of `endpick sim-server`."""
+
+    host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, Option("Port to listen on; 0 for any free port.")] = 8000
+    name: Annotated[str, Option("Sent as x-served-by with every response.")] = "sim"
+    model: Annotated[str, Option("Name of the base model.")] = "sim-model"
+    adapters: Annotated[tuple[str, ...], Option("Offer a LoRA adapter; repeat for more.", "lora", metavar="NAME")] = ()
+    max_loras: Annotated[Count, Option("Adapters in one batch, if any are offered.")] = 4
+    max_num_seqs: Annotated[Count, Option("Requests in one batch.")] = _ENGINE.max_num_seqs
+    max_num_batched_tokens: Annotated[Count, Option("Tokens in one step.")] = _ENGINE.max_num_batched_tokens
+    kv_blocks: Annotated[Count, Option("Blocks in the KV cache.")] = _ENGINE.kv_blocks
+    block_size: Annotated[Count, Option("Tokens in a KV block.")] = _ENGINE.block_size
+    max_model_len: Annotated[Count, Option("Tokens of prompt and answer.")] = _ENGINE.max_model_len
+    prefill_ms_per_token: Annotated[float, Option("Time to compute one prompt token.")] = 0.1
+    decode_ms: Annotated[float, Option("Time of a decode step with a single request.")] = 10.0
+    jitter: Annotated[float, Option("Vary each step by up to this fraction.")] = 0.0
+    role: Annotated[
+        str | None,
+        click.Choice(ROLES),
+        Option(
+            "Stage of disaggregated serving. A decode server sends prefill and encode requests to the servers named in request headers."
+        ),
+    ] = None
+    kv_events: Annotated[
+        str | None, Option("Publish KV events: bind to tcp://*:5557, or connect to an address without a *.", metavar="ADDRESS")
+    ] = None
+    kv_events_replay: Annotated[str, Option("Address at which past KV events can be requested.", metavar="ADDRESS")] = ""
+    seed: Annotated[int, Option("Random seed of answers and jitter.")] = 0
 
 
 @click.command("sim-server", context_settings={"show_default": True})
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 for any free port.")
-@click.option("--name", default="sim", help="Sent as x-served-by with every response.")
-@click.option("--model", default="sim-model", help="Name of the base model.")
-@click.option("--lora", "adapters", multiple=True, metavar="NAME", help="Offer a LoRA adapter; repeat for more.")
-@click.option("--max-loras", type=_AT_LEAST_ONE, default=4, help="Adapters in one batch, if any are offered.")
-@click.option("--max-num-seqs", type=_AT_LEAST_ONE, default=_ENGINE.max_num_seqs, help="Requests in one batch.")
-@click.option("--max-num-batched-tokens", type=_AT_LEAST_ONE, default=_ENGINE.max_num_batched_tokens, help="Tokens in one step.")
-@click.option("--kv-blocks", type=_AT_LEAST_ONE, default=_ENGINE.kv_blocks, help="Blocks in the KV cache.")
-@click.option("--block-size", type=_AT_LEAST_ONE, default=_ENGINE.block_size, help="Tokens in a KV block.")
-@click.option("--max-model-len", type=_AT_LEAST_ONE, default=_ENGINE.max_model_len, help="Tokens of prompt and answer.")
-@click.option("--prefill-ms-per-token", type=float, default=0.1, help="Time to compute one prompt token.")
-@click.option("--decode-ms", type=float, default=10.0, help="Time of a decode step with a single request.")
-@click.option("--jitter", type=float, default=0.0, help="Vary each step by up to this fraction.")
-@click.option(
-    "--role",
-    type=click.Choice(ROLES),
-    help="Stage of disaggregated serving. A decode server sends prefill and encode requests to the servers named in request headers.",
-)
-@click.option("--kv-events", metavar="ADDRESS", help="Publish KV events: bind to tcp://*:5557, or connect to an address without a *.")
-@click.option("--kv-events-replay", metavar="ADDRESS", default="", help="Address at which past KV events can be requested.")
-@click.option("--seed", type=int, default=0, help="Random seed of answers and jitter.")
-def sim_server(
-    host: str,
-    port: int,
-    name: str,
-    model: str,
-    adapters: tuple[str, ...],
-    max_loras: int,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    kv_blocks: int,
-    block_size: int,
-    max_model_len: int,
-    prefill_ms_per_token: float,
-    decode_ms: float,
-    jitter: float,
-    role: str | None,
-    kv_events: str | None,
-    kv_events_replay: str,
-    seed: int,
-) -> None:
+@takes(ServerOptions)
+def sim_server(options: ServerOptions) -> None:
     """Run one simulated model server.
 
     It speaks the OpenAI API and reports vLLM's metrics. It queues, batches and caches prefixes with the timing of a vLLM
     instance, and answers random words.
     """
     try:
-        timing = Timing(prefill_seconds_per_token=prefill_ms_per_token / 1000, decode_seconds=decode_ms / 1000, jitter=jitter)
         engine = EngineSettings(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            kv_blocks=kv_blocks,
-            block_size=block_size,
-            max_model_len=max_model_len,
-            max_loras=max_loras if adapters else 0,
-            timing=timing,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            kv_blocks=options.kv_blocks,
+            block_size=options.block_size,
+            max_model_len=options.max_model_len,
+            max_loras=options.max_loras if options.adapters else 0,
+            timing=Timing(options.prefill_ms_per_token / 1000, options.decode_ms / 1000, jitter=options.jitter),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    publishing = None if kv_events is None else KvEventSettings(kv_events, kv_events_replay)
-    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "", publishing)
+    publishing = None if options.kv_events is None else KvEventSettings(options.kv_events, options.kv_events_replay)
+    settings = ServerSettings(
+        options.host, options.port, options.name, options.model, options.adapters, engine, options.seed, options.role or "", publishing
+    )
     sys.exit(uvloop.run(_serve_until_stopped(settings)))
 
 

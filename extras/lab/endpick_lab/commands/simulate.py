@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Literal
 
 import click
 
 from endpick.api.plugin import parse_duration
-from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, print_diagnostics
+from endpick.cli.console import FORMAT_OPTION, fail, json_text, plan_or_exit, print_diagnostics
+from endpick.cli.options import Count, Option, Value, takes
 from endpick.diagnostics import ExitCode
 from endpick.diagnostics.tables import table
 from endpick.engine.instances import StartRefused
@@ -21,39 +21,49 @@ from endpick_lab.compare import ORACLE, Progress, Scenario, compare, path_of, wi
 from endpick_lab.decisions import DecisionsError, holds_decisions, read_decisions
 from endpick_lab.figures import Figures, SimulateOutput
 from endpick_lab.fleet import FleetSettings
-from endpick_lab.report import NoPlotsError, html_report
+from endpick_lab.report import html_report
 from endpick_lab.settings import PROFILES
 from endpick_lab.trace import TraceError
 
 
-def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    try:
-        seconds = None if value is None else parse_duration(value)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem)) from problem
-    if seconds is not None and seconds <= 0:
-        raise click.BadParameter("it must be longer than 0")
+def _seconds(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError("it must be longer than 0")
     return seconds
 
 
-def _sync(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    return None if value in ("0", "0s", "0ms") else _seconds(context, parameter, value)
+def _sync(text: str) -> float | None:
+    return None if text in ("0", "0s", "0ms") else _seconds(text)
 
 
-@dataclass(frozen=True, slots=True)
+_PERIOD = Value("duration", _seconds)
+TRACE_OPTION = click.option(
+    "--trace",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload.",
+)
+
+
+@dataclass(frozen=True)
 class ScenarioOptions:
-    """The values of the options that `scenario_options` adds."""
+    """The options that `simulate` and `tune` share."""
 
-    trace: Path
-    servers: int
-    kv_blocks: int
-    profile: str
-    rate_scale: float
-    until: float | None
-    seed: int
-    pickers: int
-    sync: float | None
-    loss: float
+    trace: Path = Path()  # from `TRACE_OPTION`, which has no default
+    servers: Annotated[int, click.IntRange(1, 1000), Option("Simulated model servers.")] = 8
+    kv_blocks: Annotated[Count, Option("KV cache of each, in blocks of the trace (Mooncake: 512 tokens).")] = 4000
+    profile: Annotated[str, click.Choice(list(PROFILES)), Option("Speed of the servers.")] = "a100-8b"
+    rate_scale: Annotated[float, click.FloatRange(min=0, min_open=True), Option("Requests come so many times as fast.")] = 1.0
+    until: Annotated[float | None, _PERIOD, Option("Leave out requests that arrive later, such as 600s.", metavar="DURATION")] = None
+    seed: Annotated[int, Option("The same seed gives the same output.")] = 1
+    pickers: Annotated[int, click.IntRange(1, 100), Option("Pickers, each with a random share of the requests.")] = 1
+    sync: Annotated[
+        float | None,
+        Value("duration", _sync),
+        Option("How often they exchange what they learn; 0: never.", metavar="DURATION", default="50ms"),
+    ] = 0.05
+    loss: Annotated[float, click.FloatRange(0, 1), Option("Share of their messages that is lost.")] = 0.0
 
     def scenario(self, slo_ttft: float | None = None, slo_tpot: float | None = None) -> Scenario:
         """Return the scenario of these options; objectives are in seconds."""
@@ -71,38 +81,14 @@ class ScenarioOptions:
         )
 
 
-_OPTIONS = (
-    click.option(
-        "--trace",
-        required=True,
-        type=click.Path(path_type=Path),
-        help="Mooncake's JSON lines, Azure's CSV, recorded decisions, or a YAML workload.",
-    ),
-    click.option("--servers", type=click.IntRange(1, 1000), default=8, help="Simulated model servers."),
-    click.option(
-        "--kv-blocks", type=click.IntRange(min=1), default=4000, help="KV cache of each, in blocks of the trace (Mooncake: 512 tokens)."
-    ),
-    click.option("--profile", type=click.Choice(list(PROFILES)), default="a100-8b", help="Speed of the servers."),
-    click.option("--rate-scale", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Requests come so many times as fast."),
-    click.option("--until", callback=_seconds, metavar="DURATION", help="Leave out requests that arrive later, such as 600s."),
-    click.option("--seed", type=int, default=1, help="The same seed gives the same output."),
-    click.option("--pickers", type=click.IntRange(1, 100), default=1, help="Pickers, each with a random share of the requests."),
-    click.option("--sync", callback=_sync, metavar="DURATION", default="50ms", help="How often they exchange what they learn; 0: never."),
-    click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of their messages that is lost."),
-)
+@dataclass(frozen=True)
+class SimulateOptions(ScenarioOptions):
+    """The options of `simulate` alone."""
 
-
-def scenario_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a scenario to a command, and pass them to it as `simulated`."""
-    names = [field.name for field in fields(ScenarioOptions)]
-
-    @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 - what click parsed
-        command(simulated=ScenarioOptions(**{name: given.pop(name) for name in names}), **given)
-
-    for option in reversed(_OPTIONS):
-        called = option(called)
-    return called
+    slo_ttft: Annotated[float | None, _PERIOD, Option("Objective for the time to first token.", metavar="DURATION")] = None
+    slo_tpot: Annotated[float | None, _PERIOD, Option("Objective for the time per output token.", metavar="DURATION")] = None
+    html: Annotated[Path | None, Option("Write a report with plots here; needs endpick[simulate].")] = None
+    record: Annotated[Path | None, Option("Write the decisions of the first CONFIG here, for `endpick replay`.")] = None
 
 
 OUTPUTS = {"simulate": SimulateOutput}
@@ -110,21 +96,10 @@ OUTPUTS = {"simulate": SimulateOutput}
 
 @click.command("simulate", context_settings={"show_default": True})
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@scenario_options
-@click.option("--slo-ttft", callback=_seconds, metavar="DURATION", help="Objective for the time to first token.")
-@click.option("--slo-tpot", callback=_seconds, metavar="DURATION", help="Objective for the time per output token.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots here; needs endpick[simulate].")
-@click.option("--record", type=click.Path(path_type=Path), help="Write the decisions of the first CONFIG here, for `endpick replay`.")
+@TRACE_OPTION
+@takes(SimulateOptions)
 @FORMAT_OPTION
-def command(
-    configs: tuple[str, ...],
-    simulated: ScenarioOptions,
-    slo_ttft: float | None,
-    slo_tpot: float | None,
-    html: Path | None,
-    record: Path | None,
-    output: Literal["text", "json"],
-) -> None:
+def command(configs: tuple[str, ...], options: SimulateOptions, output: Literal["text", "json"]) -> None:
     """Try configurations on a trace, in virtual time, and compare how long requests take.
 
     CONFIG is a file; `default` is what endpick does without one, `llm-d` what llm-d does, and `oracle` a policy that knows the state
@@ -137,9 +112,10 @@ def command(
     for config in configs:
         if config != ORACLE:
             plan_or_exit(path_of(config), as_json=output == "json")
+    html, record = options.html, options.record
     if html is not None and not html.absolute().parent.is_dir():
         fail(f"{html} cannot be written: there is no such directory")
-    trace, scenario = simulated.trace, simulated.scenario(slo_ttft, slo_tpot)
+    trace, scenario = options.trace, options.scenario(options.slo_ttft, options.slo_tpot)
     with explained_failures(trace):
         arrivals = len(scenario.load()[0])
         if holds_decisions(trace):
@@ -236,13 +212,7 @@ def _remarks(figures: Sequence[Figures]) -> str:
 def _write(file: Path, report: Callable[[], str]) -> None:
     try:
         file.write_text(report(), encoding="utf-8")
-    except NoPlotsError:
+    except ImportError:
         fail("plots need matplotlib\nhelp: pip install 'endpick[simulate]'")
     except OSError as error:
         fail(f"{file} cannot be written: {error.strerror or error}")
-
-
-def fail(message: str) -> NoReturn:
-    """Print an error message, and end the process with `ExitCode.FAILED`."""
-    click.echo(f"error: {message}", err=True)
-    sys.exit(ExitCode.FAILED)

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import click
 
-from endpick.cli.console import plan_or_exit
-from endpick_lab.commands.simulate import ScenarioOptions, explained_failures, fail, progress_bars, scenario_options
+from endpick.cli.console import fail, plan_or_exit
+from endpick.cli.options import takes
+from endpick_lab.commands.simulate import TRACE_OPTION, ScenarioOptions, explained_failures, progress_bars
 from endpick_lab.tuning import OBJECTIVES, Document, Tuned, TuningError, tune
 
 
 @click.command("tune", context_settings={"show_default": True})
 @click.argument("config", type=click.Path(path_type=Path))
-@scenario_options
+@TRACE_OPTION
+@takes(ScenarioOptions)
 @click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="ttft-p90", help="What to make small.")
 @click.option("--vary", multiple=True, metavar="PLUGIN.PARAMETER=LOW..HIGH", help="Search a parameter, too; may be repeated.")
 @click.option("--trials", type=click.IntRange(1, 10_000), default=40, help="Simulations of the first half of the trace.")
-def command(config: Path, simulated: ScenarioOptions, objective: str, vary: tuple[str, ...], trials: int) -> None:
+def command(config: Path, options: ScenarioOptions, objective: str, vary: tuple[str, ...], trials: int) -> None:
     """Search weights and parameters of CONFIG that serve a trace better, and print the changed document.
 
     The search sees the first half of the trace only. The second half, drawn five times, decides if the result is better: the ratio of the
@@ -29,8 +31,8 @@ def command(config: Path, simulated: ScenarioOptions, objective: str, vary: tupl
     document = Document(config.read_text(encoding="utf-8"))
     try:
         dimensions = [*document.weights(), *(document.parameter(text) for text in vary)]
-        with explained_failures(simulated.trace), progress_bars(["searching"], trials) as progress:
-            tuned = tune(document, dimensions, simulated.scenario(), objective, trials, lambda done: progress(0, done))
+        with explained_failures(options.trace), progress_bars(["searching"], trials) as progress:
+            tuned = tune(document, dimensions, options.scenario(), objective, trials, lambda done: progress(0, done))
     except TuningError as mistake:
         raise click.UsageError(str(mistake)) from mistake
     except ImportError:

@@ -101,15 +101,11 @@ async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds
 async def _hold_chat(client: aiohttp.ClientSession, chat: Chat, model: str, start: float, outcomes: list[ChatOutcome]) -> None:
     messages = [{"role": "system", "content": chat.system_prompt}]
     for turn in chat.turns:
-        await _sleep_until(start + turn.due_seconds)
+        await asyncio.sleep(max(0.0, start + turn.due_seconds - asyncio.get_running_loop().time()))
         messages.append({"role": "user", "content": turn.question})
         outcome, answer = await _ask(client, chat, model, messages)
         outcomes.append(outcome)
         messages.append({"role": "assistant", "content": answer})
-
-
-async def _sleep_until(time: float) -> None:
-    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
 
 
 async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: list[dict[str, str]]) -> tuple[ChatOutcome, str]:

@@ -6,8 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from endpick.host.planning.plan import Plan
 from endpick_lab.demo.load import Chat, ChatOutcome, WorkloadSettings, make_workload, run_load
 from endpick_lab.demo.processes import Children
-from endpick_lab.demo.stack import ENDPOINTS_FILE, Stack, start_stack
+from endpick_lab.demo.stack import ENDPOINTS_FILE, start_stack
 
 PICKER = (sys.executable, "-m", "endpick", "serve")
 _LAST_ANSWERS_SECONDS = 1.0  # from the last request to the end of each half
@@ -173,7 +172,8 @@ async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[ChatOu
             config=config,
             envoy=trial.envoy,
         )
-        load = asyncio.create_task(_load_with_table(trial, stack, table))
+        load = asyncio.create_task(run_load(stack.gateway, trial.workload, MODEL, trial.limit_seconds))
+        refresh = asyncio.create_task(_refresh(trial.config.name, stack.servers, table))
         watch = asyncio.create_task(children.watch())
         try:
             await asyncio.wait((load, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -181,24 +181,9 @@ async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[ChatOu
                 watch.result()
             return await load
         finally:
-            for task in (load, watch):
+            for task in (load, watch, refresh):
                 task.cancel()
-            await asyncio.gather(load, watch, return_exceptions=True)
-
-
-async def _load_with_table(trial: Trial, stack: Stack, table: LiveTable) -> list[ChatOutcome]:
-    async with _refreshing(trial.config.name, stack.servers, table):
-        return await run_load(stack.gateway, trial.workload, MODEL, trial.limit_seconds)
-
-
-@asynccontextmanager
-async def _refreshing(title: str, servers: Mapping[str, str], table: LiveTable) -> AsyncIterator[None]:
-    task = asyncio.create_task(_refresh(title, servers, table))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            await asyncio.gather(load, watch, refresh, return_exceptions=True)
 
 
 async def _refresh(title: str, servers: Mapping[str, str], table: LiveTable) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import aiohttp
 import numpy as np
 
 from endpick_lab.demo.processes import Children
-from endpick_lab.demo.runner import CONFIG_FILE, MODEL, Configuration, built_in
+from endpick_lab.demo.runner import CONFIG_FILE, MODEL, PICKER, Configuration, built_in
 from endpick_lab.demo.stack import start_stack
 
 PRIORITIES = ("high", "normal", "low")
@@ -26,7 +25,6 @@ _TOKENS = 30
 _DECODE_MS = 10
 _GRACE_SECONDS = 60.0
 _SERVER_OPTIONS = ("--model", MODEL, "--max-num-seqs", str(PLACES), "--prefill-ms-per-token", "0.01", "--decode-ms", str(_DECODE_MS))
-_PICKER = (sys.executable, "-m", "endpick", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ async def _run(settings: SaturatedSettings, config: Configuration, asks: Sequenc
             folder,
             server_options=_SERVER_OPTIONS,
             servers=settings.servers,
-            picker=_PICKER,
+            picker=PICKER,
             config=file,
             envoy=settings.envoy,
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from endpick.cli.console import STANDARD_INPUT, print_diagnostics
+from endpick.cli.console import STANDARD_INPUT, fail, print_diagnostics
 from endpick.cli.llm_d_flags import FLAGS, VARIABLES, Effect, known_name, options_of, removed_flags
 from endpick.cli.options import GO_BOOLEAN
 from endpick.diagnostics import Diagnostic, ExitCode, did_you_mean, has_errors
@@ -65,8 +65,7 @@ def _content(source: str) -> str:
     try:
         return sys.stdin.buffer.read().decode() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
     except OSError as problem:
-        click.echo(f"error: {source} cannot be read: {problem.strerror}", err=True)
-        sys.exit(ExitCode.FAILED)
+        fail(f"{source} cannot be read: {problem.strerror}")
     except ValueError as problem:
         raise click.UsageError(f"{source} cannot be read: {problem}") from problem
 
