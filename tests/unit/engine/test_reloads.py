@@ -14,8 +14,12 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.engine import picker, reloads
 from endpick.engine.building import build_plan
 from endpick.engine.instances import StartRefused, start_instances
+from endpick.engine.reload_log import Trigger
 from endpick.host.planning.plan import PlanOutcome
+from endpick.serve.process import serve
+from endpick.serve.settings import Control, ServeSettings
 from endpick.serve.watched_file import WatchedFile
+from endpick.transport.listener import ListenSettings
 from unit.engine.recorded_process import SERVING, STOPPED, Process, RecordingScorer, Waiting, planned
 
 
@@ -193,3 +197,24 @@ async def test_a_change_during_the_first_read_is_noticed(tmp_path):
     watching = asyncio.ensure_future(watched.watch(changed.set))
     await asyncio.wait_for(changed.wait(), 10)
     watching.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_reload_requested_while_the_picker_starts_follows_the_start():
+    Waiting.begun = asyncio.Event()
+    loop, order = asyncio.get_running_loop(), []
+
+    def replan():
+        order.append("replan")
+        loop.call_soon_threadsafe(control.stop.set)
+        return PlanOutcome(planned("second"))
+
+    control = Control(replan)
+    port = ListenSettings("127.0.0.1", 0)
+    settings = ServeSettings(port, port, metrics_host="127.0.0.1", metrics_port=0, drain_timeout_seconds=0.0)
+    serving = asyncio.create_task(serve(planned(start="slow"), settings, control, lambda _: order.append("started")))
+    await asyncio.wait_for(Waiting.begun.wait(), 10)
+    control.request_reload(Trigger.SIGNAL)
+    await asyncio.wait_for(serving, 20)
+
+    assert order == ["started", "replan"]
