@@ -16,9 +16,9 @@ export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 VLLM ?= $(CURDIR)/.venv-vllm
 PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 # Those that run compiled modules.
-COMPILED_TESTS := $(addprefix tests/unit/,api builtin data extproc flow_control requests scheduling serve simulation transport) \
-  $(addprefix tests/unit/host/,planning/test_compile.py $(addprefix test_,attribution.py boundary.py breaker.py build.py frames.py health.py)) \
-  $(addprefix tests/integration/,transport envoy packaging/test_make_wheels.py) \
+COMPILED_TESTS := $(addprefix tests/unit/,api builtin data engine extproc flow_control requests scheduling serve simulation transport) \
+  $(addprefix tests/unit/host/,planning/test_compile.py $(addprefix test_,attribution.py boundary.py breaker.py build.py frames.py)) \
+  $(addprefix tests/integration/,engine transport envoy packaging/test_make_wheels.py) \
   $(addprefix tests/integration/serve/test_,overload.py reload.py traffic.py)
 COMPILED_LONG_TESTS := tests/integration/transport/test_h2spec.py $(addprefix tests/integration/serve/test_,apis_served.py draining.py flow_control.py)
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled

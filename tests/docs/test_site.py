@@ -90,6 +90,13 @@ def test_contributing_lists_every_make_target():
     assert sorted(listed) == sorted(defined)
 
 
+def test_make_runs_tests_that_exist():
+    commands = subprocess.run(["make", "-n", "compiled", "real", "real-kube"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"\btests/\S+", commands))
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 def test_the_changelog_names_every_verb():
     words = set(re.findall(r"`(?:endpick )?([a-z-]+)`", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
     assert {*HOST_VERBS, *installed_verbs().verbs} <= words
