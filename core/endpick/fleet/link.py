@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from endpick.api.fleet import StateStore
 from endpick.api.plugin import Parameters
 from endpick.fleet.exchange import HEARTBEAT_SECONDS, Exchange, MessageKind, encode_snapshot
+from endpick.host.awaiting import is_being_cancelled
 from endpick.host.failures import PLUGIN_ERRORS, describe_error
 from endpick.host.instance import Instance
 from endpick.host.planning.plan import FleetPlan
@@ -112,7 +113,7 @@ class FleetLink:
                 task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
+        if not task.cancelled() and task.exception() is not None:
             _log.error("a fault of endpick ended the exchange with other pickers", exc_info=task.exception())
             self._cut_off("a fault of endpick ended the exchange, see the log")
 
@@ -128,7 +129,7 @@ class FleetLink:
         return self._store
 
     async def _send(self) -> None:
-        while True:
+        while not is_being_cancelled():
             idle = self._exchange.is_idle
             await asyncio.sleep(max(self._sync_seconds, IDLE_SYNC_SECONDS) if idle else self._sync_seconds)
             self._exchange.expire()
@@ -141,10 +142,10 @@ class FleetLink:
                 await self._publish(message)
 
     async def _receive(self, store: StateStore[Parameters]) -> None:
-        while True:
+        while not is_being_cancelled():  # clients of stores may swallow a cancellation
             messages = store.messages()
             try:
-                while True:
+                while not is_being_cancelled():
                     async with asyncio.timeout(SILENCE_SECONDS):  # every picker receives at least its own messages
                         message = await anext(messages)
                     self.bytes_received += len(message)

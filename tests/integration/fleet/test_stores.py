@@ -268,3 +268,29 @@ async def test_old_snapshots_are_removed(tmp_path):
         os.utime(tmp_path / f"{name}.snapshot", (at, at))
     await kept.save("new", b"y")
     assert [await kept.load(name) for name in ("old", "young", "new")] == [None, b"x", b"y"]
+
+
+class SwallowingStore(LocalStateStore):
+    """Its connection answers a cancellation with an error, or with another message."""
+
+    answers_with_a_message = False
+
+    async def messages(self):
+        yield b""
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not self.answers_with_a_message:
+                    raise ConnectionError("the connection is closed") from None
+            yield b""
+
+
+@pytest.mark.parametrize("answers_with_a_message", [False, True])
+async def test_a_link_ends_although_its_store_swallows_the_cancellation(tmp_path, monkeypatch, caplog, answers_with_a_message):
+    monkeypatch.setattr(SwallowingStore, "answers_with_a_message", answers_with_a_message)
+    monkeypatch.setattr(link_module, "SILENCE_SECONDS", 600.0)
+    async with asyncio.timeout(10), Picker(SwallowingStore("store", LocalStoreParameters(folder=tmp_path), PluginContext())):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert "a fault of endpick" not in caplog.text
